@@ -17,13 +17,14 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
 from holdfast import config
+from holdfast.assembly import make_node
 from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.rules.device_queue import TABLE, Cause
 from holdfast.gateway.routes import Routes
 from holdfast.gateway.service import GatewayMetrics
 from holdfast.ports.peer import Peer
 from holdfast.streams.rules import owner
-from holdfast.wiring import Services, make_node
+from holdfast.wiring import Services
 from simulator.mutations import RULES
 
 DOCS = Path(__file__).parent

@@ -131,7 +131,7 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
             return []
         if letter.reason.startswith("poison") and not planned.kills:
             return [f"{letter.id} kills nothing and was dead-lettered: {letter.reason}"]
-        if planned.healthy and not _excused(world, letter.reason):
+        if planned.healthy and not _excused(world, streams, letter):
             return [f"{letter.id} was healthy and dead-lettered: {letter.reason}"]
     return []
 
@@ -151,10 +151,14 @@ def _identity(world: World, event: QueueEvent) -> str:
     return f"{STREAM}/{planned.key}:{place.name}"
 
 
-def _excused(world: World, reason: str) -> bool:
+def _excused(world: World, streams: Streams, letter: DeadLetter) -> bool:
     """A stream that is paused sets aside what finds no room, and gets it back. Beyond that only an order that
-    can't be kept is a reason to set a healthy message aside."""
-    return reason.startswith("parked: paused") or (reason.startswith("late") and _may_be_late(world))
+    can't be kept is a reason to set a healthy message aside; or that the store has forgotten that the message
+    was handled, so that a late copy of it looks like one that never was."""
+    if not letter.reason.startswith("late"):
+        return letter.reason.startswith("parked: paused")
+    key, _, name = letter.id.partition(":")
+    return _may_be_late(world) or any(name == handled for handled, _ in streams.forgotten[key])
 
 
 def _may_be_late(world: World) -> bool:
@@ -225,16 +229,20 @@ def _answers(world: World, streams: Streams) -> list[str]:
 
 def _lapses(world: World) -> list[str]:
     """What a healthy node received never shows again by itself: it, or who it forwarded to, keeps it alive,
-    whatever becomes of the owner."""
+    whatever becomes of the owner. Only where a FIFO queue told which message comes before it, and the store
+    has forgotten that this one is done with, it is left to the queue to say so again."""
     wrong: list[str] = []
     last: dict[str, QueueEvent] = {}
+    forgot_at = [event.at for event in world.log if isinstance(event, Forgot)] if world.scenario.fifo else []
     for event in world.log:
         if not isinstance(event, QueueEvent) or event.kind in ("extended", "stale"):
             continue
         before = last.get(event.id)
         if event.kind == "received" and before is not None and before.kind == "received":
             node = before.holder.rpartition(".")[0]
-            if not world.was_troubled(node, before.at, event.at) and event.receipt not in world.doubled:
+            forgotten = any(before.at <= at <= event.at for at in forgot_at)
+            troubled = forgotten or world.was_troubled(node, before.at, event.at)
+            if not troubled and event.receipt not in world.doubled:
                 wrong.append(
                     f"{event.body.decode()} lapsed at {event.at:.1f}, received by the healthy {node}"
                 )

@@ -16,7 +16,7 @@ from unittest import mock
 import msgspec
 
 from holdfast.cluster.keeper import Keeper, Settlement
-from holdfast.common.held import Held, Letter
+from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
 from holdfast.devices import dispatcher
 from holdfast.devices.dispatcher import Dispatcher
@@ -86,7 +86,7 @@ def _settle_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
 def _letter_at_once(self: Owner, entry: BatchEntry, now: float) -> None:
     _append(self, entry, now)
     if entry.kind in ("skip", "late", "parked") and entry.held is not None:
-        self._settle((Letter(entry.reason, _as_committed(entry.held)),), ())
+        self._settle((PendingDeadLetter(entry.reason, _as_committed(entry.held)),), ())
 
 
 def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
@@ -178,7 +178,9 @@ def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) 
     return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
 
 
-def _end_at_once(self: Completer, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
+def _end_at_once(
+    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
+) -> None:
     item.outcome_known()
     self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
@@ -345,6 +347,9 @@ RULES: dict[str, Mutation] = {
     "reissue": Mutation("a message is sent again before its queue shows it", Keeper, "_reissue", _hold_on),
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
+    ),
+    "leave-unmarked": Mutation(
+        "a stream that leaves takes the mark of its head away", Owner, "_unmark", lambda self: self._compose()
     ),
     "claim-changed": Mutation(
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None

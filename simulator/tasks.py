@@ -14,7 +14,7 @@ import msgspec
 from holdfast.cluster.node import Work
 from holdfast.common.retry import Backoff
 from holdfast.ports.queue import Queue
-from holdfast.ports.task_slots import Attempt, Listener, Progress, TaskSlot
+from holdfast.ports.slots import Attempt, Listener, Progress, TaskSlot
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
@@ -363,7 +363,7 @@ class TaskWorld(Stage):
             left_s -= step_s
             if SPECS[planned.type].resumable:
                 self.done_s[attempt.trace] = planned.seconds - left_s
-            slot.progress(Progress(1 - left_s / planned.seconds))
+            slot.progress(slot.number, Progress(1 - left_s / planned.seconds))
         if planned.fails < 0 or tried <= planned.fails:
             raise ValueError("told to fail")
 

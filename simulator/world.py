@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.cluster.node import Work as RunningWork
 from holdfast.common.message import NO_RUN, Place
@@ -15,7 +15,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.ports.slots import MessageWork, Ran, Slot
+from holdfast.ports.slots import Exit, MessageWork, Ran, SlotCall, StreamSlot
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import MemoryState
@@ -64,12 +64,8 @@ class SimSlot:
         self._line = line
 
     @property
-    def progress_at(self) -> float:
-        return self.slot.progress_at
-
-    @progress_at.setter
-    def progress_at(self, at: float) -> None:
-        self.slot.progress_at = at
+    def calls(self) -> Collection[SlotCall]:
+        return self.slot.calls
 
     @property
     def models(self) -> Sequence[str]:
@@ -79,36 +75,47 @@ class SimSlot:
     def loading(self) -> str:
         return self.slot.loading
 
-    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+    async def load(
+        self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
+    ) -> None:
         try:
-            await self.slot.load(stream, key, models)
+            await self.slot.load(stream, key, models, call=call)
         finally:
             await self._line.gate.enter()
 
-    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
+    async def open(
+        self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
+    ) -> None:
         try:
-            await self.slot.open(stream, key, state, version)
+            await self.slot.open(stream, key, state, version, call=call)
         finally:
             await self._line.gate.enter()
 
     async def run(
-        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+        self,
+        stream: str,
+        key: str,
+        work: Sequence[MessageWork],
+        limit: int,
+        after_s: float,
+        *,
+        call: SlotCall | None = None,
     ) -> Ran:
         try:
-            return await self.slot.run(stream, key, work, limit, after_s)
+            return await self.slot.run(stream, key, work, limit, after_s, call=call)
         finally:
             await self._line.gate.enter()
 
-    async def close(self, stream: str, key: str) -> None:
-        await self.slot.close(stream, key)
+    async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
+        await self.slot.close(stream, key, call=call)
 
     async def kill(self, reason: str) -> str:
         return await self.slot.kill(reason)
 
-    async def exited(self) -> str:
-        why = await self.slot.exited()
+    async def exited(self) -> Exit:
+        gone = await self.slot.exited()
         await self._line.gate.enter()
-        return why
+        return gone
 
 
 class SimSlots:
@@ -118,7 +125,7 @@ class SimSlots:
         self.slots = slots
         self._line = line
 
-    async def spawn(self) -> Slot:
+    async def spawn(self) -> StreamSlot:
         return SimSlot(await self.slots.spawn(), self._line)
 
     async def close(self) -> None:

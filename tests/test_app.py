@@ -78,10 +78,12 @@ def test_a_setting_of_a_task_is_declared_twice_and_the_same() -> None:
 
 def test_a_setting_of_an_outbox_is_declared_twice_and_the_same() -> None:
     said = keywords(App.outbox)
-    objects = ("dialect", "group_rates")
-    assert type(said.pop("dialect")) is type(App("a").outbox("doors").spec.dialect)
-    assert said.pop("group_rates") is None
+    objects = ("topics", "dialect", "patience", "presence", "group_rates")
+    assert {said.pop(name) for name in objects} == {None}
     assert said == declared(OutboxSpec, "name", *objects)
+    made, default = App("a").outbox("doors").spec, OutboxSpec(name="doors")
+    assert type(made.dialect) is type(default.dialect)
+    assert msgspec.structs.replace(made, dialect=default.dialect) == default
 
 
 def test_an_option_of_a_command_is_declared_twice_and_the_same() -> None:

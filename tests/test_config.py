@@ -168,7 +168,7 @@ def test_streams_that_agree_with_the_config() -> None:
     check(load(), [stream(gap_timeout_s=1.0, seq_kind="absent")])
 
 
-def test_streams_that_contradict_the_config() -> None:
+def test_settings_of_streams_that_contradict_the_config_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         check(
             load(), [stream(gap_timeout_s=30.0), stream(name="track", inbox_limit=6000, restart_after_s=30.0)]

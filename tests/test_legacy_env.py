@@ -76,7 +76,7 @@ def test_a_setting_s_source_is_its_older_name() -> None:
     assert shown("objects_url")[1] == "the buckets that messages name, by SQS_QUEUE_URL in the environment"
 
 
-def test_a_file_does_as_well(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_names_are_read_from_a_dotenv_file_too(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / ".env").write_text("\n".join(f"{name}={value}" for name, value in WHOLE.items()))
     monkeypatch.setenv("LOCK_TTL_SECONDS", "60")
     config = load()
@@ -97,7 +97,7 @@ def test_what_the_file_says_of_aws_reaches_the_environment(
 
 
 @pytest.mark.usefixtures("environment")
-def test_own_settings_win(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_own_settings_come_before_older_names(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "holdfast.toml").write_text('state_url = "sqlite:///state.db"\nidle_timeout_s = 7\n')
     monkeypatch.setenv("HOLDFAST_OBJECTS_URL", "file:frames")
     config = load({"queue_url": "sqs:///frames"})
@@ -143,7 +143,7 @@ def test_the_names_mean_nothing_without_a_service() -> None:
         ({"REDIS_HOST": "::1"}, "redis://[::1]:6379"),
     ],
 )
-def test_redis(given: dict[str, str], url: str) -> None:
+def test_older_names_of_redis_become_a_url(given: dict[str, str], url: str) -> None:
     assert told(**given) == {"coordinator_url": url, "state_url": url}
 
 
@@ -157,7 +157,7 @@ def test_redis(given: dict[str, str], url: str) -> None:
         ({"SQS_QUEUE_URL": QUEUE}, ["REDIS_HOST isn't", "set REDIS_HOST", "coordinator_url and state_url"]),
     ],
 )
-def test_services_that_can_t_be(given: dict[str, str], named: list[str]) -> None:
+def test_impossible_older_names_are_refused(given: dict[str, str], named: list[str]) -> None:
     text = refusal(**given)
     for part in named:
         assert part in text
@@ -179,7 +179,7 @@ def times(ttl: str | None, interval: str | None) -> dict[str, str]:
     }
 
 
-def test_times() -> None:
+def test_older_names_of_lock_times_become_ttl_and_renewal() -> None:
     assert times("30", "10") == {"ttl_s": "30", "renew_s": "10"}
     assert times("30", None) == {"ttl_s": "30"}
     assert times(None, "10") == {"ttl_s": "30.0", "renew_s": "10"}

@@ -30,7 +30,7 @@ def test_no_file_names_a_package_host() -> None:
     assert named == []
 
 
-def test_sources() -> None:
+def test_every_module_has_a_docstring_and_prints_nothing() -> None:
     bare, printing = [], []
     for path in SOURCES:
         tree = ast.parse(path.read_bytes())

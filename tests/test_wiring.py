@@ -12,14 +12,16 @@ import pytest
 
 from holdfast import services as adapters
 from holdfast.app import App
+from holdfast.assembly import check_app, make_node
 from holdfast.cluster.limits import Limits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.config import Config, load
 from holdfast.errors import ConfigError
+from holdfast.loading import load_app
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.ports.task_slots import Attempt
+from holdfast.ports.slots import Attempt
 from holdfast.registration import service_of
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.opening import open_sink
@@ -27,19 +29,10 @@ from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.opening import backing_up, backup_at, discovered, make_producer, producing
 from holdfast.tasks.order import Order
-from holdfast.testing.conformance.task_slots import RecordingListener
-from holdfast.wiring import (
-    Services,
-    backing_up,
-    backup_at,
-    check_app,
-    discovered,
-    load_app,
-    make_node,
-    make_producer,
-    producing,
-)
+from holdfast.testing.conformance.slots import RecordingListener
+from holdfast.wiring import Services
 from simulator.servers import RedisServer
 
 
@@ -69,7 +62,7 @@ async def test_services_are_opened_once_and_shared(place: Path) -> None:
     assert (place / "holdfast.db").is_file()
 
 
-async def test_services_may_lie_apart(place: Path) -> None:
+async def test_each_service_may_have_its_own_url(place: Path) -> None:
     urls = {"queue_url": "sqlite:///q.db", "state_url": f"sqlite:///{place}/deep/s%20.db"}
     async with Services(load(urls)) as services:
         await services.queue("detect").send([Outgoing(b"1")])
@@ -83,7 +76,7 @@ async def test_nothing_is_opened_that_is_not_asked_for(place: Path) -> None:
     assert names(place, "*") == set()
 
 
-async def test_peers_take_the_config() -> None:
+async def test_peers_use_the_settings_of_the_config() -> None:
     secret = "correct-horse-battery"
 
     async def answer(request: Request) -> Reply:
@@ -102,7 +95,7 @@ async def objects_round_trip(objects: Objects) -> None:
 
 @pytest.mark.parametrize("url", ["file:./frames", "file:frames", "file:///{here}/frames"])
 @pytest.mark.parametrize("in_slot", [False, True])
-async def test_objects_by_url(place: Path, url: str, in_slot: bool) -> None:
+async def test_objects_are_stored_at_their_url(place: Path, url: str, in_slot: bool) -> None:
     url = url.replace("/{here}", str(place))
     async with Services(load({"objects_url": url})) as services:
         objects = services.objects()
@@ -126,7 +119,7 @@ async def test_objects_by_url(place: Path, url: str, in_slot: bool) -> None:
         ("objects_url", "file:"),
     ],
 )
-async def test_urls_that_nothing_serves(setting: str, url: str) -> None:
+async def test_a_url_that_nothing_serves_is_a_config_error(setting: str, url: str) -> None:
     async with Services(load({setting: url})) as services:
         opening = {
             "queue_url": lambda: services.queue("detect"),
@@ -221,7 +214,7 @@ def test_an_app_is_found_from_the_working_directory(place: Path) -> None:
         ("wired_bare:app", "it has no App"),
     ],
 )
-def test_apps_that_cannot_be_loaded(place: Path, place_of_app: str, said: str) -> None:
+def test_an_app_that_can_t_be_loaded_is_a_config_error(place: Path, place_of_app: str, said: str) -> None:
     (place / "wired.py").write_text(APP)
     (place / "wired_broken.py").write_text("1 / 0")
     (place / "wired_bare.py").write_text("")

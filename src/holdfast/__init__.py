@@ -2,44 +2,65 @@
 
 from typing import TYPE_CHECKING
 
-from holdfast.app import App
 from holdfast.common.lazy import exports
-from holdfast.common.retry import Backoff
-from holdfast.errors import (
-    ConfigError,
-    HandlerFailed,
-    HoldfastError,
-    InvalidMessage,
-    OperationRefused,
-    OutcomeUnknown,
-    StateRejected,
-    TooLarge,
-    Unavailable,
-)
-from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.message import StreamMessage
-from holdfast.tasks.handler import Cancelled, Job
-from holdfast.tasks.order import Order
-from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import Task
-from holdfast.tasks.task_type import Signature, TaskType
 
 if TYPE_CHECKING:
+    from holdfast.app import App
     from holdfast.client import AsyncClient, AsyncStreamSender, Client, StreamSender
+    from holdfast.common.retry import Backoff
+    from holdfast.errors import (
+        ConfigError,
+        HandlerFailed,
+        HoldfastError,
+        InvalidMessage,
+        OperationRefused,
+        OutcomeUnknown,
+        StateRejected,
+        TooLarge,
+        Unavailable,
+    )
+    from holdfast.streams.handler import Context, StreamHandler
+    from holdfast.streams.message import StreamMessage
     from holdfast.system.clock import SystemClock
+    from holdfast.tasks.handler import Cancelled, Job
+    from holdfast.tasks.order import Order
+    from holdfast.tasks.outcome import Outcome
     from holdfast.tasks.producer import Brief
     from holdfast.tasks.proto import TaskMessage
-else:  # With all the services that they may be asked for: only where they are wanted.
+    from holdfast.tasks.rules.task import Task
+    from holdfast.tasks.task_type import Signature, TaskType
+else:  # Each is imported when it is first used: a command that prints its help needs none of them.
     __getattr__ = exports(
         __name__,
         {
+            "App": "holdfast.app",
             "AsyncClient": "holdfast.client",
             "AsyncStreamSender": "holdfast.client",
+            "Backoff": "holdfast.common.retry",
             "Brief": "holdfast.tasks.producer",
+            "Cancelled": "holdfast.tasks.handler",
             "Client": "holdfast.client",
+            "ConfigError": "holdfast.errors",
+            "Context": "holdfast.streams.handler",
+            "HandlerFailed": "holdfast.errors",
+            "HoldfastError": "holdfast.errors",
+            "InvalidMessage": "holdfast.errors",
+            "Job": "holdfast.tasks.handler",
+            "OperationRefused": "holdfast.errors",
+            "Order": "holdfast.tasks.order",
+            "Outcome": "holdfast.tasks.outcome",
+            "OutcomeUnknown": "holdfast.errors",
+            "Signature": "holdfast.tasks.task_type",
+            "StateRejected": "holdfast.errors",
+            "StreamHandler": "holdfast.streams.handler",
+            "StreamMessage": "holdfast.streams.message",
             "StreamSender": "holdfast.client",
             "SystemClock": "holdfast.system.clock",
+            "Task": "holdfast.tasks.rules.task",
             "TaskMessage": "holdfast.tasks.proto",
+            "TaskType": "holdfast.tasks.task_type",
+            "TooLarge": "holdfast.errors",
+            "Unavailable": "holdfast.errors",
         },
     )
 

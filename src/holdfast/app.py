@@ -11,12 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 from holdfast.common.message import SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import check_setting
-from holdfast.devices.outbox import Outbox
-from holdfast.devices.rules.device_queue import Patience
-from holdfast.devices.rules.dialect import Dialect, JsonDialect
-from holdfast.devices.rules.presence import PresenceRules
-from holdfast.devices.rules.topics import Topics
-from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, HandlerClass, StreamHandler
 from holdfast.streams.models import ModelSpec
@@ -36,6 +30,7 @@ if TYPE_CHECKING:
 
     from holdfast.client import Client
     from holdfast.config import ClientSettings
+    from holdfast.devices import Dialect, Outbox, Patience, PresenceRules, Topics
     from holdfast.tasks.periodic import Periodic
 
     B = DefaultTypeVar("B", default=dict[str, Any])
@@ -51,7 +46,8 @@ F = TypeVar("F", bound=Orders)
 
 
 class StreamDecorator(Protocol[N]):
-    """What ``App.stream`` returns: it takes a handler of messages of type M, and returns it as it is."""
+    """The decorator that ``App.stream`` returns. It takes a handler of messages of type N, and returns it
+    unchanged."""
 
     @overload
     def __call__(self, target: HandlerClass[H, N], /) -> type[H]: ...
@@ -60,8 +56,9 @@ class StreamDecorator(Protocol[N]):
 
 
 class App:
-    """Declares streams, types of tasks and outboxes. ``name`` is for people, and tells the tasks of one app
-    from those of others; apps that share a store need streams of different names."""
+    """Declares the streams, types of tasks and outboxes of a program. ``name`` appears in logs and commands,
+    and keeps the tasks of one app apart from those of other apps. Apps that share a state store need
+    different names for their streams."""
 
     def __init__(self, name: str) -> None:
         check_setting("app", "name", name, str)
@@ -81,9 +78,9 @@ class App:
 
     @property
     def client(self) -> Client:
-        """The client by which the app's own tasks are sent (``send`` of what ``task`` returns). It is made
-        when it is first asked for, and finds services as a node does, unless ``connect`` has said otherwise.
-        Any thread may call it."""
+        """The client that sends the app's own tasks, for ``send`` of a :class:`holdfast.TaskType`. It is made
+        at its first use. It finds services as a node does, or as ``connect`` has set. Any thread may call
+        it."""
         with self._connecting:
             if self._client is None or self._client_pid != os.getpid():
                 self._connect()
@@ -91,15 +88,15 @@ class App:
             return self._client
 
     def connect(self, *, config: Path | None = None, **settings: Unpack[ClientSettings]) -> None:
-        """Say where the app's own tasks are sent to; the arguments are those of :class:`holdfast.Client`.
-        Raises ConfigError."""
+        """Choose the services that the app's own tasks are sent to. The arguments are those of
+        :class:`holdfast.Client`. Raises ConfigError."""
         self.disconnect()
         with self._connecting:
             self._connect(config, **settings)
 
     def disconnect(self) -> None:
-        """Close the app's client, for a program that goes on without it. The next thing that is sent opens
-        another, with the settings of a node."""
+        """Close the app's client, for a program that no longer needs it. The next ``send`` opens another
+        client, with the settings of a node."""
         with self._connecting:
             client, self._client = self._client, None
             if client is not None and self._client_pid == os.getpid():
@@ -113,15 +110,17 @@ class App:
     def model(self, name: str, load: Callable[[], Any], *, memory_mb: int = 0) -> None:
         """Declare a model: a costly resource, such as a network with its weights, that streams share.
 
-        A slot loads it once, before the first stream that names it in ``models=`` opens there; handlers get
-        it with ``context.model(name)``. New streams go to nodes and slots that have their models loaded.
+        A slot loads a model once, before it opens the first stream that names the model in ``models=``.
+        Handlers get it with ``context.model(name)``. New streams go first to nodes and slots that have their
+        models loaded.
 
         Args:
-            name: what streams call it.
-            load: builds it; called without arguments, in the slot. A load may take ``model_timeout_s``, and
-                is no part of any handler's ``timeout_s``.
-            memory_mb: what it takes when loaded, in MiB. With the setting ``model_memory_mb``, slots unload
-                models that no stream uses to make room for others.
+            name: the name that streams use in ``models=``.
+            load: a function without arguments that builds the model. It runs in the slot, and may take as
+                long as the setting ``model_timeout_s``. That time doesn't count toward a handler's
+                ``timeout_s``.
+            memory_mb: the memory that the loaded model takes, in MiB. With the setting ``model_memory_mb``,
+                slots unload unused models to make room for others.
 
         Raises ConfigError for a name that is taken.
         """
@@ -160,61 +159,66 @@ class App:
         idle_timeout_s: float | None = None,
         models: str | tuple[str, ...] = (),
     ) -> StreamDecorator[M]:
-        """Declare a stream: decorates a StreamHandler class, or a function of (message, context) for a stream
-        without state. The handler takes messages of the type ``message``.
+        """Declare a stream. The decorator takes a StreamHandler class, or a function of (message, context)
+        for a stream without state. The handler gets messages of the type ``message``.
 
         Args:
-            name: the stream's name, and its queue's.
+            name: the name of the stream and of its queue.
             message: the type that the handler gets: a dataclass, pydantic model, msgspec Struct, ``dict``
                 (any JSON object; the default), or ``bytes`` (the raw body).
             key: the field that holds the key (default ``"key"``). Dots reach into nested objects. For raw
-                bytes key, seq and run are the names of message attributes. A tuple gives several names,
-                for messages of several forms: the first that a message has counts.
-            seq: the field of the seq, if the stream has one (default: none); ``"queue"`` for the queue's own
-                order numbers. Numbers may be texts of digits.
-            run: the field of the run, if numbers may start again (default: none). In a tuple, ``None`` as the
-                last name lets messages without a run be of run 0.
-            seq_prefix: what a seq that is a text may begin with, such as ``frame`` in ``frame-000017``
-                (default: nothing).
-            body_field: over HTTP, a body that is no JSON (an image) comes in this field of the message, as a
-                data URL, which ``context.fetch`` reads (default ``"url"``).
-            seq_kind: ``"dense"`` (gaps are seen), ``"increasing"`` (numbers are only compared) or
-                ``"absent"``. Default: ``"dense"`` with a field as ``seq``, ``"increasing"`` with the queue's
-                numbers, ``"absent"`` without.
-            first_seq: where a run starts: a number, ``"first"`` (whatever comes first) or ``"lowest"``
-                (the lowest seen within ``gap_timeout_s``; the default).
-            start_timeout_s: how many seconds the start of a stream is waited for: for a number that is not
-                there the run then starts at the lowest seen. Default: none, and a missing start is a gap
-                like others.
-            gap_timeout_s: how many seconds a missing message is waited for (default 45). Must outlast the
-                queue's visibility unless ``prefer_latency``.
-            on_gap: what follows: ``"skip"`` (recorded; the default), ``"hold"`` the stream, or skip it and
-                leave a ``"dead-letter"``.
-            max_jump: a seq that is more than so much beyond where its run stands is taken for a mistake: its
-                message is set aside as malformed, and nothing between is skipped. ``None`` for no limit.
-                Default ``"auto"``: 1,000,000 with ``"dense"``, else no limit.
-            restart_after_s: where messages have no run, and numbers may start anew: a seq that has fallen,
-                after the stream was quiet for so many seconds, begins a new run (default: never). Must well
-                outlast the queue's visibility.
-            on_late: what becomes of a message from before what was passed: ``"dead-letter"`` (the default) or
-                ``"discard"``.
-            on_failure: what follows ``max_tries``: ``"skip"`` (to the dead letters; the default) or
-                ``"park"`` the stream.
-            prefer_latency: whether ``gap_timeout_s`` may be shorter than the queue's visibility (default
-                ``False``): fresh results count for more than complete ones.
-            max_tries: how often a message that fails is tried (default 3).
+                bytes key, seq and run are the names of message attributes. A tuple gives several names, for
+                messages of several forms: the first one that a message has is used.
+            seq: the field of the seq (default: the stream has no seqs), or ``"queue"`` to use the queue's own
+                sequence numbers. A seq may be a number or a text of digits.
+            run: the field of the run, for streams whose numbers may start again (default: none). In a tuple,
+                ``None`` as the last name means that messages without a run belong to run 0.
+            seq_prefix: the text before the digits of a seq that is a text, such as ``frame`` in
+                ``frame-000017`` (default: none).
+            body_field: the field that holds an HTTP body which isn't JSON, such as an image (default
+                ``"url"``). It holds the body as a data URL, which ``context.fetch`` reads.
+            seq_kind: ``"dense"`` (numbers without gaps, so a missing message is noticed), ``"increasing"``
+                (numbers are only compared) or ``"absent"``. The default follows from ``seq``: ``"dense"`` for
+                a field, ``"increasing"`` for ``"queue"``, ``"absent"`` for none.
+            first_seq: the seq at which a run starts: a number, ``"first"`` (the first message that arrives),
+                or ``"lowest"`` (the lowest seq that arrives within ``gap_timeout_s``; the default).
+            start_timeout_s: how many seconds to wait for the first message of a run, before the run starts at
+                the lowest seq that has arrived. Default: ``gap_timeout_s`` for ``"lowest"``; where
+                ``first_seq`` is a number, a missing start is handled as any other gap.
+            gap_timeout_s: how many seconds to wait for a missing message (default 45). It must be longer than
+                the setting ``visibility_s``, unless ``prefer_latency`` is set.
+            on_gap: what happens after ``gap_timeout_s``: ``"skip"`` the gap and record that (the default),
+                ``"hold"`` the stream until the message arrives, or skip the gap and leave a
+                ``"dead-letter"``.
+            max_jump: how far a seq may be ahead of its run's last committed seq. A message beyond that is
+                dead-lettered as malformed, and nothing in between is skipped. ``None`` means no limit.
+                Default ``"auto"``: 1,000,000 where ``seq_kind`` is ``"dense"``, else no limit.
+            restart_after_s: for messages without a run whose numbers may start again. A lower seq begins a
+                new run if no message arrived for so many seconds before it (default: never). It must be much
+                longer than the setting ``visibility_s``.
+            on_late: what happens to a message that comes after its stream has passed its place:
+                ``"dead-letter"`` (the default) or ``"discard"``.
+            on_failure: what happens after ``max_tries`` failures: ``"skip"`` the message and dead-letter it
+                (the default), or ``"park"`` the stream.
+            prefer_latency: whether ``gap_timeout_s`` may be shorter than the setting ``visibility_s``
+                (default ``False``). Results then come sooner, but some messages may come too late.
+            max_tries: how many times a failing message is tried (default 3).
             backoff: the delays between tries (default: from 0.2 to 10 seconds).
-            timeout_s: seconds without progress after which the slot is killed (default 30).
-            max_starts: openings that may die with the same message before it is skipped as poison (default
-                5).
-            inbox_limit: messages that wait in memory per key (default 256).
-            identity_window: how many newest identities are remembered where seqs don't tell duplicates
-                (default 1024).
-            checkpoint_every: a commit follows after so many messages (default 1), and whenever nothing waits.
-            checkpoint_after_ms: or after so many milliseconds (default 20).
-            idle_timeout_s: a stream without messages for so many seconds is released (default: the node's).
-            models: a declared model's name, or several, that the handler uses (default: none): loaded before
-                it opens.
+            timeout_s: how many seconds a handler may run without progress before its slot is killed (default
+                30).
+            max_starts: how many openings of the stream may end in a crash at the same message before the
+                message is skipped as poison (default 5).
+            inbox_limit: the most messages of one key that wait in memory (default 256).
+            identity_window: how many of the newest identities are remembered to find duplicates, in streams
+                whose seqs don't show them (default 1024).
+            checkpoint_every: after how many handled messages a commit follows (default 1). A commit also
+                follows whenever no message waits.
+            checkpoint_after_ms: how many milliseconds handled messages wait for their commit at most (default
+                20).
+            idle_timeout_s: how many seconds without messages pass before the node releases the stream
+                (default: the setting ``idle_timeout_s``).
+            models: the name of a declared model that the handler uses, or a tuple of names (default: none).
+                They are loaded before the stream opens.
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -271,10 +275,10 @@ class App:
         self,
         name: str,
         *,
-        topics: Topics = Topics(),  # noqa: B008 - frozen
-        dialect: Dialect = JsonDialect(),  # noqa: B008 - holds nothing
-        patience: Patience = Patience(),  # noqa: B008 - frozen
-        presence: PresenceRules = PresenceRules(),  # noqa: B008 - frozen
+        topics: Topics | None = None,
+        dialect: Dialect | None = None,
+        patience: Patience | None = None,
+        presence: PresenceRules | None = None,
         shards: int = 1,
         lanes: int = 1,
         expires_in_s: float | None = 7 * 86_400.0,
@@ -287,44 +291,49 @@ class App:
         archive: bool = False,
         briefs: str = "",
     ) -> Outbox:
-        """Declare an outbox, through which a back office sends commands to devices, and return it.
+        """Declare an outbox, through which a program sends commands to devices, and return it.
 
         Args:
-            name: the outbox's; its rows in the database carry it. It stands once commands have been added.
-            topics: where devices listen and answer.
-            dialect: how a command's id travels in payloads (default: as ``messageId`` in JSON).
-            patience: retry intervals, ``max_tries``, and how often absent devices are tried.
-            presence: when a device counts as away.
-            shards: into how many parts the devices are divided, each owned by one node (default 1). It
-                stands once the outbox is in use.
-            lanes: commands in flight a device (default 1). Beyond one, those with the same ``supersede_key``
-                stay in order, and others may pass each other.
-            expires_in_s: seconds after which a command isn't sent any more, unless it says so itself (default
-                7 days); ``None`` for never.
-            max_body: the largest command, in bytes as they are sent, its id included (default 131,072).
-            in_flight_max: devices of which answers are awaited at once (default 10,000).
-            rate: commands a second (default: as fast as can be).
-            group: a function that tells a device's group (default: none).
-            group_rates: commands a second by group (default: no limits). These and ``rate`` hold over all
-                nodes: each has the part that it has of the shards.
-            keep_s: how many seconds closed commands are kept, and keys of ``dedupe_key`` with them (default
-                7 days).
-            archive: whether they are then moved to the table ``holdfast_outbox_archive`` instead of dropped
-                (default ``False``).
-            briefs: the queue on which the end of each command is told too (default: on none). ``APP-briefs``
-                is the one that the app's clients and ``holdfast briefs`` read.
+            name: the name of the outbox. Its rows in the database carry the name, so it can't change once
+                commands have been added.
+            topics: the topics on which devices get commands and answer (default: ``devices.Topics()``).
+            dialect: how payloads carry a command's id (default: as ``messageId`` in JSON).
+            patience: the retry intervals, ``max_tries``, and how often commands are tried on absent devices
+                (default: ``devices.Patience()``).
+            presence: the rules that say when a device counts as away (default: ``devices.PresenceRules()``).
+            shards: into how many parts the devices are divided, each owned by one node (default 1). It can't
+                change once the outbox is in use.
+            lanes: how many commands may be in flight to one device (default 1). With more than one, only
+                commands with the same ``supersede_key`` stay in order.
+            expires_in_s: after how many seconds a command is no longer sent, unless the command sets this
+                itself (default 7 days); ``None`` for never.
+            max_body: the largest command in bytes, as it is sent and with its id (default 131,072).
+            in_flight_max: from how many devices answers are awaited at once (default 10,000).
+            rate: how many commands are sent per second, over all nodes (default: no limit).
+            group: a function that returns the group of a device (default: no groups).
+            group_rates: how many commands are sent per second to each group, over all nodes (default: no
+                limits). A node gets the same share of this and of ``rate`` as it has of the shards.
+            keep_s: how many seconds closed commands are kept (default 7 days). A ``dedupe_key`` is remembered
+                for as long.
+            archive: whether closed commands are then moved to the table ``holdfast_outbox_archive`` instead
+                of deleted (default ``False``).
+            briefs: the queue that gets a message when a command ends (default: none). The app's clients and
+                ``holdfast briefs`` read the queue ``APP-briefs``.
 
         Raises ConfigError for a setting that is impossible.
         """
+        # The product, which apps without outboxes don't wait for.
+        from holdfast import devices  # noqa: PLC0415
+
         if name in self.outboxes:
             raise ConfigError(f"outbox {name!r} is declared twice in app {self.name!r}")
-        made = self.outboxes[name] = Outbox(
-            OutboxSpec(
+        made = self.outboxes[name] = devices.Outbox(
+            devices.OutboxSpec(
                 name=name,
-                topics=topics,
-                dialect=dialect,
-                patience=patience,
-                presence=presence,
+                topics=devices.Topics() if topics is None else topics,
+                dialect=devices.JsonDialect() if dialect is None else dialect,
+                patience=devices.Patience() if patience is None else patience,
+                presence=devices.PresenceRules() if presence is None else presence,
                 shards=shards,
                 lanes=lanes,
                 expires_in_s=expires_in_s,
@@ -361,37 +370,42 @@ class App:
         group_limit: int = 0,
         group_rate: float = 0.0,
     ) -> TaskDecorator[B]:
-        """Declare a type of task: decorates a function of (body, job), sync or async, or a class with such a
-        method ``run``; its method ``terminate(job)``, if any, is called if the attempt is told to end.
+        """Declare a type of task. The decorator takes a function of (body, job), sync or async, or a class
+        with such a method ``run``. If the class has a method ``terminate(job)``, it is called when an attempt
+        must end early.
 
-        What is decorated becomes a :class:`holdfast.TaskType`: ``send`` has a node run it, and a test may
-        call it as it is.
+        The decorator returns a :class:`holdfast.TaskType`. Its method ``send`` sends a task for a node to
+        run; a test may call it directly, like the function.
 
         Args:
-            name: of letters, digits, ``.``, ``-`` and ``_``, such as ``report.publish``.
+            name: the name of the type, of letters, digits, ``.``, ``-`` and ``_``, such as
+                ``report.publish``.
             body: the type that the handler gets: a dataclass, pydantic model, msgspec Struct or ``dict``
                 (from JSON; ``dict`` is the default), a protobuf message class, ``str`` (plain text) or
                 ``bytes`` (the raw body).
             timeout_s: the total time of one attempt, in seconds (default 300).
-            tries: attempts of a failing task (default 3).
-            backoff: the delays between them (default: from 1 to 60 seconds).
-            permanent: an exception type, or a tuple of some, after which no retry helps (default: none).
-            hold: how long a delivery is hidden from others: for its ``"timeout"`` and ``margin_s`` (the
-                default), or by a ``"lease"`` of ``lease_s``, extended while the task calls ``job.progress``.
-            margin_s: seconds beyond the timeout (default 10).
-            lease_s: seconds of a lease (default 30).
-            stall_s: a task that hasn't called ``job.progress`` for so many seconds hangs, and is ended as by
-                its timeout (default: ``lease_s`` with a ``"lease"``; else only the timeout ends it).
-            memory_mb: what its process and all that it started may use together, in MiB (default 0: the
-                node's ``slot_memory_mb``).
-            weight: its share of the slots, where several types of task wait (default 1).
-            priority: the higher, the sooner, where the producer doesn't say (default 0).
-            resumable: whether a task that outlives the queue's longest hold may be begun anew (default
-                ``False``).
-            group: field of the body (dots reach into nested ones), or a function of it, that names the
-                customer, where the producer doesn't say (default: nobody).
-            group_limit: how many tasks of one group may run at once on a node (default 0: any number).
-            group_rate: how many of one group may begin in a second (default 0: any number).
+            tries: how many attempts a failing task gets (default 3).
+            backoff: the delays between attempts (default: from 1 to 60 seconds).
+            permanent: an exception type, or a tuple of them, after which a task isn't tried again (default:
+                none).
+            hold: how long the queue hides a delivery while its task runs. ``"timeout"`` (the default): for
+                ``timeout_s`` and ``margin_s``. ``"lease"``: for ``lease_s``, extended while the task calls
+                ``job.progress``.
+            margin_s: how many seconds longer than ``timeout_s`` the delivery stays hidden (default 10).
+            lease_s: how many seconds one lease lasts (default 30).
+            stall_s: how many seconds a task may run without a call of ``job.progress`` before it is ended as
+                by its timeout (default: ``lease_s`` with a ``"lease"``, else no limit).
+            memory_mb: how much memory, in MiB, the task's process and its child processes may use together
+                (default 0: the setting ``slot_memory_mb``).
+            weight: the share of the slots that this type gets when tasks of several types wait (default 1).
+            priority: the priority of tasks whose producer sets none (default 0). Higher ones run sooner.
+            resumable: whether a task that runs longer than the queue can hold a delivery may be started again
+                (default ``False``).
+            group: the field of the body that names the task's group, such as its customer, or a function of
+                the body that returns it (default: no group). Dots reach into nested objects. A group that the
+                producer sets comes first.
+            group_limit: how many tasks of one group may run at once on a node (default 0: no limit).
+            group_rate: how many tasks of one group may begin per second (default 0: no limit).
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -433,23 +447,23 @@ class App:
         window_s: float = 3600.0,
         timeout_s: float = 60.0,
     ) -> Callable[[F], F]:
-        """Send tasks by the clock: decorates a function of the time that has come, in its zone, which returns
-        the tasks to send (:class:`holdfast.Order`). They are sent once over all nodes; where an order has no
-        trace id, it gets one that follows from name and time.
+        """Declare tasks that are sent by the clock. The decorator takes a function that gets the due time, in
+        ``zone``, and returns the tasks to send (:class:`holdfast.Order`). For each time, they are sent once
+        over all nodes. An order without a trace id gets one made from ``name`` and the time.
 
         Args:
-            name: unique in the app.
-            cron: when, in the five fields of a cron expression.
-            zone: the time zone that it is meant in, such as ``Europe/Berlin``.
-            missed: of times that passed while no node ran, and are no longer ago than ``window_s``: send for
-                ``all``, for the ``last`` one, or ``skip`` them.
-            window_s: for how long after its time it still makes sense to begin.
-            timeout_s: how long the function may take. One that takes longer is logged and left alone, and
-                called again once it has ended.
+            name: a name that is unique in the app.
+            cron: the times, as a cron expression of five fields.
+            zone: the time zone of ``cron``, such as ``Europe/Berlin``.
+            missed: what happens to times that passed while no node ran, at most ``window_s`` ago: send for
+                ``"all"`` of them, for the ``"last"`` one, or ``"skip"`` them.
+            window_s: how many seconds after a time its tasks may still be sent.
+            timeout_s: how many seconds the function may take. A call that takes longer is logged and its
+                tasks aren't sent; the function is called again once that call has ended.
 
         Raises ConfigError for a setting that is impossible.
         """
-        # Few apps have any, and cron and time zones, asyncio and protobuf come with it.
+        # Few apps have periodics, and this import loads cron, time zones, asyncio and protobuf.
         from holdfast.tasks.periodic import DLQ_BACKUP, Periodic  # noqa: PLC0415
 
         def declare(orders: F) -> F:

@@ -1,5 +1,5 @@
-"""The client of a producing application: it sends messages to streams, sends tasks, and hears of their
-outcomes. It needs no handlers."""
+"""The client of a producing application: it sends messages to streams, sends tasks, and reads their outcomes.
+It needs no handlers."""
 
 from __future__ import annotations
 
@@ -30,18 +30,19 @@ from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
-from holdfast.tasks.dead_letters import Choice, Letters
+from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
+from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import Task
-from holdfast.wiring import Services, backup_at, make_letters, make_producer, producing
+from holdfast.wiring import Services
 
 T = TypeVar("T")
 
 
 class AsyncStreamSender:
-    """A stream that messages can be sent to. Made by :meth:`AsyncClient.stream`."""
+    """Sends messages to one stream. Made by :meth:`AsyncClient.stream`."""
 
     def __init__(self, producer: Callable[[], Awaitable[StreamProducer]]) -> None:
         self._producer = producer
@@ -59,26 +60,26 @@ class AsyncStreamSender:
         """Send a message; returns the queue's id for it.
 
         Args:
-            message: of the stream's declared type, or anything that says the same in JSON; or bytes, which go
-                as they are.
-            key: the stream's key (default: what the message says).
-            seq: its place in the stream (default: what the message says).
-            run: its run (default: what the message says).
-            message_id: in a stream without seqs, of the messages with the same id one is handled (default:
-                the queue's own).
-            delay_s: it is not delivered before so many seconds have passed (default 0).
+            message: an object of the stream's declared type, or any object with the same JSON form, or bytes,
+                which are sent unchanged.
+            key: the key (default: the key in the message).
+            seq: the seq (default: the seq in the message).
+            run: the run (default: the run in the message).
+            message_id: an id that finds duplicates in a stream without seqs: of all messages with one id, one
+                is handled (default: the id that the queue gives).
+            delay_s: how many seconds the queue waits before it delivers the message (default 0).
 
-        Where a message is raw bytes, key, seq and run are sent as attributes beside it, else as fields in it.
-        Raises InvalidMessage, which names the field, for what the stream could not take, TooLarge, and
-        Unavailable or OutcomeUnknown where the queue doesn't answer.
+        If the message is raw bytes, key, seq and run are sent as its attributes, else as its fields. Raises
+        InvalidMessage, which names the field, for a message that the stream can't take; TooLarge; and
+        Unavailable or OutcomeUnknown if the queue doesn't answer.
         """
         (sent,) = await self.send_many([StreamMessage(message, key, seq, run, message_id, delay_s)])
         return sent
 
     async def send_many(self, messages: Iterable[Any]) -> list[str]:
         """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order. Each
-        is what ``send`` takes, or a :class:`holdfast.StreamMessage` that says its place as well. All are
-        checked before the first is sent."""
+        is a message as ``send`` takes it, or a :class:`holdfast.StreamMessage`, which also has key, seq and
+        run. All are checked before the first is sent."""
         wrapped = [each if isinstance(each, StreamMessage) else StreamMessage(each) for each in messages]
         return await (await self._producer()).send(wrapped)
 
@@ -88,12 +89,13 @@ class AsyncClient:
     with``.
 
     Args:
-        app: the name of the app; or the App, and messages to its streams are checked before they are sent.
-        config: config file to use instead of ``holdfast.toml``.
-        settings: those of :class:`holdfast.config.ClientSettings`; the others, and those not given, are found
-            as a node finds them: in the environment (``HOLDFAST_…``), ``.env`` and ``holdfast.toml``. Told
-            ``registry_url`` alone, it learns the rest there at its first call, which raises ConfigError where
-            no node has told it yet.
+        app: the name of the app, or the App itself: messages to its streams are then checked before they are
+            sent.
+        config: the config file to use instead of ``holdfast.toml``.
+        settings: those of :class:`holdfast.config.ClientSettings`. All other settings are found as a node
+            finds them: in the environment (``HOLDFAST_…``), ``.env`` and ``holdfast.toml``. If
+            ``registry_url`` alone is given, the first call reads the other URLs from the registry, where
+            nodes write them. It raises ConfigError if no node has done so yet.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class AsyncClient:
         self._opening = asyncio.Lock()
         self._opened: Services | None = None
         self._sending: Producer | None = None
-        self._letters: Letters | None = None
+        self._letters: TaskDeadLetters | None = None
 
     async def _services(self) -> Services:
         async with self._opening:
@@ -121,7 +123,7 @@ class AsyncClient:
             self._open.push_async_callback(self._sending.close)
         return self._sending
 
-    async def _dead_letters(self) -> Letters:
+    async def _dead_letters(self) -> TaskDeadLetters:
         services = await self._services()
         if self._letters is None:
             self._letters = make_letters(services, self._app)
@@ -136,12 +138,12 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Release connections. Briefs that were acknowledged are gone, others come again."""
+        """Close all connections. Briefs that weren't acknowledged come again."""
         await self._open.aclose()
 
     def stream(self, name: str) -> AsyncStreamSender:
-        """The stream of that name, to send messages to. Raises ConfigError for one that isn't declared, where
-        the client was given an App."""
+        """Return what sends messages to the stream ``name``. Raises ConfigError for a stream that isn't
+        declared, if the client was given an App."""
         spec = None if self._streams is None else self._streams.get(name)
         if self._streams is not None and spec is None:
             raise ConfigError(
@@ -167,18 +169,18 @@ class AsyncClient:
         """Send a task; returns its trace id.
 
         Args:
-            task_type: the declared name of its type.
-            body: what its handler gets: of the declared type, a protobuf message, a text, or what JSON can
-                hold.
-            trace_id: its id (default: made up, or from ``dedupe``).
+            task_type: the declared name of the task's type.
+            body: what the handler gets: an object of the declared type, a protobuf message, a text, or any
+                value that JSON can hold.
+            trace_id: the task's id (default: a random one, or one made from ``dedupe``).
             dedupe: of the tasks of one type with the same key, only the first is run (default: none).
-            group: whose limits it counts against, such as a customer (default: what the type's ``group``
-                finds in the body).
-            priority: the higher the sooner (default 0: that of the type).
-            delay_s: it may begin after so many seconds (default 0).
+            group: the group whose limits the task counts toward, such as a customer (default: what the type's
+                ``group`` finds in the body).
+            priority: tasks with a higher one run sooner (default 0: the type's ``priority``).
+            delay_s: after how many seconds the task may begin (default 0).
 
-        Raises InvalidMessage for what can't be sent, TooLarge, ConfigError, and Unavailable or OutcomeUnknown
-        where the queue or the task store doesn't answer.
+        Raises InvalidMessage for a body that can't be sent, TooLarge, ConfigError, and Unavailable or
+        OutcomeUnknown if the queue or the task store doesn't answer.
         """
         order = Order(
             task_type=task_type,
@@ -197,21 +199,24 @@ class AsyncClient:
         return await (await self._producer()).send(orders)
 
     async def status(self, trace_id: str) -> Task | None:
-        """How a task stands; None for one that is not known (any more)."""
+        """Return a task's record: its state, attempts and outcome; None for a task that isn't known, or is no
+        longer kept."""
         return await (await self._producer()).status(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """The outcome of a task once it has ended. Raises TimeoutError, OperationRefused (not known)."""
+        """Wait until a task has ended, and return its outcome. Raises TimeoutError after ``timeout_s``, and
+        OperationRefused for a task that isn't known."""
         return await (await self._producer()).wait(trace_id, timeout_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
-        """Outcomes as they come, or those that wait; each comes again unless its ``ack()`` is called."""
+        """Yield briefs, the outcomes of tasks: with ``follow`` for ever as they come, else those that wait
+        now. A brief comes again unless its ``ack()`` is called."""
         async with contextlib.aclosing((await self._producer()).briefs(follow=follow)) as briefs:
             async for brief in briefs:
                 yield brief
 
     async def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
-        """Have a task end; None for one not known."""
+        """Cancel a task. Returns its record; None for a task that isn't known."""
         return await (await self._producer()).cancel(trace_id, reason)
 
     async def back_up(
@@ -224,16 +229,16 @@ class AsyncClient:
         until: float = math.inf,
         error: str = "",
     ) -> int:
-        """Copy dead letters to a file of JSON lines, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``,
-        those that it hasn't yet; returns how many.
+        """Copy dead letters to a file of JSON lines, ``sqlite:///FILE`` or ``postgresql://USER@HOST/NAME``.
+        Those that are already there are left out. Returns how many were copied.
 
         Args:
             target: the file's path, or a URL.
-            types: of these types of task (default: of all that are known).
-            trace: of the task with this trace id (default: of any).
-            since: set aside at this wall time, in seconds, or later (default: at any time).
-            until: and before this one (default: at any time).
-            error: with a reason in which this regular expression is found (default: with any).
+            types: only tasks of these types (default: all known types).
+            trace: only the task with this trace id (default: all).
+            since: only those dead-lettered at this wall time, in seconds, or later (default: all).
+            until: only those dead-lettered before this wall time, in seconds (default: all).
+            error: only those whose reason this regular expression finds (default: all).
         """
         letters = await self._dead_letters()
         choice = Choice(trace=trace, since=since, until=until, error=error)
@@ -250,9 +255,9 @@ class AsyncClient:
         until: float = math.inf,
         error: str = "",
     ) -> int:
-        """Send dead letters again, each with all its tries; returns how many. They are chosen as for
-        ``back_up``, from where that put them with ``source``: then those are passed over whose tasks wait,
-        run or have succeeded since."""
+        """Send dead letters again, each with all its tries; returns how many. The arguments choose them as
+        for ``back_up``. ``source`` takes them from a back-up instead, a path or URL that ``back_up`` wrote;
+        tasks which wait, run or have succeeded since are then left out."""
         letters = await self._dead_letters()
         choice = Choice(trace=trace, since=since, until=until, error=error)
         if not source:
@@ -263,7 +268,7 @@ class AsyncClient:
 
 
 class StreamSender:
-    """A stream that messages can be sent to. Made by :meth:`Client.stream`."""
+    """Sends messages to one stream. Made by :meth:`Client.stream`."""
 
     def __init__(self, client: Client, stream: AsyncStreamSender) -> None:
         self._client = client
@@ -317,7 +322,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Release connections. Calls that wait in other threads end with RuntimeError."""
+        """Close all connections. Calls that wait in other threads end with RuntimeError."""
         with self._lock:
             self._closed, closing = True, not self._closed
         if closing:
@@ -359,8 +364,8 @@ class Client:
         return self._run(self._client.send_many(orders))
 
     async def asend_many(self, orders: Sequence[Order]) -> list[str]:
-        """The same for a caller with an event loop, which goes on meanwhile. The client's calls are all made
-        in its own loop, so this may be called in any."""
+        """As ``send_many``, for a caller with an event loop, which it doesn't block. It may be called in any
+        event loop, because the client runs all its calls in a loop of its own."""
         return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
 
     def status(self, trace_id: str) -> Task | None:

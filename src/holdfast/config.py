@@ -1,4 +1,4 @@
-"""The settings of a node, all in one place: read, checked against each other, frozen.
+"""The settings of a node: all are read, checked against each other and frozen here.
 
 A setting is taken from the first of: the command line, the environment (``HOLDFAST_…``), a ``.env`` file,
 ``holdfast.toml``, older names (:mod:`holdfast.legacy_env`), its default. Whatever is wrong is a ConfigError
@@ -39,14 +39,15 @@ FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
 NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
-"""Begin variables that are read elsewhere: credentials of reports, and where a file of them is."""
+"""Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
 
 SECRET_CHARS_MIN = 16
 DAY_S = 86400.0
 
 
 def _setting(default: Any, description: str, *, shown: str = "", **limits: Any) -> Any:
-    """A setting. ``default`` may be a function of the settings above it; ``shown`` then says what it does."""
+    """Declare a setting. ``default`` may be a function of the settings above it; ``shown`` is then its text
+    in the docs."""
     given: dict[str, Any] = {"default_factory": default} if callable(default) else {"default": default}
     return Field(**given, description=description, json_schema_extra={"shown": shown}, **limits)
 
@@ -60,24 +61,26 @@ def _usable_cores() -> int:
 
 
 class Config(BaseSettings):
-    """The settings of one node. Made by :func:`load`, which reads them all from where they stand."""
+    """The settings of one node. Made by :func:`load`, which reads them from all their sources."""
 
     model_config = SettingsConfigDict(
         frozen=True, extra="forbid", allow_inf_nan=False, env_prefix=PREFIX, env_ignore_empty=True
     )
 
     url: str = _setting(
-        "sqlite:///holdfast.db", "Service for queue, coordinator and state, where one is all three."
+        "sqlite:///holdfast.db",
+        "The service for queue, coordinator and state store, if one serves all three.",
     )
     queue_url: str = _setting(_same_as_url, "The queue.", shown="`url`")
     create_queues: bool = _setting(
-        False, "Whether a node makes the queues that its app lacks, where the service wants them made."
+        False,
+        "Whether a node makes missing queues of its app, where the service doesn't make them at first use.",
     )
     coordinator_url: str = _setting(_same_as_url, "The coordinator: memberships and claims.", shown="`url`")
     foreign_streams: Literal["refuse", "forward"] = _setting(
         "refuse",
-        "What a gateway does with requests for a stream that another program owns, where the coordinator lets"
-        " others in: `refuse` them with 503, or `forward` them to the host and port that it tells there.",
+        "What a gateway does with requests for a stream that another program owns, which some coordinators"
+        " allow: `refuse` them with 503, or `forward` them to the host and port that the program has there.",
     )
     state_url: str = _setting(_same_as_url, "The state store: checkpoints and results.", shown="`url`")
     tasks_url: str = _setting(
@@ -95,10 +98,12 @@ class Config(BaseSettings):
         " `postgresql://user@host/office`.",
         shown="none",
     )
-    dlq_backup_cron: str = _setting("0 * * * *", "When, in five fields, UTC.")
+    dlq_backup_cron: str = _setting(
+        "0 * * * *", "When they are backed up: a cron expression of five fields, in UTC."
+    )
     outbox_url: str = _setting(
         "",
-        "The database in which outboxes are, as SQLAlchemy writes it: that of the business.",
+        "The database of the outboxes, as a URL of SQLAlchemy: the database of your own program.",
         shown="none",
     )
     devices_url: str = _setting(
@@ -111,19 +116,20 @@ class Config(BaseSettings):
     )
     lock_timeout_s: float = _setting(
         2.0,
-        "A process that is stopped inside a SQLite transaction is killed when another waits so long.",
+        "How long a write to SQLite waits for a process that is stopped inside a transaction, before it kills"
+        " that process.",
         gt=0,
     )
 
     file_access: FileAccess = _setting(
         "owner",
         "Who may use the files and folders that are made: databases, objects, back-ups, reports in folders."
-        " `owner`: this user alone. `umask`: as the umask of the process has it.",
+        " `owner`: this user alone. `umask`: those that the umask of the process allows.",
     )
 
     node_name: str = _setting(
         socket.gethostname,
-        "Name of this node, for people. One that finds another alive under its name says so in the log.",
+        "Name of this node, for people. A node that finds another living node with its name logs a warning.",
         shown="the host's name, and four characters that tell its nodes apart",
         min_length=1,
     )
@@ -137,13 +143,12 @@ class Config(BaseSettings):
     )
     peer_secret_also: SecretStr | None = _setting(
         None,
-        "A second secret that callers may show: the next one, or the last, while all nodes change from one to"
-        " the other.",
+        "A second secret that callers may show, while all nodes change from one secret to the next.",
     )
     peer_tls_cert: Path | None = _setting(
         None, "This node's certificate with its chain (PEM), for its address: nodes then speak TLS."
     )
-    peer_tls_key: Path | None = _setting(None, "Its private key (PEM).")
+    peer_tls_key: Path | None = _setting(None, "The private key (PEM) of `peer_tls_cert`.")
     peer_tls_ca: Path | None = _setting(
         None, "The authority (PEM) that has signed the certificates of all nodes."
     )
@@ -199,12 +204,12 @@ class Config(BaseSettings):
     peer_timeout_s: float = _setting(5.0, "How long one call to another node may take.", gt=0)
     custody_check_s: float = _setting(
         lambda above: above["visibility_s"] / 4,
-        "After how long a forwarded message is offered again whose commit was never reported.",
+        "After how long a forwarded message is offered again if its commit wasn't reported.",
         shown="`visibility_s` / 4",
         gt=0,
     )
     give_back_s: float = _setting(
-        5.0, "How long a message that no node takes rests in the queue before the next try; ±50 %.", gt=0
+        5.0, "How long a message that no node takes waits in the queue before the next try; ±50 %.", gt=0
     )
 
     results_keep_s: float = _setting(7 * DAY_S, "How long results are kept.", shown="7 days", gt=0)
@@ -214,9 +219,11 @@ class Config(BaseSettings):
     )
 
     balance_s: float = _setting(
-        10.0, "How often the load of all nodes is looked at, to move streams off hot ones; 0: never.", ge=0
+        10.0, "How often the loads of all nodes are compared, to move streams off busy ones; 0: never.", ge=0
     )
-    rest_s: float = _setting(60.0, "How long a stream stays where it began or was moved to.", ge=0)
+    rest_s: float = _setting(
+        60.0, "How long a stream stays on a node after it began or was moved there.", ge=0
+    )
     drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
     move_timeout_s: float = _setting(
         10.0,
@@ -247,17 +254,18 @@ class Config(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Nothing is read behind the caller's back: :func:`load` reads, and remembers from where."""
+        """Turn off pydantic's own sources: :func:`load` reads them all, and notes the source of each
+        setting."""
         return (init_settings,)
 
     def environment(self) -> dict[str, str]:
-        """These settings as environment variables, the secret included, for a child process to load."""
+        """Return these settings as environment variables, secrets included, for a child process to load."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
 
 
 class ClientSettings(TypedDict, total=False):
-    """The settings that a client goes by; each means what it means to a node."""
+    """The settings that a client uses. Each has the same meaning as for a node."""
 
     url: str
     queue_url: str
@@ -280,7 +288,7 @@ class Setting(NamedTuple):
 
 
 class StreamLimits(Protocol):
-    """What of a declared stream is checked against the config."""
+    """The settings of a declared stream that are checked against the config."""
 
     @property
     def name(self) -> str: ...
@@ -299,11 +307,11 @@ class StreamLimits(Protocol):
 
 
 def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
-    """The settings in force. ``overrides`` (None values don't count) come first; ``file`` replaces
-    ``holdfast.toml``. Raises ConfigError for everything that is wrong, all of it in one text.
+    """Read the settings. ``overrides`` come first, except for None values; ``file`` replaces
+    ``holdfast.toml``. Raises ConfigError, which names everything that is wrong.
 
-    What ``.env`` says of AWS (``AWS_…``) is put into this process's environment, where credentials are
-    looked for; what stands there stays."""
+    Variables of AWS (``AWS_…``) in ``.env`` are copied to the environment of this process, where the
+    credentials are read. Variables that are already set there are kept."""
     dotenv, own = _dotenv()
     layers = [
         ("the command line", {name: value for name, value in (overrides or {}).items() if value is not None}),
@@ -349,8 +357,8 @@ def explain(config: Config) -> list[Setting]:
 
 
 def unknown_variables() -> Iterable[tuple[str, str]]:
-    """Variables, of the environment and of ``.env``, that are named as settings are and are none, each with
-    what to do. They may be of another version, or another program's; but a slip is likelier."""
+    """Yield variables of the environment and of ``.env`` that begin as settings do but are none, each with
+    what to do. They may belong to another version or program, but are more likely misspelt."""
     for variable in sorted({*os.environ, *_dotenv()[0]}):
         name = variable.lower()
         if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
@@ -373,7 +381,7 @@ def reference() -> str:
 
 
 def _dotenv() -> tuple[dict[str, str], dict[str, Any]]:
-    """What ``.env`` says, and what of it is said to us."""
+    """Return all variables in ``.env``, and the settings among them."""
     try:
         said = {name: value for name, value in dotenv_values(DOTENV).items() if value}
         return said, DotEnvSettingsSource(Config, env_file=DOTENV)()
@@ -382,7 +390,7 @@ def _dotenv() -> tuple[dict[str, str], dict[str, Any]]:
 
 
 def _known(layer: dict[str, Any]) -> dict[str, Any]:
-    """Only settings: the environment and ``.env`` serve other programs too."""
+    """Leave out what is no setting: other programs use the environment and ``.env`` too."""
     return {name: value for name, value in layer.items() if name in Config.model_fields}
 
 
@@ -405,7 +413,7 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
     for problem in error.errors(include_url=False, include_context=False):
         name = str(problem["loc"][0])
         if problem["type"] == "default_factory_not_called":
-            continue  # it follows from another setting, which is named itself
+            continue  # caused by another setting, which has a text of its own
         source = sources.get(name, "default")
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(name, Config.model_fields, 1, cutoff=0.5)
@@ -527,7 +535,7 @@ def _shown(value: Any) -> str | float | bool | None:
 
 
 def _told(value: Any) -> str:
-    """A value as a text of a program has it."""
+    """A value as an error text shows it, without secrets."""
     return repr(redact_url(value)) if isinstance(value, str) else redact(repr(value))
 
 

@@ -44,7 +44,7 @@ class Retry(enum.Enum):
 
 
 class HoldfastError(Exception):
-    """Base of all errors; ``retry`` says what may be done next."""
+    """Base of all errors. ``retry`` says what the caller may do next."""
 
     retry: ClassVar[Retry] = Retry.NEVER
 
@@ -54,16 +54,16 @@ class ConfigError(HoldfastError):
 
 
 class LoginRefused(ConfigError):
-    """A service refuses user, password or key; or its host key or certificate isn't the one that is known.
-    The text names the credential or the setting, never the secret."""
+    """A service refuses the user, password or key, or its host key or certificate isn't the expected one. The
+    text names the credential or the setting, never the secret."""
 
 
 class AlreadyThere(HoldfastError):
-    """A file of that name is at its destination, and was not to be replaced."""
+    """A file of that name is already at the destination, and the caller asked not to replace it."""
 
 
 class InvalidMessage(HoldfastError):
-    """A message lacks what its stream needs; ``field`` names the place where known."""
+    """A message can't be understood. ``field`` names the field that is missing or wrong, if known."""
 
     def __init__(self, text: str, field: str | None = None) -> None:
         super().__init__(text)
@@ -79,7 +79,7 @@ class UnsupportedStore(HoldfastError):
 
 
 class OperationRefused(HoldfastError):
-    """What an operator asked for can't be done to the stream as it stands; the text says why."""
+    """An operator's request isn't possible in the present state; the text says why."""
 
 
 class Unavailable(HoldfastError):
@@ -89,8 +89,8 @@ class Unavailable(HoldfastError):
 
 
 class Damaged(Unavailable):
-    """A service holds fewer, more or other bytes than it was sent, or lost them; nothing was put in place, so
-    that they may be sent again."""
+    """A service lost or changed the bytes that it was sent. Nothing was put in place, so they may be sent
+    again."""
 
 
 class NoRoom(Unavailable):
@@ -98,13 +98,13 @@ class NoRoom(Unavailable):
 
 
 class NobodyThere(Unavailable):
-    """A connection to a node was refused: no process listens at its address. Evidence of its death, where
-    any other ``Unavailable`` may be the word of a node that lives."""
+    """A connection to a node was refused: no process listens at its address. This is evidence that the node
+    is dead; any other ``Unavailable`` is not."""
 
 
 class NotOwner(Unavailable):
-    """Another node owns the stream: ``member``, at ``address``, with ``epoch`` or a higher one, as far as
-    this node knows (empty and 0 if it doesn't)."""
+    """Another node owns the stream. ``member``, ``address`` and ``epoch`` are those of the owner as far as
+    this node knows; they are empty and 0 if it doesn't. The epoch may be higher by now."""
 
     def __init__(self, text: str, member: str = "", address: str = "", epoch: int = 0) -> None:
         super().__init__(text)
@@ -128,9 +128,8 @@ class OutcomeUnknown(HoldfastError):
 
 
 class Fenced(HoldfastError):
-    """The state store refused an open, start or commit: another opening is ahead.
-
-    ``epoch`` is the epoch that stands at the store.
+    """The state store refused an open, start or commit, because a later opening or commit exists. ``epoch``
+    is the present epoch at the store.
     """
 
     retry = Retry.STOP
@@ -141,7 +140,7 @@ class Fenced(HoldfastError):
 
 
 class ClaimLost(HoldfastError):
-    """The claim no longer stands as its holder believed."""
+    """The claim belongs to another membership, or has another version than its holder believed."""
 
     retry = Retry.STOP
 
@@ -159,14 +158,14 @@ class StateRejected(HoldfastError):
 
 
 class SetAside(HoldfastError):
-    """A commit has passed over the message: its tries are spent, or it came too late. The text says why."""
+    """A commit has skipped the message, because it failed too often or came too late. The text says why."""
 
 
 class HandlerFailed(HoldfastError):
-    """User code raised, or returned what can't be stored.
+    """The user's code raised an error, or returned a value that can't be stored.
 
-    ``permanent``: no retry can help (the message doesn't fit its declared type).
-    ``detail``: the traceback or the stack of the hung child.
+    ``permanent`` is true if no retry can help, such as for a message that doesn't fit its declared type.
+    ``detail`` is the traceback, or the stack of the child process that hung.
     """
 
     retry = Retry.SAFE
@@ -178,8 +177,8 @@ class HandlerFailed(HoldfastError):
 
 
 class ModelFailed(HandlerFailed):
-    """A model doesn't load in a slot: its file is missing, it is another one, or there is no memory. That is
-    the node's fault, so no message is charged with a try. ``model`` is its name."""
+    """A model doesn't load in a slot: its file is missing or a different one, or there is not enough memory.
+    The cause is the node, so it counts as no message's try. ``model`` is the model's name."""
 
     def __init__(self, text: str, model: str, *, detail: str = "") -> None:
         super().__init__(text, detail=detail)
@@ -187,7 +186,7 @@ class ModelFailed(HandlerFailed):
 
 
 class SlotDied(HoldfastError):
-    """A slot's process ended while it was needed; ``detail`` holds what is known of why."""
+    """A slot's process ended while it was needed. ``detail`` says what is known of the cause."""
 
     retry = Retry.SAFE
 

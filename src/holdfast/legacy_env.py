@@ -1,7 +1,7 @@
-"""The environment of consumers that take a Redis lock for each video, understood as it is.
+"""Reads the environment variables of older consumers, which take a Redis lock for each video.
 
-Such a consumer is told its SQS queue, its Redis and its lock's times by variables of these names. Where one
-of the first two is set, they count as the lowest source of settings: below every setting of Holdfast's own.
+The variables of these names give such a consumer its SQS queue, its Redis and the times of its lock. If the
+queue or Redis is set, the variables become the lowest source of settings, below all of Holdfast's own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAMES = (QUEUE, HOST, PORT, TTL, RENEWAL, IDLE)
 
 REDIS_PORT = "6379"
 ANY_BUCKET = "s3://"
-"""As ``objects_url``: frames are read from whichever bucket a message names, and none is written."""
+"""The value of ``objects_url`` that reads frames from whichever bucket a message names, and writes none."""
 
 
 class LegacyValue(NamedTuple):
-    """A setting's value, and which variable told it where."""
+    """A setting's value, and the variable and source that it came from."""
 
     value: str
     source: str
@@ -34,9 +34,10 @@ class LegacyValue(NamedTuple):
 def settings(
     environment: Mapping[str, str], dotenv: Mapping[str, str], native: Collection[str]
 ) -> dict[str, LegacyValue]:
-    """The settings that the older names tell, except what ``native``, settings of Holdfast's own, decide.
+    """Return the settings from the older names, except those that ``native``, Holdfast's own settings,
+    decide.
 
-    The environment counts before ``.env``. Raises ConfigError, in the older names, for what can't work.
+    The environment comes before ``.env``. Raises ConfigError, with the older names, for what can't work.
     """
     given: dict[str, LegacyValue] = {}
     for name in NAMES:
@@ -56,7 +57,7 @@ def told(source: str) -> bool:
 
 def _services(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict[str, LegacyValue]:
     found: dict[str, LegacyValue] = {}
-    if "url" in native:  # it names the service of all three
+    if "url" in native:  # ``url`` sets queue, coordinator and state
         return found
     if QUEUE in given:
         if not given[QUEUE].value.startswith(("https://", "http://")):
@@ -96,7 +97,7 @@ def _times(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict[st
     found: dict[str, LegacyValue] = {}
     if IDLE in given:
         found["idle_timeout_s"] = given[IDLE]
-    if "ttl_s" in native:  # the interval belongs to a TTL that doesn't count
+    if "ttl_s" in native:  # the interval belongs to the older TTL, which isn't used
         return found
     if TTL in given:
         found["ttl_s"] = given[TTL]
@@ -106,11 +107,12 @@ def _times(given: Mapping[str, LegacyValue], native: Collection[str]) -> dict[st
 
 
 def _renewal(given: Mapping[str, LegacyValue]) -> dict[str, LegacyValue]:
-    """The interval; or a third of the TTL, where a single lost renewal would else end a membership."""
+    """The interval; or a third of the TTL, if one lost renewal would end a membership with the given
+    interval."""
     interval = given[RENEWAL]
     renew_s, ttl_s = _number(interval), _number(given[TTL]) if TTL in given else None
     if renew_s is None or (TTL in given and ttl_s is None):
-        return {"renew_s": interval}  # the config says what is wrong
+        return {"renew_s": interval}  # the config reports what is wrong
     if ttl_s is None:
         return {"renew_s": interval, "ttl_s": LegacyValue(str(renew_s * 3), f"3 times {interval.source}")}
     if renew_s < ttl_s / 2:
@@ -126,7 +128,7 @@ def _renewal(given: Mapping[str, LegacyValue]) -> dict[str, LegacyValue]:
 
 
 def _number(told: LegacyValue) -> float | None:
-    """A number, or None for what the config will refuse."""
+    """Return the value as a number; None for a value that the config will refuse."""
     try:
         return float(told.value)
     except ValueError:

@@ -1,19 +1,22 @@
-"""Registration: which service serves which URL, as installed packages say in their entry points.
+"""Registration: who serves which URL, as the entry points of installed packages say.
 
-A service is registered in the group :data:`SERVICES` under each URL scheme that it serves. Nothing is looked
-up before a URL is opened, and Holdfast's own schemes are looked up without reading other packages.
+A service is registered in the group :data:`SERVICES` under each URL scheme that it serves. Products have
+groups of their own, such as ``holdfast.sinks``. An entry point is looked up only when a URL is opened. For
+Holdfast's own schemes, no other package is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 
 from holdfast.errors import ConfigError
+from holdfast.urls import nothing_serves
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -33,17 +36,18 @@ if TYPE_CHECKING:
 SERVICES = "holdfast.services"
 BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
-NODE_PARTS = "holdfast.node_parts"
+PRODUCTS = "holdfast.products"
 OWN = "holdfast"
 
 
 class Closing(Protocol):
-    """What is closed at the end."""
+    """An object that must be closed at the end."""
 
     async def close(self) -> None: ...
 
 
 S = TypeVar("S", bound=Closing)
+T = TypeVar("T")
 
 
 class NotServed(Exception):
@@ -51,19 +55,19 @@ class NotServed(Exception):
 
 
 class Shared:
-    """What was opened so far: shared by name, and closed together."""
+    """The objects that one process has opened. They are shared by name, and closed together."""
 
     def __init__(self) -> None:
         self._made: dict[Hashable, Any] = {}
         self._closers: list[Callable[[], Any]] = []
 
     def keep(self, opened: S) -> S:
-        """Have it closed at the end."""
+        """Close this object at the end, and return it."""
         self._closers.append(opened.close)
         return opened
 
     def get(self, name: Hashable, make: Callable[[], S]) -> S:
-        """What ``make`` made when this name was first asked for."""
+        """Return the object of this name; ``make`` makes it at the first call."""
         if name not in self._made:
             self._made[name] = self.keep(make())
         found: S = self._made[name]
@@ -77,18 +81,18 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a service is told when one of its ports is opened.
+    """What a service gets when one of its ports is opened.
 
     Attributes:
         setting: the setting that holds the URL, for errors to name.
         url: the URL.
-        clock: the only source of time, chance and ids.
+        clock: the only source of time, random numbers and ids.
         meter: counts the calls to the service.
-        access: the modes of files that are made.
-        reads_only: nothing is made that is missing.
-        durability: the setting of that name; so are the next three.
-        lock_timeout_s, max_message_bytes, max_state_bytes: see there.
-        opened: what the same process has opened before.
+        access: the modes of files that the service makes.
+        reads_only: whether the service must make nothing that is missing.
+        durability: the setting of this name. The next three are settings too.
+        lock_timeout_s, max_message_bytes, max_state_bytes: see :class:`holdfast.config.Config`.
+        opened: the objects that the same process has opened before.
     """
 
     setting: str
@@ -104,123 +108,173 @@ class Opening:
     opened: Shared
 
     def shared(self, name: Hashable, make: Callable[[], S]) -> S:
-        """What the ports of a service share, such as a database: made when ``name`` is first asked for, and
-        closed after all of them. Begin the name with your package's."""
+        """Return an object that the ports of a service share, such as a database. It is made when ``name`` is
+        first asked for, and closed after all ports. Begin the name with the name of your package."""
         return self.opened.get(name, make)
 
 
 class Service:
     """Serves the URLs of some schemes. An adapter's package registers an object of a subclass, which
-    overrides what the service offers.
+    overrides the methods of the ports that the service has.
 
-    Methods that open a port raise ConfigError, naming ``opening.setting``, for a URL that can't be. They
-    connect to nothing: the port itself does so at its first call. Import client libraries in them, not at
-    the top of the module, so that other commands don't wait for them.
+    Methods that open a port raise ConfigError, naming ``opening.setting``, for a URL that is wrong. They
+    don't connect; the port connects at its first call. Import client libraries inside these methods, not at
+    the top of the module, so that other commands don't wait for the import.
 
     Attributes:
-        one_host: whether only processes of one host share the service, as they share a file.
-        waits_for_locks: whether a call may wait for as long as ``lock_timeout_s``.
-        cuts_receives: whether a receive that waits ends when its node stops.
+        example: a URL that it serves, for errors to name.
+        one_host: whether only processes of one host can share the service, as with a file.
+        waits_for_locks: whether a call may wait for a lock, up to ``lock_timeout_s``.
+        cuts_receives: whether a waiting receive ends at once when its node stops.
     """
 
+    example = ""
     one_host = False
     waits_for_locks = False
     cuts_receives = True
 
     def queue(self, opening: Opening, name: str) -> Queue:
-        """The queue ``name``."""
+        """Open the queue ``name``."""
         raise NotServed
 
     def coordinator(self, opening: Opening) -> Coordinator:
-        """The coordinator."""
+        """Open the coordinator."""
         raise NotServed
 
     def state(self, opening: Opening) -> StateStore:
-        """The state store."""
+        """Open the state store."""
         raise NotServed
 
     def tasks(self, opening: Opening, app: str) -> TaskStore:
-        """The task store of the app of that name."""
+        """Open the task store of the app of that name."""
         raise NotServed
 
     def registry(self, opening: Opening) -> Registry:
-        """The registry."""
+        """Open the registry."""
         raise NotServed
 
     def objects(self, opening: Opening) -> Objects:
-        """The object store."""
+        """Open the object store."""
         raise NotServed
 
     def slot_objects(self, url: str, meter: Meter) -> Objects:
-        """The object store for a handler in a child process: one call is made at a time, nothing else waits
-        meanwhile, and nothing is made that is missing."""
+        """Open the object store for a handler in a child process. The handler makes one call at a time, and
+        the store must make nothing that is missing."""
         raise NotServed
 
     # --- what is special about a service, which most need not say
 
     async def filled_queues(self, opening: Opening) -> list[str]:
-        """The names of all queues that hold messages, whoever declares them; none if it doesn't tell."""
+        """Return the names of all queues that hold messages, of any app. Empty if the service can't list
+        them."""
         return []
 
     def queue_setup(self, opening: Opening) -> QueueSetup | None:
-        """What makes and checks queues; None where they are made by their first use."""
+        """Return what makes and checks queues; None if queues are made at their first use."""
         return None
 
     async def state_risks(self, opening: Opening) -> list[Risk]:
-        """What the settings of the state store's servers put at risk. Raises Unavailable."""
+        """Return what the settings of the state store's servers put at risk. Raises Unavailable."""
         return []
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
-        """What AWS must allow a node of ``streams`` here, as statements of an IAM policy."""
+        """Return what AWS must allow a node of ``streams`` to do here, as statements of an IAM policy."""
         return []
 
     def only_stream(self, opening: Opening) -> str:
-        """The one stream that a coordinator's URL keeps claims of, where it is for one alone."""
+        """Return the name of the one stream that this coordinator is for; empty if it is for all."""
         return ""
 
     def local_file(self, url: str) -> Path | None:
-        """The file that the URL names, where it is a file of this machine that others must not read."""
+        """Return the file that the URL names, if it is a local file that other users must not read."""
         return None
 
 
 class OpenBackup(Protocol):
-    """Opens where dead letters are kept, at the URL that a setting holds; files are made with ``access``.
+    """Opens a back-up of dead letters at the URL that ``setting`` holds; ``access`` gives the modes of files.
     Registered in the group :data:`BACKUPS`. Raises ConfigError."""
 
     def __call__(self, setting: str, url: str, access: Access) -> Backup: ...
 
 
 def service_of(url: str) -> Service:
-    """What serves the scheme of a URL; a service of nothing, where nobody has registered it. Raises
-    ConfigError for one that can't be imported."""
-    service = _loaded(SERVICES, scheme_of(url), tuple(sys.path))
-    if service is None:
-        return Service()
-    if not isinstance(service, Service):
-        raise ConfigError(
-            f"{service!r}, registered for {scheme_of(url)}: URLs, is no holdfast.extend.Service"
-        )
-    return service
+    """Return the service for the scheme of a URL. For a scheme that nobody has registered, return a service
+    that serves nothing. Raises ConfigError for one that can't be imported."""
+    return find(SERVICES, scheme_of(url), Service) or Service()
+
+
+def unserved(setting: str, url: str, port: str) -> ConfigError:
+    """The error for a URL whose service has no such port. It names an example of each service that has the
+    port. ``port`` is the name of the method that opens it."""
+
+    def serves(service: Any) -> bool:
+        return getattr(type(service), port, None) is not getattr(Service, port)
+
+    return nothing_serves(setting, url, _examples(SERVICES, serves))
 
 
 def place_of(url: str) -> str:
-    """Where the service is that serves the scheme of a URL, as ``module:object``, for another process to
-    import it without a look-up. Raises NotServed."""
+    """Return the service for the scheme of a URL as ``module:object``, so that another process can import it
+    without a look-up. Raises NotServed."""
     point = registered(SERVICES, scheme_of(url))
     if point is None:
         raise NotServed
     return point.value
 
 
-def backup_opener(url: str) -> OpenBackup | None:
-    """What opens a back-up at such a URL, if anything does."""
-    opener: OpenBackup | None = _loaded(BACKUPS, scheme_of(url), tuple(sys.path))
+def backup_opener(setting: str, url: str) -> OpenBackup:
+    """Return what opens a back-up at such a URL. Raises ConfigError if nothing does."""
+    opener: OpenBackup = lookup(BACKUPS, setting, url)
     return opener
 
 
-def loaded(group: str) -> list[Any]:
-    """All that is registered in a group, imported. Raises ConfigError for what can't be."""
-    return [_loaded(group, name, tuple(sys.path)) for name in sorted(all_registered(group))]
+@overload
+def lookup(group: str, setting: str, url: str, kind: type[T]) -> T: ...
+@overload
+def lookup(group: str, setting: str, url: str) -> Any: ...
+def lookup(group: str, setting: str, url: str, kind: type[Any] = object) -> Any:
+    """Return the object of ``kind`` that is registered in ``group`` under the scheme of a URL. Raises
+    ConfigError if there is none. The error names ``setting``, and the ``example`` of each object in the
+    group."""
+    found = find(group, scheme_of(url), kind)
+    if found is None:
+        raise nothing_serves(setting, url, _examples(group))
+    return found
+
+
+def schemes(group: str) -> list[str]:
+    """Return all URL schemes that are registered in a group."""
+    return sorted(all_registered(group))
+
+
+def find(group: str, name: str, kind: type[T]) -> T | None:
+    """Return what is registered under a name in a group; None for nothing. Raises ConfigError for an object
+    that can't be imported, or is not of ``kind``."""
+    found = _loaded(group, name, tuple(sys.path))
+    if found is None or isinstance(found, kind):
+        return found
+    raise ConfigError(f"{found!r}, registered as {name!r} in {group}, is no {_public_name(kind)}")
+
+
+def all_of(group: str, kind: type[T]) -> list[T]:
+    """Import all objects that are registered in a group. Raises ConfigError as ``find`` does."""
+    return [found for name in schemes(group) if (found := find(group, name, kind)) is not None]
+
+
+def _public_name(kind: type[Any]) -> str:
+    module = "holdfast.extend" if kind is Service else kind.__module__
+    return f"{module}.{kind.__name__}"
+
+
+def _examples(group: str, serves: Callable[[Any], bool] = lambda found: True) -> list[str]:
+    """Return an example URL of each object in a group for which ``serves`` is true."""
+    examples: set[str] = set()
+    for scheme in schemes(group):
+        with contextlib.suppress(ConfigError):  # of a package that is broken nothing need be said here
+            found = find(group, scheme, object)
+            if serves(found):
+                examples.add(getattr(found, "example", "") or f"{scheme}:…")
+    return sorted(examples)
 
 
 def scheme_of(url: str) -> str:
@@ -229,8 +283,8 @@ def scheme_of(url: str) -> str:
 
 
 def registered(group: str, name: str) -> EntryPoint | None:
-    """The entry point ``name`` of a group: ours, or else that of another package. Raises ConfigError where
-    several others have registered the name."""
+    """Return the entry point ``name`` of a group: Holdfast's own, or else that of another package. Raises
+    ConfigError if several other packages have registered the name."""
     from importlib import metadata  # noqa: PLC0415 - takes as long as opening many a service does
 
     own = metadata.distribution(OWN).entry_points.select(group=group, name=name)
@@ -243,7 +297,13 @@ def registered(group: str, name: str) -> EntryPoint | None:
 
 
 def all_registered(group: str) -> dict[str, str]:
-    """The entry points of a group, ``module:object`` by name: ours before those of other packages."""
+    """Return the entry points of a group by name, as ``module:object``. Holdfast's own hide those of other
+    packages."""
+    return _all_registered(group, tuple(sys.path))
+
+
+@functools.cache
+def _all_registered(group: str, path: tuple[str, ...]) -> dict[str, str]:
     from importlib import metadata  # noqa: PLC0415 - as above
 
     own = metadata.distribution(OWN).entry_points.select(group=group)
@@ -254,7 +314,8 @@ def all_registered(group: str) -> dict[str, str]:
 
 @functools.cache
 def _loaded(group: str, name: str, path: tuple[str, ...]) -> Any:
-    """What is registered; None for nothing. ``path`` is where packages are found now."""
+    """Import what is registered under a name; None for nothing. ``path`` is ``sys.path``, a part of the
+    cache's key."""
     point = registered(group, name)
     if point is None:
         return None

@@ -1,38 +1,25 @@
-"""URLs in settings: who serves one, and what is said of one that nobody serves."""
+"""URLs in settings, and the errors for a URL that nothing serves or that is wrong."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import unquote, urlsplit
 
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
 
-T = TypeVar("T")
-
-
-def by_scheme(
-    setting: str, url: str, openers: Mapping[str, Callable[[str], T]], examples: Sequence[str]
-) -> T:
-    """What the opener for the URL's scheme makes of it. Raises ConfigError where there is none."""
-    opener = openers.get(url.partition(":")[0])
-    if opener is None:
-        raise nothing_serves(setting, url, examples)
-    return opener(url)
-
 
 def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:
-    """Says that a URL is nobody's."""
+    """The error for a URL that nothing serves."""
     known = " or ".join(repr(example) for example in examples)
     return ConfigError(f"{setting} is {redact_url(url)!r}: nothing serves that; use a URL such as {known}")
 
 
 @contextlib.contextmanager
 def extra(name: str, setting: str) -> Iterator[None]:
-    """Says which extra to install where a service's library is missing."""
+    """Raise a ConfigError that names the extra to install, if a service's library is missing inside."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -43,7 +30,7 @@ def extra(name: str, setting: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def named(setting: str, url: str) -> Iterator[None]:
-    """Says which setting holds a URL that is refused."""
+    """Name the setting in a ConfigError about its URL that is raised inside."""
     try:
         yield
     except ConfigError as error:

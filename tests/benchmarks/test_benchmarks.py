@@ -180,7 +180,7 @@ def run(name: str, *arguments: str) -> str:
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in RUN]
 )
-def test_in_small(name: str) -> None:
+def test_every_benchmark_runs_and_reports_its_figures(name: str) -> None:
     arguments, figures = SMALL[name]
     line = json.loads(run(name, *arguments.split()).splitlines()[-1])
     assert line["benchmark"] == name
@@ -191,7 +191,9 @@ def test_in_small(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*SMALL, "idle", "gateway", "gateway_failover", "cold_load", "check"])
-def test_help(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_benchmark_has_a_help_page(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(sys, "argv", [name, "--help"])
     with pytest.raises(SystemExit) as ended:
         import_module(f"benchmarks.{name}").main()

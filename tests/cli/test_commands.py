@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import commands, patience
+from holdfast.cli import all_commands, patience
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, TooLarge, Unavailable
@@ -91,7 +91,9 @@ async def bury(services: Services) -> None:
     ],
 )
 @pytest.mark.usefixtures("database")
-def test_exit_codes(holdfast: Any, arguments: list[str], code: int, said: str) -> None:
+def test_each_kind_of_error_has_its_exit_code(
+    holdfast: Any, arguments: list[str], code: int, said: str
+) -> None:
     outcome = holdfast(*arguments)
     assert outcome.code == code
     assert said in outcome.out + outcome.err
@@ -118,7 +120,7 @@ def test_help_tells_what_each_command_does() -> None:
     """In a process of its own: no command is imported there before somebody asks for it."""
     told = subprocess.run([sys.executable, "-m", "holdfast"], capture_output=True, text=True, check=True)
     said = {words[1]: words[2:-1] for line in told.stdout.splitlines() if len(words := line.split()) > 3}
-    assert [name for name in commands() if not said.get(name)] == []
+    assert [name for name in all_commands() if not said.get(name)] == []
 
 
 @pytest.mark.usefixtures("database")
@@ -134,7 +136,7 @@ def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.Monke
     assert (outcome.code, outcome.err) == (3, told)
 
 
-def test_a_reader_that_has_enough(arrange: Any, place: Path) -> None:
+def test_a_closed_pipe_ends_a_command_well(arrange: Any, place: Path) -> None:
     """As ``holdfast results | head -1`` ends: quietly, and well."""
     arrange(lambda services: commit(services, results=2000))
     reading, writing = os.pipe()
@@ -181,7 +183,7 @@ async def busy(services: Services) -> None:
     await bury(services)
 
 
-def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
+def test_status_as_json_has_all_figures(holdfast: Any, arrange: Any) -> None:
     arrange(busy)
     (found,) = holdfast("status", "--json").lines
     assert [(node["name"], node["load"]["draining"]) for node in found["nodes"]] == [("node-a", True)]
@@ -206,7 +208,7 @@ def test_status_for_programs(holdfast: Any, arrange: Any) -> None:
     assert trouble.startswith("node-a does not answer: ")
 
 
-def test_status_for_people(holdfast: Any, arrange: Any) -> None:
+def test_status_as_text_shows_nodes_and_streams(holdfast: Any, arrange: Any) -> None:
     arrange(busy)
     arrange(lambda services: commit(services, key="track/cam-9"))
     text = holdfast("status", "--limit", "1").out
@@ -256,7 +258,7 @@ def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
 # --- streams
 
 
-def test_an_operator_s_day(holdfast: Any, arrange: Any) -> None:
+def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     (paused,) = holdfast("streams", "pause", KEY, "--json").lines
     assert (paused["parked"], paused["epoch"], paused["told"]) == ("paused", 2, "")
@@ -374,7 +376,7 @@ def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> Non
 # --- config and doctor
 
 
-def test_config_show(holdfast: Any, place: Path) -> None:
+def test_config_show_names_value_and_source(holdfast: Any, place: Path) -> None:
     (place / "holdfast.toml").write_text('peer_secret = "correct-horse-battery"\nttl_s = 9\n')
     (shown,) = holdfast("config", "show", "--set", "port=80", "--json").lines
     assert shown["port"] == {"value": 80, "source": "the command line"}
@@ -448,7 +450,7 @@ def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> N
     assert not [line for line in told if line["check"] == "files"]
 
 
-def test_doctor_in_a_sound_place(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_passes_where_all_is_well(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TTLS", "1")
     outcome = holdfast("doctor", "--json", "--set", "slot_memory_mb=1", "--set", "slots=1")
     assert outcome.code == 0
@@ -490,7 +492,9 @@ def test_doctor_asks_every_node(holdfast: Any, arrange: Any) -> None:
     assert "can be reached from here" in node["fix"]
 
 
-def test_doctor_with_an_app(holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_doctor_checks_the_streams_of_an_app(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(sys, "path", list(sys.path))
     (place / "cameras.py").write_text(
         "from holdfast import App\n"

@@ -114,7 +114,9 @@ async def test_haproxy_ends_with_it_however_that_ends(make_gateway: Callable[...
     await until(lambda: not lives(haproxy), "no HAProxy outlives it")
 
 
-async def test_the_data_plane_in_python(make_gateway: Callable[..., GatewayProcess]) -> None:
+async def test_the_data_plane_in_python_needs_no_child_process(
+    make_gateway: Callable[..., GatewayProcess],
+) -> None:
     started = make_gateway("--data-plane", "python")
     address = await started.runs()
     assert await send(address, 0) == 200

@@ -1,10 +1,11 @@
 """What a process imports before it does anything: imports are most of what it takes to start."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
-from holdfast.cli import commands
+from holdfast.cli import all_commands
 
 HTTP = {"aiohttp", "prometheus_client"}
 HEAVY = HTTP | {"google.protobuf.internal", "pydantic", "pydantic_settings", "sqlite3", "structlog", "uvloop"}
@@ -24,6 +25,12 @@ def test_the_public_names_need_no_event_loop_and_no_service() -> None:
     assert not found & (HEAVY | {"asyncio", "cyclopts", "psutil", "rich", "zoneinfo"})
 
 
+def test_the_public_names_need_no_product() -> None:
+    found = imported("from holdfast import App; app = App('a'); app.stream('s')(lambda message, context: 1)")
+    assert not {name for name in found if re.match(r"holdfast\.(devices|reports|vision)\b", name)}
+    assert "holdfast.devices" in imported("from holdfast import App; App('a').outbox('doors')")
+
+
 def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None:
     (tmp_path / "myapp.py").write_text(
         "from holdfast import App\napp = App('a')\n@app.stream('s')\ndef s(message, context): ...\n"
@@ -34,8 +41,8 @@ def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None
 
 def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     program = "import sys; from holdfast import cli; [cli.run([*n.split(), '--help']) for n in sys.argv[1:]]"
-    found = imported(program, "", *commands())
-    assert {place.partition(":")[0] for place in commands().values()} <= found
+    found = imported(program, "", *all_commands())
+    assert {place.partition(":")[0] for place in all_commands().values()} <= found
     assert not found & HEAVY
 
 
@@ -61,7 +68,8 @@ def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
 NODE = """
 import asyncio
 from holdfast.config import load
-from holdfast.wiring import (Services, make_node)
+from holdfast.wiring import Services
+from holdfast.assembly import make_node
 async def main():
     async with Services(load()) as services:
         make_node(services, "myapp:app")

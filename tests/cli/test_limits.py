@@ -39,7 +39,7 @@ def test_limits_are_set_and_listed(holdfast: Holdfast) -> None:
     assert "none" in shown
 
 
-def test_grants_are_told_and_stay(holdfast: Holdfast, arrange: Any) -> None:
+def test_changed_limits_keep_the_grants_of_nodes(holdfast: Holdfast, arrange: Any) -> None:
     holdfast("limits", "set", "reports", "--global", "4")
 
     async def take(services: Services) -> None:

@@ -73,7 +73,9 @@ def test_key_seq_and_run_may_be_said_beside_it(
     assert message.body == b'{"kwh":1.5,"meter":"m0","number":7}'
 
 
-def test_a_file_of_raw_bytes(holdfast: Holdfast, arrange: Arrange[Any], meters: str, place: Path) -> None:
+def test_send_takes_a_file_of_raw_bytes(
+    holdfast: Holdfast, arrange: Arrange[Any], meters: str, place: Path
+) -> None:
     (place / "17.jpg").write_bytes(b"\xff\xd8\n\n")
     done = holdfast(
         "send", "frames", "--raw", "--file", "17.jpg", "--key", "c", "--seq", "17", "--app", meters
@@ -84,7 +86,7 @@ def test_a_file_of_raw_bytes(holdfast: Holdfast, arrange: Arrange[Any], meters: 
     assert message.attributes == {"camera": "c", "frame": "17"}
 
 
-def test_lines_of_standard_input(
+def test_send_takes_lines_of_standard_input(
     holdfast: Holdfast, arrange: Arrange[Any], meters: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [b'{"meter": "m%d", "number": 1}' % n for n in range(30)]
@@ -126,7 +128,7 @@ def test_lines_are_sent_as_they_come(place: Path, arrange: Arrange[Any]) -> None
         (["readings", '{"meter": "m"}', "--app", "APP"], exits.FAILED, "number"),
     ],
 )
-def test_what_can_t_be_sent(
+def test_send_refuses_what_the_stream_can_t_take(
     holdfast: Holdfast, arrange: Arrange[Any], meters: str, arguments: list[str], code: int, complaint: str
 ) -> None:
     done = holdfast("send", *[meters if argument == "APP" else argument for argument in arguments])

@@ -80,7 +80,7 @@ def test_of_orders_with_one_dedupe_key_one_is_run(holdfast: Holdfast, arrange: A
     assert arrange(bodies) == []
 
 
-def test_waiting_tells_how_it_ended(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+def test_send_with_wait_shows_the_outcome(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     arrange(ended("fine"))
     arrange(ended("bad", State.FAILED, "no such table\nTraceback"))
     done = holdfast("tasks", "send", APP, TYPE, "--trace-id", "fine", "--wait")
@@ -109,7 +109,7 @@ def test_tasks_are_listed(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     assert (refused.code, "such as 2h" in refused.err) == (exits.USAGE, True)
 
 
-def test_what_waits_is_cancelled(holdfast: Holdfast) -> None:
+def test_cancel_ends_a_waiting_task(holdfast: Holdfast) -> None:
     trace = send(holdfast)
     assert holdfast("tasks", "cancel", APP, trace, "--reason", "ordered twice").code == exits.OK
     (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
@@ -118,7 +118,7 @@ def test_what_waits_is_cancelled(holdfast: Holdfast) -> None:
     assert (again.code, "failed already" in again.err) == (exits.FAILED, True)
 
 
-def test_what_failed_is_run_anew(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+def test_retry_runs_a_failed_task_again(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     trace = send(holdfast, "7")
     arrange(ended(trace, State.FAILED, "no such table"))
     assert arrange(bodies) == []

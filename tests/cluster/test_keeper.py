@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement
 from holdfast.cluster.service import Tasks
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Life, Place, Span
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
@@ -84,7 +84,7 @@ class Rig:
             message.life = Life.COMMITTED
         return messages
 
-    async def settle(self, messages: Iterable[Held], letters: Iterable[Letter] = ()) -> None:
+    async def settle(self, messages: Iterable[Held], letters: Iterable[PendingDeadLetter] = ()) -> None:
         """Hand it over, and wait until all is done that can be."""
         done = asyncio.Event()
         self.keeper.settle(Settlement(KEY, tuple(letters), tuple(messages), done.set))
@@ -102,7 +102,7 @@ async def rig(clock: Clock, tasks: Tasks) -> Rig:
 async def test_letters_go_before_deletes_and_deletes_before_reports(rig: Rig) -> None:
     (message,) = await rig.receive()
     message.receipts[0].sender = "other"
-    await rig.settle([message], [Letter("late", message)])
+    await rig.settle([message], [PendingDeadLetter("late", message)])
     assert rig.queue.names() == ["bury", "delete", "report"]
     assert rig.reports == [([0], True)]
     assert rig.queue.standing.messages == {}
@@ -154,7 +154,7 @@ async def test_what_the_queue_does_not_answer_is_asked_again(rig: Rig, call: str
     (message,) = await rig.receive()
     rig.queue.failing[call] = [error] * 5
     began = rig.clock.monotonic()
-    await rig.settle([message], [Letter("late", message)])
+    await rig.settle([message], [PendingDeadLetter("late", message)])
     assert rig.queue.names().count(call) == 6
     assert rig.clock.monotonic() - began > 0.1, "after pauses that grow"
     assert rig.queue.standing.messages == {}
@@ -167,18 +167,18 @@ async def test_without_its_letter_no_message_is_deleted(rig: Rig) -> None:
     first.receipts[0].sender = "other"
     rig.queue.failing["bury"] = [TooLarge("no letter of that size")]
     done: list[int] = []
-    rig.keeper.settle(Settlement(KEY, (Letter("late", first),), (first,), lambda: done.append(1)))
+    rig.keeper.settle(Settlement(KEY, (PendingDeadLetter("late", first),), (first,), lambda: done.append(1)))
     rig.keeper.settle(Settlement(KEY, (), (second,), lambda: done.append(2)))
     await rig.keeper.settled()
     await settle_down()
     assert [message.id for message in rig.queue.standing.messages.values()] == ["m1"]
     assert rig.reports == [], "its sender keeps it"
     assert done == [1, 2], "the stream goes on"
-    assert rig.log.events("error") == ["the queue refused for good"]
+    assert rig.log.events("error") == ["the queue refuses this call; giving it up"]
 
 
 async def test_seqs_that_never_came_have_a_letter_without_a_message(rig: Rig) -> None:
-    await rig.settle([], [Letter("never came", run=2, span=Span(5, 7))])
+    await rig.settle([], [PendingDeadLetter("never came", run=2, span=Span(5, 7))])
     (letter,) = rig.queue.standing.letters.values()
     assert (letter.id, letter.run, letter.seq, letter.body) == ("s/k:2:5-7", 2, "5-7", b"")
     assert "delete" not in rig.queue.names()
@@ -187,7 +187,7 @@ async def test_seqs_that_never_came_have_a_letter_without_a_message(rig: Rig) ->
 async def test_the_same_letter_sent_again_changes_nothing(rig: Rig) -> None:
     for _ in range(2):
         (message,) = await rig.receive()
-        await rig.settle([message], [Letter("skipped before", message)])
+        await rig.settle([message], [PendingDeadLetter("skipped before", message)])
     assert len(rig.queue.standing.letters) == 1
     assert rig.stats.set_aside == 2
 

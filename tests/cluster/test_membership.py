@@ -135,7 +135,7 @@ async def pair(town: Town) -> tuple[Node, Node]:
 # --- one's own
 
 
-async def test_it_joins_and_stays(clock: Clock, town: Town) -> None:
+async def test_a_membership_is_kept_by_renewals(clock: Clock, town: Town) -> None:
     node = town.node("a")
     member = await node.start()
     assert node.membership.alive

@@ -26,7 +26,9 @@ def company(rate: float, linger_s: float = 0.4) -> Batcher:
         (200.0, 5, 0, 0.05),
     ],
 )
-def test_patience(rate: float, waiting: int, others: int, patience_s: float) -> None:
+def test_the_wait_depends_on_the_rate_and_on_others(
+    rate: float, waiting: int, others: int, patience_s: float
+) -> None:
     assert company(rate).patience_s(waiting, others) == pytest.approx(patience_s)
 
 

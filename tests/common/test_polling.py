@@ -64,7 +64,7 @@ def test_where_calls_cost_nothing_there_is_no_rest() -> None:
     assert Polling(500, 1, 0.0).received(20, 0.01) == 0.0
 
 
-def test_a_failure_leaves_one() -> None:
+def test_a_failed_receive_leaves_one_open() -> None:
     polling = Polling(10, 4, 0.05)
     for _ in range(4):
         polling.received(10, 0.01)

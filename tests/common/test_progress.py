@@ -12,7 +12,7 @@ def test_work_that_stands_still_is_hung(stood_s: float, dead: bool) -> None:
     assert hung(progress_at=100, now=100 + stood_s, timeout_s=30) is dead
 
 
-def test_extended_once_half_is_left() -> None:
+def test_deliveries_are_extended_when_half_is_left() -> None:
     fresh, half, over = (Visibility(name, at) for name, at in (("a", 130.1), ("b", 115), ("c", 90)))
     assert due([fresh, half, over], now=100, visibility_s=30) == [half, over]
 

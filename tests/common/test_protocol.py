@@ -22,7 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Place
 from holdfast.errors import Fenced
 from holdfast.streams.rules import ledger
@@ -214,7 +214,7 @@ class Protocol(RuleBasedStateMachine):
         for letter in settle.letters:
             self.check_letter(letter)
 
-    def check_letter(self, letter: Letter) -> None:
+    def check_letter(self, letter: PendingDeadLetter) -> None:
         if letter.held is not None:
             assert self.store.set_aside(letter.held.place), "buried, and no commit says why"
         else:
@@ -593,7 +593,7 @@ class Protocol(RuleBasedStateMachine):
         self.committed_seqs_are_a_prefix()
 
 
-def test_protocol() -> None:
+def test_one_owner_commits_in_order_in_the_model_of_the_protocol() -> None:
     run_state_machine_as_test(Protocol, settings=settings(max_examples=80, stateful_step_count=50))
 
 

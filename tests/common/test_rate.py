@@ -70,7 +70,7 @@ def test_full_buckets_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("per_s, burst", [(0, 1), (1, 0), (-1, 1), (float("inf"), 1), (1, float("nan"))])
-def test_a_rate_makes_sense(per_s: float, burst: float) -> None:
+def test_a_rate_of_zero_or_below_is_refused(per_s: float, burst: float) -> None:
     with pytest.raises(ConfigError, match=r"rate: .*; it must be a number above 0"):
         Rate(per_s, burst)
 

@@ -15,7 +15,7 @@ from holdfast.devices.services.mqtt import address as mqtt
 from holdfast.devices.services.sqlalchemy import engine
 from holdfast.errors import ConfigError
 from holdfast.reports.sinks.ftp.url import FtpUrl
-from holdfast.reports.sinks.http import HttpSink
+from holdfast.reports.sinks.http.sink import HttpSink
 from holdfast.reports.sinks.s3.sink import S3SinkUrl
 from holdfast.reports.sinks.sftp.url import SftpUrl
 from holdfast.services.aws import s3_url
@@ -64,7 +64,7 @@ from holdfast.services.zookeeper import address as zookeeper
         ("-----BEGIN PRIVATE KEY-----\na", "-----BEGIN PRIVATE KEY-----***"),
     ],
 )
-def test_redact(text: str, safe: str) -> None:
+def test_secrets_are_hidden_and_the_rest_is_kept(text: str, safe: str) -> None:
     assert redact(text) == safe
     assert redact(safe) == safe
 

@@ -49,7 +49,7 @@ def test_what_may_be_anything_is_not_looked_into() -> None:
     check_settings("it", Settings(anything=Backoff(first_s=-1)))
 
 
-def test_what_fits_is_taken() -> None:
+def test_valid_settings_are_accepted() -> None:
     check_settings("it", Settings())
     check_settings("it", Settings(timeout_s=1, idle_s=1e9, group=str, kind="absent", anything=math.nan))
 

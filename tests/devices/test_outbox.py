@@ -103,7 +103,7 @@ def test_limits_are_named(db: Notes) -> None:
             made().add(db, device="d1", command=b"", **too_long)
 
 
-def test_times_count_from_now(db: Notes) -> None:
+def test_delays_and_expiries_count_from_now(db: Notes) -> None:
     outbox = made(expires_in_s=60.0)
     outbox.add(db, device="d1", command=b"")
     outbox.add(db, device="d1", command=b"", delay_s=10.0)
@@ -121,7 +121,7 @@ def test_the_trace_id_is_the_one_that_is_bound(db: Notes) -> None:
     assert [new.trace_id for new in db.added] == ["t-1", "t-2", ""]
 
 
-def test_lanes_keep_what_belongs_together(db: Notes) -> None:
+def test_commands_with_one_supersede_key_share_a_lane(db: Notes) -> None:
     outbox = made(lanes=3)
     for person in (1, 2, 3, 4) * 2:
         outbox.add(db, device="d1", command=b"", supersede_key=f"person {person}")
@@ -270,7 +270,7 @@ def test_a_dialect_that_fails_fails_where_a_command_is_added(db: Notes) -> None:
         understood(Failing(), b"\xff")
 
 
-def test_taking_back_says_what(db: Notes) -> None:
+def test_cancel_needs_to_know_which_commands(db: Notes) -> None:
     outbox = made()
     for which in ({}, {"command": 1, "device": "d1"}, {"command": "7"}, {"command": 2**63}):
         with pytest.raises(ConfigError, match="command"):
@@ -284,12 +284,12 @@ def test_taking_back_says_what(db: Notes) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "1a", "a/b", "x" * 40, 7, None])
-def test_a_name_is_one_word(name: Any) -> None:
+def test_names_with_odd_characters_are_refused(name: Any) -> None:
     with pytest.raises(ConfigError, match="name"):
         App("office").outbox(name)
 
 
-def test_declared_once() -> None:
+def test_callbacks_and_sources_are_declared_once() -> None:
     outbox = made()
     outbox.on_result(lambda db, command: None)
     with pytest.raises(ConfigError, match="on_result"):

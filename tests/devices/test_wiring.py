@@ -3,11 +3,12 @@
 import pytest
 
 from holdfast import App
+from holdfast.assembly import check_app, queues_of
 from holdfast.config import Config
 from holdfast.devices.opening import open_devices, open_outbox
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import ConfigError
-from holdfast.wiring import Services, check_app, queues_of
+from holdfast.wiring import Services
 
 
 async def ours() -> bool:

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast import App, reports
+from holdfast.assembly import check_app, queues_of
+from holdfast.cli.doctor import examine
+from holdfast.cli.options import Options
+from holdfast.cli.status import survey
 from holdfast.config import load
+from holdfast.devices.opening import open_devices
 from holdfast.errors import ConfigError
-from holdfast.extend import Service
+from holdfast.extend import Member, Service, SystemClock, lookup
+from holdfast.loading import load_app
+from holdfast.reports.sinks.file.sink import FileSink
+from holdfast.reports.sinks.memory import MemorySink
+from holdfast.testing import node_for_tests
 from holdfast.wiring import Services
 from tests.docs.pages import DOCS, blocks
 
@@ -36,7 +49,7 @@ def test_streams_run_on_the_backend_of_another_package(tmp_path: Path) -> None:
         assert title, "say in a comment which file it is"
         (tmp_path / title[1]).write_text(block.text)
         files.append(title[1])
-    [declared] = blocks(PAGE, "ini")
+    declared = blocks(PAGE, "ini")[0]
     name, value = re.findall(r'^(\w+) = "(.+)"$', declared.text, re.MULTILINE)[0]
     install(tmp_path, f"[holdfast.services]\n{name} = {value}\n")
     ran = subprocess.run(
@@ -105,6 +118,168 @@ async def test_a_service_without_the_port_serves_nothing(
             services.state()
         assert await services.filled_queues() == []
         assert services.queue_setup() is None
+
+
+async def test_an_error_names_what_other_packages_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "shelves.py").write_text(
+        "from holdfast.extend import Service\n"
+        "class Shelf(Service):\n"
+        "    example = 'shelf://hall'\n"
+        "    def registry(self, opening): ...\n"
+        "service = Shelf()\n"
+    )
+    install(tmp_path, "[holdfast.services]\nshelf = shelves:service\nlost = no_such_module:it\n", "shelves")
+    monkeypatch.syspath_prepend(tmp_path)
+    async with Services(load({"registry_url": "other://", "state_url": "other://"})) as services:
+        ours = "'redis://localhost' or "
+        with pytest.raises(ConfigError, match=f"{ours}'shelf://hall' or 'sqlite:///holdfast.db'$"):
+            services.registry()
+        with pytest.raises(ConfigError, match=f"{ours}'sqlite:///holdfast.db'$"):
+            services.state()
+
+
+async def test_a_destination_of_another_package_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "attics.py").write_text(
+        "from holdfast import reports\n"
+        "from holdfast.reports.sinks.memory import MemorySink\n"
+        "class Attic(reports.SinkService):\n"
+        "    example = 'attic://box'\n"
+        "    preloaded = False\n"
+        "    def sink(self, opening): return MemorySink({opening.url: bytearray()})\n"
+        "    def preload(self): self.preloaded = True\n"
+        "service = Attic()\n"
+    )
+    install(tmp_path, "[holdfast.sinks]\nattic = attics:service\nfile = attics:service\n", "attics")
+    monkeypatch.syspath_prepend(tmp_path)
+    sink = reports.open_sink("attic://box", reports.Credential(), SystemClock())
+    assert isinstance(sink, MemorySink)
+    assert sink.files == {"attic://box": b""}
+    ours = reports.open_sink(f"file:{tmp_path}", reports.Credential(), SystemClock())
+    assert isinstance(ours, FileSink), "our own schemes are not replaced"
+    with pytest.raises(ConfigError, match=r"destination is 'cellar://box': nothing serves.*'attic://box'"):
+        reports.open_sink("cellar://box", reports.Credential(), SystemClock())
+    reports.publish_reports(App("office"), preload=["attic"])
+    assert lookup("holdfast.sinks", "destination", "attic://", reports.SinkService).preloaded  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="preload: 'cellar' is no destination's; there are attic, file,"):
+        reports.publish_reports(App("office"), preload=["cellar"])
+
+
+def test_devices_of_another_package_are_reached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pigeons.py").write_text(
+        "from holdfast import devices\n"
+        "class Loft(devices.BrokerService):\n"
+        "    example = 'loft://roof'\n"
+        "    def devices(self, url, spec, clock): return lambda identity, still_ours: (url, identity)\n"
+        "service = Loft()\n"
+    )
+    install(tmp_path, "[holdfast.devices]\nloft = pigeons:service\n", "pigeons")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = App("office").outbox("faces").spec
+    connect: Any = open_devices(Services(load({"devices_url": "loft://roof"})), spec)
+    assert connect("a", None) == ("loft://roof", "a")
+    with pytest.raises(
+        ConfigError, match=r"devices_url is 'nest://': .*'loft://roof' or 'mqtt://localhost'$"
+    ):
+        open_devices(Services(load({"devices_url": "nest://"})), spec)
+
+
+GADGETS = """
+from collections import Counter
+
+from holdfast import ConfigError
+from holdfast.extend import Load
+from holdfast.extend.products import Finding, NodePart, Product, StatusTable
+
+DECLARED = {}
+HAPPENED = Counter()
+
+
+def gadget(app, name):
+    DECLARED.setdefault(app.name, []).append(name)
+
+
+class Turning:
+    def __init__(self, host): self.host = host
+    async def prepare(self): HAPPENED["prepared"] += 1
+    def begin(self, address): HAPPENED["begun"] += 1
+    async def drain(self): HAPPENED["drained"] += 1
+    async def close(self): HAPPENED["closed"] += 1
+    def load(self): return Load(room=0, draining=self.host.draining, queues=("gadgets",))
+    async def maintain(self): pass
+
+
+class Gadgets(Product):
+    claim_label = "gadget:"
+
+    def declared(self, app): return [f"gadget {name}" for name in DECLARED.get(app.name, ())]
+
+    def check(self, services, app):
+        if "broken" in DECLARED.get(app.name, ()):
+            raise ConfigError("gadget broken: mend it")
+
+    def queues(self, app): return {"gadgets": 5.0} if app.name in DECLARED else {}
+
+    def node_part(self, services, app, host):
+        return NodePart([Turning(host)]) if app.name in DECLARED else None
+
+    async def examine(self, services, app): return [Finding("gadgets", "ok", "they turn")]
+
+    async def status(self, services, members, claims):
+        return StatusTable("gadgets", [claim.key for claim in claims], ["gadget"], [[c.key] for c in claims])
+
+
+product = Gadgets()
+"""
+
+
+@pytest.fixture
+def gadgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A product of another package."""
+    (tmp_path / "gadgets.py").write_text(GADGETS)
+    install(tmp_path, "[holdfast.products]\ngadgets = gadgets:product\n", "gadgets")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("gadgets")
+    del sys.modules["gadgets"]
+
+
+def test_a_product_of_another_package_is_part_of_a_node(gadgets: Any) -> None:
+    app = App("toys")
+    gadgets.gadget(app, "top")
+    with node_for_tests(app):
+        assert gadgets.HAPPENED == {"prepared": 1, "begun": 1}
+    assert gadgets.HAPPENED == {"prepared": 1, "begun": 1, "drained": 1, "closed": 1}
+
+
+async def test_a_product_of_another_package_says_what_an_app_needs_of_it(
+    gadgets: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "toys.py").write_text(
+        "from holdfast import App\nimport gadgets\napp = App('toys')\ngadgets.gadget(app, 'top')\n"
+    )
+    app = load_app("toys:app")
+    assert queues_of(app) == {"gadgets": 5.0}
+    async with Services(load()) as services:
+        check_app(services, app)
+        gadgets.gadget(app, "broken")
+        with pytest.raises(ConfigError, match="gadget broken: mend it"):
+            check_app(services, app)
+
+
+async def test_a_product_of_another_package_is_in_status_and_doctor(gadgets: Any) -> None:
+    async with Services(load()) as services:
+        await services.coordinator().join(Member("m", "n", "http://a"), 60)
+        for key in ("frames/cam-1", "gadget:top/1"):
+            await services.coordinator().claim(key, "m")
+        found = (await survey(services)).plain()
+        assert found["gadgets"] == ["gadget:top/1"]
+        assert [stream.stream for stream in found["streams"]] == ["frames"]
+    findings = await examine(None, Options())
+    assert ("gadgets", "they turn") in [(finding.check, finding.text) for finding in findings]
 
 
 def test_a_command_of_another_package_is_found(tmp_path: Path) -> None:

@@ -14,7 +14,15 @@ from tests.docs.pages import PAGES, ROOT, blocks, name
 PRODUCTS = ("devices", "reports", "vision")
 """Packages of Holdfast that users import whole: ``from holdfast import devices``."""
 
-PUBLIC = ("holdfast", "holdfast.extend", "holdfast.testing", "holdfast.testing.conformance")
+EXTEND = ("", ".commands", ".products", ".s3", ".tools")
+PUBLIC = (
+    "holdfast",
+    *(f"holdfast.extend{part}" for part in EXTEND),
+    "holdfast.testing",
+    "holdfast.testing.conformance",
+    "holdfast.devices.conformance",
+    "holdfast.reports.conformance",
+)
 
 EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 PLACES = [*PAGES, *EXAMPLES]

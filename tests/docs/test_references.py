@@ -29,6 +29,8 @@ from simulator.mutations import RULES
 from simulator.scenario import KINDS, MORE_KINDS
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, name, prose, rows
 
+PACKAGE = ROOT / "src/holdfast"
+FOLDERS = "|".join(sorted(each.name for each in PACKAGE.iterdir() if each.is_dir()))
 EACH_PAGE = pytest.mark.parametrize("page", PAGES, ids=name)
 GUARANTEES = DOCS / "guarantees.md"
 
@@ -57,7 +59,7 @@ def test_every_phase_of_an_owner_is_told() -> None:
     assert listed == [phase.name for phase in OwnerPhase]
 
 
-def test_settings_of_a_stream() -> None:
+def test_the_docs_list_every_setting_of_a_stream() -> None:
     listed = {code(row[0]): code(row[1]) for row in rows(DOCS / "handlers.md", "## Settings of a stream")}
     fields = {field.name: field for field in msgspec.structs.fields(StreamSpec)}
     assert set(listed) == set(fields) - {"name", "handler"}
@@ -71,7 +73,7 @@ def test_settings_of_a_stream() -> None:
             assert ast.literal_eval(shown) == default, setting
 
 
-def test_metrics() -> None:
+def test_the_docs_list_every_metric() -> None:
     """The tables are made from what collectors show; no collector may be left out of them."""
     listed = set(
         re.findall(r"^\| `(holdfast_\w+)` \|", "".join(page.read_text() for page in PAGES), re.MULTILINE)
@@ -87,13 +89,13 @@ def test_metrics() -> None:
     assert written <= listed
 
 
-def test_metrics_of_outboxes() -> None:
+def test_the_docs_list_every_metric_of_outboxes() -> None:
     listed = {code(row[0]) for row in rows(DOCS / "outbox.md", "## Metrics")}
     counters = {f"holdfast_outbox_{name}_total" for name in (*metrics.COUNTERS, "closed")}
     assert listed == counters | {f"holdfast_outbox_{name}" for name in metrics.GAUGES}
 
 
-def test_settings_of_an_outbox() -> None:
+def test_the_docs_list_every_setting_of_an_outbox() -> None:
     listed = {code(row[0]): code(row[1]) for row in rows(DOCS / "outbox.md", "## Settings")}
     fields = {field.name: field for field in msgspec.structs.fields(OutboxSpec)}
     assert set(listed) == set(fields) - {"name"}
@@ -103,12 +105,12 @@ def test_settings_of_an_outbox() -> None:
             assert ast.literal_eval(shown) == default, setting
 
 
-def test_faults() -> None:
+def test_the_docs_list_every_fault_of_the_simulator() -> None:
     listed = [code(row[0]) for row in rows(DOCS / "simulation.md", "## What goes wrong")]
     assert sorted(listed) == sorted({*KINDS, *MORE_KINDS, "model"}), "models fail in seeds of their own"
 
 
-def test_settings_that_must_agree() -> None:
+def test_the_docs_list_every_setting_that_is_checked_against_others() -> None:
     """The page names every setting that the check of the config looks at."""
     _, _, section = (DOCS / "configuration.md").read_text().partition("## Settings that must agree\n")
     source = inspect.getsource(config._contradictions) + inspect.getsource(config._stream_contradictions)
@@ -180,7 +182,7 @@ def test_every_mutation_is_named_by_a_promise() -> None:
     assert {code(rule) for line in listed for rule in line.split(", ")} == set(RULES)
 
 
-def test_every_rule_is_told() -> None:
+def test_the_docs_have_a_section_for_every_rule() -> None:
     headings = re.findall(r"^## (\d+)\. ", GUARANTEES.read_text(), flags=re.MULTILINE)
     assert headings == [str(number) for number in range(1, 14)]
 
@@ -189,8 +191,8 @@ def test_every_rule_is_told() -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     for path in re.findall(r"`((?:src|tests|docs|examples|deploy|tools)/[\w./-]*)`", prose(page)):
         assert (ROOT / path).exists(), f"{name(page)} names {path}"
-    for path in re.findall(r"`((?:core|runtime|streams|adapters|protocol|cli)/[\w./-]*)`", prose(page)):
-        assert (ROOT / "src/holdfast" / path).exists(), f"{name(page)} names {path}"
+    for path in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", prose(page)):
+        assert (PACKAGE / path).exists(), f"{name(page)} names {path}"
 
 
 @EACH_PAGE
@@ -202,7 +204,7 @@ def test_commands_that_are_named_exist(page: Path) -> None:
 
 def check_command(words: list[str], where: str) -> None:
     """Commands and options are those of the command line."""
-    command: CommandLine = cli.with_all_commands()
+    command: CommandLine = cli.command_line(words)
     said = f"{where}: holdfast {' '.join(words)}"
     for word in words:
         if word.startswith("-"):

@@ -12,10 +12,11 @@ import pytest
 from holdfast import cli, legacy_env
 from holdfast.common.message import NO_RUN, Place
 from holdfast.config import load
+from holdfast.loading import load_app
 from holdfast.ports.coordinator import Member
 from holdfast.streams.codec import address
 from holdfast.streams.rules.ledger import Commit, Result, RunLog
-from holdfast.wiring import Services, load_app
+from holdfast.wiring import Services
 from simulator.servers import RedisServer
 from tests.docs.pages import DOCS, ROOT, blocks, rows
 

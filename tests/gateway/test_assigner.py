@@ -140,7 +140,7 @@ async def test_a_program_that_tells_no_address_gets_nothing(rig: Rig) -> None:
     await rig.coordinator.join(nowhere, 60)
     await rig.coordinator.claim(KEY, nowhere.id)
     forwarding = Assigner(rig.coordinator, cast("View", rig.seen), rig.routes, foreign=True)
-    with pytest.raises(Unavailable, match="tells no host and port"):
+    with pytest.raises(Unavailable, match="gives no host and port"):
         await forwarding.resolve(KEY)
 
 
@@ -182,7 +182,7 @@ async def test_what_others_place_counts_before_loads_tell(rig: Rig) -> None:
     assert rig.routes.get("other/0") == GatewayRoute("a")
 
 
-async def test_its_own_claims_count_once(rig: Rig) -> None:
+async def test_a_gateway_counts_its_own_claims_once(rig: Rig) -> None:
     """The coordinator tells of them as of any other."""
     for n in range(20):
         await rig.assigner.resolve(f"s/{n}")

@@ -95,14 +95,14 @@ def test_lengths_that_conflict_or_are_none(servers: Surface, name: str, key: str
         "Transfer-Encoding: chunked\r\nTransfer-Encoding: identity",
     ],
 )
-def test_codings_that_servers_read_differently(servers: Surface, name: str, key: str, coding: str) -> None:
+def test_an_ambiguous_transfer_coding_is_refused(servers: Surface, name: str, key: str, coding: str) -> None:
     body = b"0\r\n\r\n"
     said = servers.exchange(name, post(key, body, coding), VICTIM, close=True)
     refused(said, 400, 411, 422, 501)
     assert not servers.taken
 
 
-def test_both_a_length_and_chunks(servers: Surface, name: str, key: str) -> None:
+def test_a_request_with_length_and_chunks_is_read_once_at_most(servers: Surface, name: str, key: str) -> None:
     """Refused, or read as chunks with the connection closed after it, as RFC 9112 (6.1) has it."""
     chunked = b"3\r\nabc\r\n0\r\n\r\n"
     head = post(key, b"", "Transfer-Encoding: chunked", "Content-Length: 3", length=False)
@@ -123,13 +123,13 @@ def test_both_a_length_and_chunks(servers: Surface, name: str, key: str) -> None
         b"3 3\r\nabc\r\n0\r\n\r\n",
     ],
 )
-def test_bad_chunks(servers: Surface, name: str, key: str, chunks: bytes) -> None:
+def test_a_body_with_bad_chunks_is_refused(servers: Surface, name: str, key: str, chunks: bytes) -> None:
     head = post(key, b"", "Transfer-Encoding: chunked", length=False)
     refused(servers.exchange(name, head + chunks, VICTIM, close=True), 400, 413)
     assert not servers.taken
 
 
-def test_chunks_make_a_body(servers: Surface, name: str, key: str) -> None:
+def test_chunks_arrive_as_one_body(servers: Surface, name: str, key: str) -> None:
     head = post(key, b"", "Transfer-Encoding: chunked", length=False, close=True)
     said = servers.exchange(name, head + b"3\r\nabc\r\n2;note=x\r\nde\r\n0\r\n\r\n")
     assert [answer.status for answer in said] == [200]
@@ -164,7 +164,7 @@ def test_what_follows_a_bad_request_is_not_served(servers: Surface, name: str, k
         b"\r\n" * 3 + b"\x00" * 100 + b"\r\n\r\n",
     ],
 )
-def test_what_is_no_request(servers: Surface, name: str, sent: bytes) -> None:
+def test_what_is_no_request_is_refused(servers: Surface, name: str, sent: bytes) -> None:
     servers.taken.clear()
     refused(servers.exchange(name, sent, close=True), 400, 404, 405, 501, 505)
     assert not servers.taken
@@ -173,13 +173,13 @@ def test_what_is_no_request(servers: Surface, name: str, sent: bytes) -> None:
 @pytest.mark.parametrize(
     "line", ["X-Note: a\x00b", "X-Note: a\nX-Stream: raw", "X Note: a", ": a", "X-Note\r\n a"]
 )
-def test_odd_lines_in_the_head(servers: Surface, name: str, key: str, line: str) -> None:
+def test_odd_header_lines_are_refused(servers: Surface, name: str, key: str, line: str) -> None:
     refused(servers.exchange(name, post(key, b"body", line, close=True)), 400)
     assert not servers.taken
 
 
 @pytest.mark.parametrize("flood", [["X-Note: " + "n" * 1_000_000], [f"X-Note-{n}: n" for n in range(50_000)]])
-def test_a_flood_of_headers(servers: Surface, name: str, key: str, flood: list[str]) -> None:
+def test_too_many_headers_are_refused(servers: Surface, name: str, key: str, flood: list[str]) -> None:
     refused(servers.exchange(name, post(key, b"body", *flood, close=True)), 400, 431)
     assert not servers.taken
 
@@ -200,7 +200,9 @@ def test_a_flood_of_headers(servers: Surface, name: str, key: str, flood: list[s
         ("a\x01b", {400}),
     ],
 )
-def test_odd_ids(servers: Surface, name: str, path: str, statuses: set[int]) -> None:
+def test_stream_ids_that_are_no_key_are_refused(
+    servers: Surface, name: str, path: str, statuses: set[int]
+) -> None:
     servers.taken.clear()
     said = servers.exchange(name, post(path, b"body", close=True))
     assert {answer.status for answer in said} <= statuses
@@ -220,7 +222,7 @@ def test_ids_that_are_merely_unusual_stay_apart(servers: Surface, name: str, raw
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_over_the_limit(servers: Surface, name: str, key: str, chunked: bool) -> None:
+def test_a_body_over_the_limit_gets_413(servers: Surface, name: str, key: str, chunked: bool) -> None:
     body = b"x" * (LIMIT + 1)
     if chunked:
         head = post(key, b"", "Transfer-Encoding: chunked", length=False)
@@ -232,13 +234,13 @@ def test_a_body_over_the_limit(servers: Surface, name: str, key: str, chunked: b
     assert not servers.taken
 
 
-def test_an_empty_body(servers: Surface, name: str, key: str) -> None:
+def test_an_empty_body_gets_400(servers: Surface, name: str, key: str) -> None:
     (said,) = servers.exchange(name, post(key, b"", close=True))
     assert (said.status, said.headers["content-type"]) == (400, MEDIA_TYPE)
     assert not servers.taken
 
 
-def test_a_body_that_is_cut(servers: Surface, name: str, key: str) -> None:
+def test_a_body_that_is_cut_off_is_not_handled(servers: Surface, name: str, key: str) -> None:
     servers.exchange(name, post(key, b"x" * 1000)[:-500], close=True)
     assert not servers.taken
 
@@ -250,7 +252,7 @@ def test_a_body_that_does_not_come(servers: Surface, name: str, key: str) -> Non
     assert not servers.taken
 
 
-def test_nobody_speaks_for_a_node(servers: Surface, name: str, key: str) -> None:
+def test_headers_of_clients_never_become_routes(servers: Surface, name: str, key: str) -> None:
     """What a client says in the headers of answers is no route."""
     lies = ("X-Owner: liar", "X-Owner-Address: http://127.0.0.1:1", "X-Epoch: 999")
     for _ in range(2):

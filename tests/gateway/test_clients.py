@@ -26,7 +26,7 @@ from holdfast.gateway.service import Gateway
 from holdfast.http.problem import MEDIA_TYPE
 from holdfast.http.serving import CONNECTIONS_MAX, PeerTls
 from holdfast.ports.coordinator import Load, Member
-from holdfast.services.http.peer import HttpPeer
+from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.requests import Requests
 from holdfast.system.clock import SystemClock
@@ -76,9 +76,10 @@ class Place:
             max_body_bytes=LIMIT,
             secret=SECRET,
         )
+        between_nodes = PeerSettings(secret=SECRET, tls=self._tls)
         peer, calling = (
-            HttpPeer(clock, secret=SECRET, tls=self._tls, routes=door.routes(), registry=CollectorRegistry()),
-            HttpPeer(clock, secret=SECRET, tls=self._tls),
+            HttpPeer(clock, between_nodes, routes=door.routes(), registry=CollectorRegistry()),
+            HttpPeer(clock, between_nodes),
         )
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)

@@ -113,7 +113,7 @@ async def told(response: aiohttp.ClientResponse) -> dict[str, Any]:
     return problem
 
 
-async def test_a_frame_and_its_result(client: Client, taken: Taken) -> None:
+async def test_a_frame_is_answered_with_its_result(client: Client, taken: Taken) -> None:
     async with post(client, "/process/cam-1", "raw", b"frame", X_Seq="7", X_Run="2") as response:
         assert (response.status, await response.read()) == (200, b'{"n": 1}')
         assert response.content_type == "application/json"
@@ -142,7 +142,7 @@ async def test_an_image_for_a_stream_of_json_comes_as_a_data_url(client: Client,
     assert message.url == "data:image/jpeg;base64," + base64.b64encode(JPEG).decode()
 
 
-async def test_json_says_its_own_place(client: Client, taken: Taken) -> None:
+async def test_json_messages_carry_their_own_place(client: Client, taken: Taken) -> None:
     body = b'{"key": "cam-1", "n": 5, "run": 1}'
     async with post(client, "/process/cam-1", "json", body, Content_Type="application/json") as response:
         assert response.status == 200
@@ -158,7 +158,7 @@ async def test_json_says_its_own_place(client: Client, taken: Taken) -> None:
         ("cam-1", b"{", {}, "not JSON"),
     ],
 )
-async def test_json_that_contradicts_itself(
+async def test_json_that_contradicts_the_request_is_refused(
     client: Client, taken: Taken, path: str, body: bytes, headers: dict[str, str], said: str
 ) -> None:
     sent = {"Content_Type": "application/json"} | headers
@@ -290,13 +290,13 @@ async def test_errors_are_problems(
 
 
 @pytest.mark.parametrize("kind", [SetAside, InvalidMessage, Unavailable])
-async def test_no_problem_tells_a_secret(client: Client, taken: Taken, kind: type[HoldfastError]) -> None:
+async def test_problem_details_hide_secrets(client: Client, taken: Taken, kind: type[HoldfastError]) -> None:
     taken.answer = kind("at redis://user:hunter2@host?token=hunter2")
     async with post(client, "/process/k", "raw", X_Seq="0") as response:
         assert (await told(response))["detail"] == "at redis://user:***@host?token=***"
 
 
-async def test_the_secret_is_asked_for(taken: Taken) -> None:
+async def test_only_the_secret_admits(taken: Taken) -> None:
     client = await serve(taken, app().streams, SECRET)
     for given, status in [("", 401), ("Bearer wrong", 401), (f"Bearer {SECRET}", 200)]:
         async with post(client, "/process/k", "raw", X_Seq="0", Authorization=given) as response:
@@ -313,7 +313,7 @@ async def test_the_only_stream_need_not_be_named(taken: Taken) -> None:
     await client.close()
 
 
-async def test_a_camera_by_websocket(client: Client, taken: Taken) -> None:
+async def test_a_websocket_numbers_frames_and_returns_results_in_order(client: Client, taken: Taken) -> None:
     async with client.ws_connect("/process/cam-1?stream=json&seq=5&run=2") as socket:
         await socket.send_bytes(JPEG)
         await socket.send_bytes(b"\x89PNG\r\n\x1a\n")

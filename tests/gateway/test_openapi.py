@@ -80,7 +80,7 @@ def test_all_references_lead_somewhere() -> None:
 
 @pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("path", sorted(DOCUMENT["paths"].keys() - {PROCESS, "/v1/models"}))
-def test_pages_are_as_described(servers: Surface, name: str, path: str) -> None:
+def test_pages_answer_as_the_description_says(servers: Surface, name: str, path: str) -> None:
     (said,) = servers.exchange(
         name, b"GET %s HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n" % path.encode()
     )

@@ -190,7 +190,9 @@ class Chaos:
 @pytest.mark.parametrize(
     "database, version, shards", [("postgresql", "5", 4), ("postgresql", "3.1.1", 4), ("sqlite", "5", 1)]
 )
-async def test_chaos(database: str, version: str, shards: int, make_doors: MakeDoors) -> None:
+async def test_commands_survive_random_faults_of_nodes(
+    database: str, version: str, shards: int, make_doors: MakeDoors
+) -> None:
     random = Random(SEED)
     doors = await make_doors(database, version=version, shards=shards, seed=SEED, terminals=40)
     chaos = Chaos(doors, random)

@@ -94,7 +94,7 @@ class Chaos:
 
 
 @pytest.mark.soak
-async def test_chaos(make_cluster: MakeCluster) -> None:
+async def test_streams_survive_random_faults_of_nodes(make_cluster: MakeCluster) -> None:
     random = Random(SEED)
     cluster = make_cluster(ttl_s=TTL_S, slots=2)
     chaos = Chaos(cluster, random)

@@ -68,7 +68,7 @@ def every(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_the_text_of_every_type(every: str) -> None:
+def test_every_type_has_its_text(every: str) -> None:
     rows = list(csv.reader(io.StringIO(csv_of(every), newline="")))
     assert rows[0] == EVERY_TYPE.column_names
     assert {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])} == TEXTS
@@ -140,7 +140,7 @@ def test_any_text_is_read_back(
         ({"decimal_separator": ","}, 'a,b\n"x,""y""","1,5"\n,\n'),
     ],
 )
-def test_layout(tmp_path: Path, options: dict[str, Any], text: str) -> None:
+def test_delimiters_and_quotes_are_as_ordered(tmp_path: Path, options: dict[str, Any], text: str) -> None:
     assert csv_of(stored(tmp_path, {"a": ['x,"y"', None], "b": [1.5, None]}), **options) == text
 
 
@@ -150,7 +150,7 @@ def test_columns_are_chosen_named_and_ordered(tmp_path: Path) -> None:
     assert csv_of(Table(sources=(source,), columns=columns)) == '"Größe, €",a,""\n3,1,3\n'
 
 
-def test_numbers_as_ordered(tmp_path: Path) -> None:
+def test_numbers_are_written_as_ordered(tmp_path: Path) -> None:
     source = stored(
         tmp_path,
         {
@@ -182,7 +182,7 @@ def test_what_is_no_number_has_a_text(tmp_path: Path) -> None:
     assert csv_of(source, header=False, **options) == "-\nINF\n-INF\n1,5\n\n"
 
 
-def test_truth_as_ordered(tmp_path: Path) -> None:
+def test_booleans_are_written_as_ordered(tmp_path: Path) -> None:
     source = stored(tmp_path, {"b": [True, False, None]})
     assert csv_of(source, true_text="ja", false_text="nein", null_text="?") == "b\nja\nnein\n?\n"
 
@@ -225,7 +225,7 @@ def test_a_pattern_that_does_not_fit_is_refused(
     assert refused.value.field == field
 
 
-def test_columns_of_nothing_but_nulls(tmp_path: Path) -> None:
+def test_columns_with_only_nulls_are_written(tmp_path: Path) -> None:
     assert csv_of(stored(tmp_path, {"a": pa.nulls(3), "b": pa.nulls(3)})) == "a,b\n,\n,\n,\n"
     assert csv_of(stored(tmp_path, {"a": pa.nulls(3, pa.date32())}), null_text="-") == "a\n-\n-\n-\n"
     assert csv_of(stored(tmp_path, {"a": pa.nulls(3)}), null_text="-") == "a\n-\n-\n-\n"
@@ -234,7 +234,7 @@ def test_columns_of_nothing_but_nulls(tmp_path: Path) -> None:
 # --- encodings
 
 
-def test_encodings(tmp_path: Path) -> None:
+def test_encodings_are_as_ordered(tmp_path: Path) -> None:
     source = stored(tmp_path, {"text": ["Grüße €"] * 3})
     for encoding, mark, codec in (
         ("utf-8", b"", "utf-8"),
@@ -248,7 +248,7 @@ def test_encodings(tmp_path: Path) -> None:
         assert data == mark + ("text\n" + "Grüße €\n" * 3).encode(codec), encoding
 
 
-def test_what_an_encoding_lacks(tmp_path: Path) -> None:
+def test_characters_that_the_encoding_lacks_are_refused_or_replaced(tmp_path: Path) -> None:
     source = stored(tmp_path, {"id": [1, 2], "text": ["a→b", "Łódź\0"]})
     with pytest.raises(UnwritableColumn, match="'text' holds a NUL") as refused:
         csv_of(source, encoding="cp1252")
@@ -332,7 +332,7 @@ def test_the_quick_look_for_formulas_misses_none() -> None:
 # --- compression
 
 
-def test_compressed_files(tmp_path: Path) -> None:
+def test_compressed_files_unpack_to_the_same_bytes(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(300_000), "text": [f"row {n} of many" for n in range(300_000)]})
     plain = csv_of(source).encode()
     (data,) = made(ordered(source, form=Csv(compression="gzip")))
@@ -427,7 +427,7 @@ def test_times_from_tables_are_those_of_the_calendar(tmp_path: Path, zone: str, 
         assert line == f"{expected},{utc:%a %j}"
 
 
-def test_three_thousand_columns(tmp_path: Path) -> None:
+def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     wide = pa.table({f"c{at}": [at, None] for at in range(3000)})
     pq.write_table(wide, tmp_path / "wide.parquet")
     lines = csv_of(str(tmp_path / "wide.parquet")).splitlines()

@@ -176,7 +176,7 @@ async def test_the_same_again_is_a_duplicate_and_sends_nothing(desk: Desk) -> No
     whole(desk)
 
 
-async def test_an_empty_file(desk: Desk) -> None:
+async def test_an_empty_file_is_delivered(desk: Desk) -> None:
     await desk.deliver(made=lambda: iter(()))
     assert desk.files["out/daily.csv"] == b""
 
@@ -214,7 +214,7 @@ async def test_a_connection_may_break_at_any_step(after: bool) -> None:
             whole(desk)
 
 
-async def test_two_deaths_in_a_row() -> None:
+async def test_a_delivery_survives_two_crashes_at_any_step() -> None:
     for first in range(2, 18):
         for second in range(1, 8):
             desk = Desk()
@@ -372,7 +372,7 @@ async def test_a_fault_of_the_maker_removes_what_was_sent(desk: Desk) -> None:
     assert desk.files == {}
 
 
-async def test_cancelled_it_leaves_nothing(desk: Desk) -> None:
+async def test_a_cancelled_delivery_leaves_no_file(desk: Desk) -> None:
     sent = asyncio.Event()
 
     def endless() -> Iterator[bytes]:
@@ -401,7 +401,7 @@ async def test_two_workers_at_once_leave_one_whole_file() -> None:
         assert desk.shown <= {b"none", BODY}
 
 
-async def test_the_pace_is_kept(desk: Desk) -> None:
+async def test_a_delivery_keeps_to_its_rate(desk: Desk) -> None:
     slept: list[float] = []
 
     class Clock(SystemClock):

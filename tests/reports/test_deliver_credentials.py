@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_each_place_in_its_turn(file: Path) -> None:
+def test_credentials_are_found_in_config_environment_and_file(file: Path) -> None:
     environ = {"HOLDFAST_CREDENTIAL_BOTH": '{"user": "environment"}', "HOLDFAST_CREDENTIAL_A_B": "{}"}
     found = Credentials({"given": {"user": "config"}}, file, environ)
     assert found.find("given").user == "config"
@@ -36,7 +36,7 @@ def test_odd_names_are_refused(name: str) -> None:
         Credentials(environ={}).find(name)
 
 
-def test_what_nobody_knows_is_said(file: Path) -> None:
+def test_a_missing_credential_names_where_to_put_it(file: Path) -> None:
     with pytest.raises(ConfigError, match=rf"HOLDFAST_CREDENTIAL_NONE\) or {re.escape(str(file))}"):
         Credentials(None, file, {}).find("none")
 
@@ -56,7 +56,7 @@ def test_a_file_that_others_may_read_is_refused(file: Path) -> None:
         Credentials(None, file, {}).find("acme")
 
 
-def test_a_file_that_is_none(tmp_path: Path) -> None:
+def test_a_wrong_credential_file_is_a_config_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't be read"):
         Credentials(None, tmp_path / "none", {}).find("acme")
     odd = tmp_path / "odd"
@@ -75,7 +75,7 @@ def test_long_fields_may_be_files(tmp_path: Path) -> None:
         found.find("b")
 
 
-def test_nothing_is_shown() -> None:
+def test_credentials_hide_their_password() -> None:
     assert SECRET not in repr(Credential("ann", SECRET))
     assert SECRET not in f"{Credential(password=SECRET)}"
     assert SECRET not in pretty_repr([Credential(password=SECRET)])

@@ -27,7 +27,7 @@ async def test_large_chunks_are_cut() -> None:
     assert max(map(len, got)) == PIECE_BYTES
 
 
-async def test_nothing_is_nothing() -> None:
+async def test_empty_chunks_are_left_out() -> None:
     assert await collected() == []
     assert await collected(b"", b"") == []
 
@@ -61,7 +61,7 @@ async def test_no_more_than_so_much_is_made_ahead() -> None:
         assert sum([len(piece) async for piece in pipe]) == 10_000
 
 
-async def test_leaving_ends_the_maker() -> None:
+async def test_leaving_the_pipe_ends_its_producer() -> None:
     ended = threading.Event()
 
     def make() -> Iterator[bytes]:

@@ -54,7 +54,9 @@ def found(size: int = 1, version: str = "") -> RemoteFile:
         (record(DeliveryStage.DONE, name="a/c.csv"), None, DeliveryStep.SEND),
     ],
 )
-def test_what_is_next(known: Record | None, stands: RemoteFile | None, step: DeliveryStep) -> None:
+def test_each_state_of_a_delivery_has_its_next_step(
+    known: Record | None, stands: RemoteFile | None, step: DeliveryStep
+) -> None:
     assert decide(PARCEL, known, stands) is step
 
 
@@ -88,7 +90,7 @@ def test_marks_are_where_an_upload_can_go_on(grain: int, apart: int) -> None:
     assert marks_every(grain) == apart
 
 
-def test_companions_are_what_programs_read() -> None:
+def test_companions_have_the_usual_formats() -> None:
     done = record(DeliveryStage.PLACED, md5="0" * 32)
     assert companion(Companion.OK, done) == b""
     assert companion(Companion.SHA256, done) == f"{SUM}  b.csv\n".encode()

@@ -50,7 +50,7 @@ async def test_a_connection_is_used_again(clock: Clock) -> None:
     assert first.closed
 
 
-async def test_one_that_failed_is_not(clock: Clock) -> None:
+async def test_a_connection_that_failed_is_not_used_again(clock: Clock) -> None:
     shared = pool(clock)
     with pytest.raises(ValueError, match="broken"):
         async with shared.sink("ftp://a", "ann", MemorySink) as first:
@@ -91,7 +91,7 @@ async def test_a_customer_has_so_many_and_no_other_waits_for_them(clock: Clock) 
     assert third.is_set()
 
 
-async def test_a_destination_has_so_many(clock: Clock) -> None:
+async def test_connections_to_one_destination_are_limited(clock: Clock) -> None:
     shared = pool(clock, per_destination=2, per_customer=10)
     open_now, most = 0, 0
 
@@ -107,7 +107,7 @@ async def test_a_destination_has_so_many(clock: Clock) -> None:
     assert most == 2
 
 
-async def test_who_is_gone_is_forgotten(clock: Clock) -> None:
+async def test_idle_connections_and_limits_are_forgotten(clock: Clock) -> None:
     shared = pool(clock, bytes_rate=Rate(10, 10))
     for number in range(100):
         async with shared.sink(f"ftp://{number}", f"c{number}", MemorySink):

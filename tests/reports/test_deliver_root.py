@@ -33,7 +33,7 @@ ROOT = "sftp://host/in"
         ("file:/srv/share/a", "file:///srv/share"),
     ],
 )
-def test_below_a_root(url: str, root: str) -> None:
+def test_urls_below_a_root_are_allowed(url: str, root: str) -> None:
     assert is_below(url, root)
 
 
@@ -79,7 +79,7 @@ def test_below_a_root(url: str, root: str) -> None:
         "",
     ],
 )
-def test_not_below_a_root(url: str) -> None:
+def test_urls_outside_a_root_are_refused(url: str) -> None:
     assert not is_below(url, ROOT)
     credential = Credentials({"acme": {"root": ROOT}}).find("acme")
     with pytest.raises(InvalidMessage) as caught:
@@ -102,7 +102,7 @@ def test_not_below_a_root(url: str) -> None:
         ("file:/srv/share", "no root at all/.."),
     ],
 )
-def test_nor_are_these_below_theirs(url: str, root: str) -> None:
+def test_similar_urls_outside_their_root_are_refused(url: str, root: str) -> None:
     assert not is_below(url, root)
 
 
@@ -144,7 +144,7 @@ PIECES = st.sampled_from(
 
 
 @given(st.lists(PIECES, max_size=8).map("".join))
-def test_no_spelling_leads_out(rest: str) -> None:
+def test_no_spelling_of_a_url_leaves_its_root(rest: str) -> None:
     """However often what is below a root is decoded, and its climbs are followed, it stays there."""
     url = f"sftp://host/in{rest}"
     path = urlsplit(url).path if is_below(url, ROOT) else "/in"

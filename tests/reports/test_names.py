@@ -27,7 +27,7 @@ from tests.reports.making import ORDERED_AT, ordered
         ("{{{report}}}", "UTC", 1, "{sales}"),
     ],
 )
-def test_templates(template: str, zone: str, part: int, name: str) -> None:
+def test_templates_of_file_names_are_filled(template: str, zone: str, part: int, name: str) -> None:
     order = ordered("x", name=template, time_zone=zone)
     if not name:
         with pytest.raises(InvalidMessage, match="no way to write it"):
@@ -37,7 +37,7 @@ def test_templates(template: str, zone: str, part: int, name: str) -> None:
     assert remote_name(order, ORDERED_AT, part) == name
 
 
-def test_an_ordered_date_stands() -> None:
+def test_a_date_in_the_order_is_used_unchanged() -> None:
     order = ordered("x", name="{date}", date=dt.date(2020, 2, 29), time_zone="Asia/Tokyo")
     assert remote_name(order, ORDERED_AT) == "2020-02-29"
 

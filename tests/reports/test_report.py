@@ -34,7 +34,7 @@ def threads() -> set[str]:
 
 
 @pytest.mark.parametrize("form", [Csv(), Csv(compression="gzip"), Xlsx()])
-def test_an_empty_result_as_ordered(tmp_path: Path, form: Any) -> None:
+def test_an_empty_result_makes_a_file_or_none_as_ordered(tmp_path: Path, form: Any) -> None:
     source = stored(tmp_path, {"n": pa.array([], pa.int64())})
     assert len(made(ordered(source, form=form))) == 1
     assert made(ordered(source, form=form, empty="nothing")) == []
@@ -92,7 +92,7 @@ def test_the_id_is_that_of_the_bytes(tmp_path: Path) -> None:
     assert id_of() != first
 
 
-def test_a_preview(tmp_path: Path) -> None:
+def test_a_preview_reads_only_what_it_shows(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(100), "t": ["=x"] * 100}, row_group_size=3)
     before = threads()
     with Report(
@@ -158,7 +158,9 @@ def test_what_goes_wrong_on_the_way_is_raised_where_the_chunks_are_read(tmp_path
 # --- S3
 
 
-def test_a_dataset_on_s3(tmp_path: Path, kept_fauxqs: FauxqsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_on_s3_is_read(
+    tmp_path: Path, kept_fauxqs: FauxqsServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, value in kept_fauxqs.environment().items():
         monkeypatch.setenv(name, value)
     client = boto3.client("s3")
@@ -247,7 +249,7 @@ def large(path: Path, rows: int) -> str:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("form", ["none", "xlsx"])
-def test_memory_is_flat(tmp_path: Path, form: str) -> None:
+def test_memory_does_not_grow_with_the_rows(tmp_path: Path, form: str) -> None:
     _, small = peak(large(tmp_path / "small.parquet", 300_000), form)
     _, larger = peak(large(tmp_path / "large.parquet", 900_000), form)
     assert larger < small * 1.2

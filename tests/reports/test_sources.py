@@ -33,17 +33,17 @@ TEXT = 'n,t\n1,a\n2,\n3,"c,d"\n'
 # --- formats
 
 
-def test_parquet_by_row_groups(tmp_path: Path) -> None:
+def test_parquet_with_many_row_groups_is_read(tmp_path: Path) -> None:
     assert csv_of(stored(tmp_path, ROWS, row_group_size=1)) == TEXT
 
 
-def test_orc(tmp_path: Path) -> None:
+def test_orc_is_read(tmp_path: Path) -> None:
     pyarrow.orc.write_table(ROWS, str(tmp_path / "t.orc"))
     assert csv_of(str(tmp_path / "t.orc")) == TEXT
 
 
 @pytest.mark.parametrize("kind", [pa.ipc.new_file, pa.ipc.new_stream])
-def test_arrow_files_and_streams(tmp_path: Path, kind: Any) -> None:
+def test_arrow_files_and_streams_are_read(tmp_path: Path, kind: Any) -> None:
     path = tmp_path / "t.arrow"
     with pa.OSFile(str(path), "wb") as file, kind(file, ROWS.schema) as writer:
         writer.write_table(ROWS, max_chunksize=2)
@@ -71,7 +71,7 @@ def test_csv_with_another_delimiter_and_newlines(tmp_path: Path) -> None:
     assert csv_of(str(tabs)) == "a,b\n1,2\n"
 
 
-def test_json_lines(tmp_path: Path) -> None:
+def test_json_lines_are_read(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"n": 1, "t": "a", "o": {"k": [1]}}\n{"n": 2, "t": null}\n')
     assert csv_of(str(path)) == 'n,t,o\n1,a,"{""k"":[1]}"\n2,,\n'
@@ -79,14 +79,14 @@ def test_json_lines(tmp_path: Path) -> None:
     assert csv_of(typed) == "n\n1.00\n2.00\n"
 
 
-def test_compressed_text_sources(tmp_path: Path) -> None:
+def test_compressed_text_is_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a\n1\n"))
     (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
     assert csv_of(str(tmp_path / "t.csv.gz")) == "a\n1\n"
     assert csv_of(str(tmp_path / "t.jsonl.gz")) == "a\n1\n"
 
 
-def test_a_format_may_be_stated(tmp_path: Path) -> None:
+def test_source_format_names_the_format_of_a_file(tmp_path: Path) -> None:
     source = stored(tmp_path, ROWS, "result")
     with pytest.raises(UnreadableSource, match=r"name it in tables\[0\].source_format"):
         csv_of(source)
@@ -110,14 +110,14 @@ def test_a_folder_is_read_by_name(tmp_path: Path, ending: str) -> None:
     assert csv_of(f"{tmp_path}/d{ending}") == "f\nd/10.parquet\nd/2.parquet\nd/sub/1.parquet\n"
 
 
-def test_a_prefix(tmp_path: Path) -> None:
+def test_a_prefix_reads_all_its_files(tmp_path: Path) -> None:
     for name in ("part-1.parquet", "part-2.parquet", "other.parquet"):
         stored(tmp_path, {"f": [name]}, name)
     assert csv_of(f"{tmp_path}/part-*") == "f\npart-1.parquet\npart-2.parquet\n"
     assert csv_of(f"file://{tmp_path}/part-2.parquet") == "f\npart-2.parquet\n"
 
 
-def test_a_partitioned_dataset(tmp_path: Path) -> None:
+def test_a_partitioned_dataset_has_columns_of_its_folders(tmp_path: Path) -> None:
     for year, country in (
         ("2023", "de"),
         ("2024", "de"),
@@ -164,7 +164,7 @@ def test_files_that_a_filter_on_folders_excludes_are_not_read(tmp_path: Path) ->
     ],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_filters(tmp_path: Path, op: Any, value: Any, rows: list[int | None], size: int) -> None:
+def test_filters_choose_rows(tmp_path: Path, op: Any, value: Any, rows: list[int | None], size: int) -> None:
     source = stored(tmp_path, {"id": range(4), "n": [1, 2, 3, None]}, row_group_size=size)
     table = Table(
         sources=(source,), columns=(Column(source="n"),), filter=(Condition(column="n", op=op, value=value),)
@@ -225,7 +225,7 @@ def test_what_does_not_fit_the_source_is_named(tmp_path: Path, fields: Any, fiel
     assert text in str(refused.value)
 
 
-def test_sorted_rows(tmp_path: Path) -> None:
+def test_rows_are_sorted_as_ordered(tmp_path: Path) -> None:
     source = stored(tmp_path, {"a": [2, 1, None, 2], "b": ["x", "y", "z", "w"]}, row_group_size=1)
     table = Table(
         sources=(source,),
@@ -289,7 +289,7 @@ def test_drift_is_merged_as_ordered(tmp_path: Path) -> None:
 # --- files that are damaged
 
 
-def test_a_missing_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     for source in (
         f"{tmp_path}/no.parquet",
         f"{tmp_path}/no/",
@@ -301,7 +301,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "orc", "arrow"])
-def test_a_truncated_file(tmp_path: Path, suffix: str) -> None:
+def test_a_truncated_file_is_an_error(tmp_path: Path, suffix: str) -> None:
     whole = pa.table({"n": range(100_000)})
     path = tmp_path / f"t.{suffix}"
     match suffix:
@@ -319,7 +319,7 @@ def test_a_truncated_file(tmp_path: Path, suffix: str) -> None:
             csv_of(str(path))
 
 
-def test_rows_that_are_damaged(tmp_path: Path) -> None:
+def test_damaged_rows_are_an_error(tmp_path: Path) -> None:
     path = Path(stored(tmp_path, {"n": range(100_000)}, write_page_checksum=True))
     data = bytearray(path.read_bytes())
     data[1000:2000] = b"\xff" * 1000
@@ -343,13 +343,13 @@ def test_json_lines_that_do_not_fit(tmp_path: Path, text: str) -> None:
         csv_of(f"{tmp_path}/t.jsonl")
 
 
-def test_two_columns_of_one_name(tmp_path: Path) -> None:
+def test_two_columns_with_one_name_are_refused(tmp_path: Path) -> None:
     table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["n", "n"])
     with pytest.raises(UnreadableSource, match="two columns 'n'"):
         csv_of(stored(tmp_path, table))
 
 
-def test_another_scheme(tmp_path: Path) -> None:
+def test_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidMessage, match="no URL of file, s3, http or https"):
         csv_of("gopher://host/t.parquet")
 
@@ -566,7 +566,7 @@ def url(web: Any, path: str) -> str:
     return f"http://127.0.0.1:{web.server_address[1]}{path}"
 
 
-def test_files_over_http(tmp_path: Path, web: Any) -> None:
+def test_files_are_read_over_http(tmp_path: Path, web: Any) -> None:
     rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}
     local = stored(tmp_path, rows, row_group_size=50_000)
     web.bodies["/t.parquet"] = Path(local).read_bytes()
@@ -585,7 +585,7 @@ def test_a_broken_connection_is_made_anew(web: Any) -> None:
         csv_of(url(web, "/t.csv"))
 
 
-def test_what_http_refuses(web: Any) -> None:
+def test_refusals_over_http_have_their_errors(web: Any) -> None:
     with pytest.raises(UnreadableSource, match="there is no file"):
         csv_of(url(web, "/t.csv"))
     web.bodies["/t.csv"] = b"a\n1\n"

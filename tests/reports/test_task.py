@@ -326,7 +326,7 @@ async def test_a_task_keeps_its_day(folders: Path) -> None:
         assert await kept.ordered_at("t", 20.0) == 10.0
 
 
-def test_a_misdeclared_task_says_so() -> None:
+def test_a_misspelt_setting_of_the_task_is_refused() -> None:
     with pytest.raises(TypeError, match="tires"):
         made_app(tires=1)
 
@@ -343,7 +343,7 @@ def test_libraries_of_destinations_may_be_imported_at_once(monkeypatch: pytest.M
     made_app(preload=["s3", "sftp", "ftpes", "https"])
     assert {
         "botocore.client",
-        "holdfast.reports.sinks.http",
+        "holdfast.reports.sinks.http.sink",
         *(f"holdfast.reports.sinks.{kind}.sink" for kind in ("sftp", "ftp")),
     } <= {*imported}
     with pytest.raises(ConfigError, match=r"preload: 'scp'.*sftp"):

@@ -76,7 +76,7 @@ def test_an_order_survives_both_wires(order: ReportOrder) -> None:
     assert decode(encode(order)) == order
 
 
-def test_every_field_has_its_twin() -> None:
+def test_the_order_in_protobuf_has_the_same_fields() -> None:
     structs: list[type[msgspec.Struct]] = [
         ReportOrder,
         Table,

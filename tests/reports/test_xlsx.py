@@ -153,7 +153,7 @@ def test_what_looks_like_an_escape_is_escaped(tmp_path: Path) -> None:
     assert "a_x005F_x0041_b" in part(data, "xl/worksheets/sheet1.xml")
 
 
-def test_control_characters(tmp_path: Path) -> None:
+def test_control_characters_are_refused_or_dropped(tmp_path: Path) -> None:
     source = stored(tmp_path, {"t": ["a\x01b", "c\0", "\ufffe", "fine"]})
     with pytest.raises(UnwritableColumn, match="'t' holds a control character"):
         sheet_of(source)
@@ -170,14 +170,14 @@ def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
     assert [row[0] for row in values(sheet_of(source, unfit="drop"))[1:]] == ["", "ok"]
 
 
-def test_three_thousand_columns(tmp_path: Path) -> None:
+def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     source = stored(tmp_path, {f"c{at}": [at, -at] for at in range(3000)})
     header, numbers, opposites = values(sheet_of(source))
     assert header == [f"c{at}" for at in range(3000)]
     assert numbers == list(range(3000)) == [-number for number in opposites]
 
 
-def test_long_texts(tmp_path: Path) -> None:
+def test_texts_longer_than_a_cell_are_refused_or_cut(tmp_path: Path) -> None:
     fits, emoji = "x" * 32_767, "🎉" * 16_383 + "x"
     assert [row[0] for row in values(sheet_of(stored(tmp_path, {"t": [fits, emoji]})))[1:]] == [fits, emoji]
     source = stored(tmp_path, {"t": ["short", fits + "y", emoji + "🎉"]})
@@ -199,7 +199,7 @@ def test_formulas_are_text_and_stay_text_when_edited(tmp_path: Path) -> None:
 # --- numbers
 
 
-def test_long_numbers(tmp_path: Path) -> None:
+def test_numbers_with_more_than_15_digits_are_written_as_text(tmp_path: Path) -> None:
     source = stored(
         tmp_path,
         {
@@ -241,7 +241,7 @@ def test_what_excel_has_no_number_for_is_text(tmp_path: Path) -> None:
     ]
 
 
-def test_times_are_the_customers(tmp_path: Path) -> None:
+def test_times_are_in_the_time_zone_of_the_order(tmp_path: Path) -> None:
     source = stored(
         tmp_path, {"t": pa.array([dt.datetime(2024, 7, 1, 23, tzinfo=UTC)], pa.timestamp("ms", "UTC"))}
     )
@@ -249,7 +249,7 @@ def test_times_are_the_customers(tmp_path: Path) -> None:
     assert values(workbook(data).worksheets[0])[1] == [naive(2024, 7, 2, 1)]
 
 
-def test_number_formats_and_widths(tmp_path: Path) -> None:
+def test_number_formats_and_widths_are_as_ordered(tmp_path: Path) -> None:
     source = stored(
         tmp_path,
         {
@@ -287,7 +287,7 @@ def test_number_formats_and_widths(tmp_path: Path) -> None:
 # --- sheets and files
 
 
-def test_several_sheets(tmp_path: Path) -> None:
+def test_each_table_has_its_sheet(tmp_path: Path) -> None:
     first, second = (
         stored(tmp_path, {"a": [1]}, "a.parquet"),
         stored(tmp_path, {"b": ["x", "y"]}, "b.parquet"),
@@ -377,7 +377,7 @@ def test_the_same_order_gives_the_same_bytes(tmp_path: Path) -> None:
     assert made(order, threads=1) == made(order, threads=4)
 
 
-def test_letters() -> None:
+def test_columns_have_the_letters_of_excel() -> None:
     assert [letters(at) for at in (0, 25, 26, 701, 702, 16_383)] == ["A", "Z", "AA", "ZZ", "AAA", "XFD"]
 
 

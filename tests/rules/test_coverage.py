@@ -14,7 +14,7 @@ from tests.rules.modules import FOLDERS, MODULES, ROOT, SOURCE, TESTS, own_tests
 
 
 @pytest.mark.slow
-def test_own_tests_take_every_branch(tmp_path: Path) -> None:
+def test_the_tests_of_each_rules_module_cover_its_branches(tmp_path: Path) -> None:
     data = tmp_path / "coverage"
     tests = [own for path in MODULES.values() if (own := own_tests(path)).exists()]
     packages = [".".join(folder.relative_to(SOURCE.parent).parts) for folder in FOLDERS]

@@ -69,7 +69,7 @@ def with_briefs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_every_end_is_told(seed: int) -> None:
+def test_the_end_of_every_command_is_reported(seed: int) -> None:
     assert simulate(seed, kind=KIND).wrong == []
 
 

@@ -33,7 +33,7 @@ HEAL_LIMIT_S = 400.0
         for first in range(0, 100, SEEDS_A_TEST)
     ],
 )
-def test_seeds_hold(first: int) -> None:
+def test_no_seed_breaks_an_invariant_of_devices(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed, kind="devices").wrong == []
 

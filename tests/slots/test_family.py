@@ -21,7 +21,7 @@ signal.pause()
 
 @pytest.mark.parametrize("kernel_tells", [True, False])
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is shared")
-def test_what_they_share_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_shared_by_processes_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel_tells:
         monkeypatch.setattr(family, "KERNEL_TELLS", kernel_tells)
     clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE, start_new_session=True)

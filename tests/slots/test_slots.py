@@ -21,14 +21,15 @@ import uvloop
 from holdfast.errors import ConfigError, SlotDied
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran
-from holdfast.slots import ForkserverSlots
-from holdfast.slots.slots import ForkserverSlot
+from holdfast.slots.slots import ForkserverSlots
+from holdfast.slots.stream_slots import ForkserverStreamSlot, StreamSlotSettings, stream_slots
 from holdfast.system.clock import SystemClock
 
 HERE = str(Path(__file__).parent)
 PATIENCE_S = 20.0
 
-Make = Callable[..., ForkserverSlots]
+Made = ForkserverSlots[[], ForkserverStreamSlot]
+Make = Callable[..., Made]
 
 
 @pytest.fixture
@@ -36,8 +37,8 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
     monkeypatch.syspath_prepend(HERE)
     made = []
 
-    def make(app: str = "rogue_app:app", **settings: Any) -> ForkserverSlots:
-        made.append(ForkserverSlots(app, SystemClock(), **settings))
+    def make(app: str = "rogue_app:app", meter: Meter | None = None, **settings: Any) -> Made:
+        made.append(stream_slots(StreamSlotSettings(app=app, **settings), SystemClock(), meter))
         return made[-1]
 
     yield make
@@ -45,13 +46,13 @@ async def make(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Make]:
         await slots.close()
 
 
-async def opened(slots: ForkserverSlots) -> ForkserverSlot:
+async def opened(slots: Made) -> ForkserverStreamSlot:
     slot = await slots.spawn()
     await slot.open("rogue", "k", None, 0)
     return slot
 
 
-def run(slot: ForkserverSlot, **order: Any) -> asyncio.Task[Ran]:
+def run(slot: ForkserverStreamSlot, **order: Any) -> asyncio.Task[Ran]:
     work = [MessageWork(0, 1, msgspec.json.encode(order))]
     return asyncio.ensure_future(slot.run("rogue", "k", work, 1, PATIENCE_S))
 
@@ -117,7 +118,7 @@ async def test_a_hung_handler_is_dumped_and_killed(
     with pytest.raises(SlotDied, match="slot-1 was killed: no progress for 30 s") as death:
         await call
     assert death.value.detail == dump
-    assert await slot.exited() == "was killed: no progress for 30 s"
+    assert (await slot.exited()).reason == "was killed: no progress for 30 s"
     assert await gone(pids)
 
 
@@ -145,7 +146,7 @@ async def test_a_crash_is_told_and_touches_no_other(
     with pytest.raises(SlotDied, match=why) as death:
         await call
     assert (f"in {deed}" in death.value.detail) is dumped
-    assert await slot.exited() == why
+    assert (await slot.exited()).reason == why
     assert await gone(pids)
     assert (await run(other)).results == [b'""']
 
@@ -178,13 +179,14 @@ async def test_signals_for_the_terminal_end_no_slot_but_what_it_started(make: Ma
     assert (ran.error, os.getpgid(slot.pid)) == ("", slot.pid)
 
 
-def heard(slot: ForkserverSlot, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
-    """What ``progress_at`` is after each time something comes from the child."""
+def heard(slot: ForkserverStreamSlot, monkeypatch: pytest.MonkeyPatch) -> asyncio.Queue[float]:
+    """When the call at work has last advanced, after each time something comes from the child."""
     receive, times = slot.data_received, asyncio.Queue[float]()
 
     def data_received(data: bytes) -> None:
         receive(data)
-        times.put_nowait(slot.progress_at)
+        for call in slot.calls:
+            times.put_nowait(call.advanced_at)
 
     monkeypatch.setattr(slot, "data_received", data_received)
     return times
@@ -244,7 +246,7 @@ async def test_closing_lets_handlers_close(make: Make, tmp_path: Path) -> None:
     await run(slot, last_word={"tell": str(tmp_path / "word")})
     await slots.close()
     assert (tmp_path / "word").read_text() == "closed"
-    assert await slot.exited() == "exited with code 0"
+    assert (await slot.exited()).reason == "exited with code 0"
 
 
 async def test_closing_waits_no_longer_than_it_may(make: Make) -> None:
@@ -252,7 +254,7 @@ async def test_closing_waits_no_longer_than_it_may(make: Make) -> None:
     slot = await opened(slots)
     await run(slot, last_word={"do": "spin"})
     await slots.close()
-    assert await slot.exited() == "was killed: its handlers did not close within 0.1 s"
+    assert (await slot.exited()).reason == "was killed: its handlers did not close within 0.1 s"
     with pytest.raises(ConfigError, match="closed"):
         await slots.spawn()
 
@@ -326,7 +328,7 @@ async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
     assert await gone(pids)
 
 
-async def test_nothing_is_left_behind(make: Make) -> None:
+async def test_dead_slots_leave_no_processes_and_files_open(make: Make) -> None:
     this = psutil.Process()
     others = this.children(recursive=True)  # servers of other tests
     slots = make()
@@ -351,12 +353,12 @@ async def test_nothing_is_left_behind(make: Make) -> None:
 NODE = """
     import asyncio, sys, msgspec
     sys.path.insert(0, sys.argv[1])
-    from holdfast.slots import ForkserverSlots
+    from holdfast.slots.stream_slots import StreamSlotSettings, stream_slots
     from holdfast.system.clock import SystemClock
     from holdfast.ports.slots import MessageWork
 
     async def main():
-        slots = ForkserverSlots("rogue_app:app", SystemClock())
+        slots = stream_slots(StreamSlotSettings(app="rogue_app:app"), SystemClock())
         order = {"do": "hang_in_c_with_the_lock_held", "tell": sys.argv[2], "grandchild": True}
         for orders in ([{"print": "noise"}], [order]):
             slot = await slots.spawn()
@@ -396,11 +398,11 @@ def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
     assert all_end(family)
 
 
-def test_any_loop_will_do(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_work_with_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
 
     async def main() -> Ran:
-        slots = ForkserverSlots("rogue_app:app", SystemClock())
+        slots = stream_slots(StreamSlotSettings(app="rogue_app:app"), SystemClock())
         slot = await opened(slots)
         ran = await run(slot, size=1 << 20)
         await slots.close()
@@ -455,11 +457,11 @@ async def test_a_slot_gives_back_what_its_handler_freed(make: Make) -> None:
     assert await came_down(slot, before)
 
 
-def resident(slot: ForkserverSlot) -> int:
+def resident(slot: ForkserverStreamSlot) -> int:
     return psutil.Process(slot.pid).memory_info().rss
 
 
-async def came_down(slot: ForkserverSlot, before: int) -> bool:
+async def came_down(slot: ForkserverStreamSlot, before: int) -> bool:
     """True once the slot holds little more than before, which it does soon after its answer."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(PATIENCE_S):

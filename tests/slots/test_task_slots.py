@@ -4,18 +4,19 @@ import asyncio
 
 import pytest
 
-from holdfast.ports.task_slots import Attempt
-from holdfast.slots import ForkserverTaskSlots, lifeline
+from holdfast.ports.slots import Attempt
+from holdfast.slots import lifeline
+from holdfast.slots.task_slots import TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance.task_slots import RecordingListener
+from holdfast.testing.conformance.slots import RecordingListener
 
-APP = "holdfast.testing.conformance.task_slots_app:app"
+APP = "holdfast.testing.conformance.slots_app:app"
 PATIENCE_S = 20.0
 
 
 async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifeline, "LINUX", False)
-    slots, ear = ForkserverTaskSlots(APP, SystemClock()), RecordingListener()
+    slots, ear = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
     slot = await slots.spawn(ear)
     for number, size in enumerate([10, 100_000]):
         assert slot.offer(number, Attempt("t", "echo", b"x" * size))
@@ -27,7 +28,10 @@ async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: py
 
 
 async def test_a_full_tray_says_so() -> None:
-    slots, ear = ForkserverTaskSlots(APP, SystemClock(), close_timeout_s=0.1), RecordingListener()
+    slots, ear = (
+        task_slots(TaskSlotSettings(app=APP, close_timeout_s=0.1), SystemClock()),
+        RecordingListener(),
+    )
     slot = await slots.spawn(ear)
     slot.offer(0, Attempt("t", "wait", b""))
     await ear.begun()
@@ -42,11 +46,11 @@ async def test_a_full_tray_says_so() -> None:
 
 
 async def test_slots_that_lost_their_server_are_over() -> None:
-    slots, ear = ForkserverTaskSlots(APP, SystemClock()), RecordingListener()
+    slots, ear = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
     slot, other = await slots.spawn(ear), await slots.spawn(ear)
     slot.offer(0, Attempt("t", "wait", b""))
     await ear.begun()
-    slots._nursery._server._process.kill()  # type: ignore[union-attr]
+    slots._server._process.kill()  # type: ignore[union-attr]
     gone = await asyncio.wait_for(asyncio.gather(slot.exited(), other.exited()), PATIENCE_S)
     assert all("lost its fork server" in each.reason for each in gone)
     again = await slots.spawn(ear)

@@ -83,7 +83,7 @@ def test_the_largest_seq_is_read_exactly() -> None:
     assert place(FRAMES, {"video": "v", "frame": largest, "meta": {"run": 0}})[1].seq == largest
 
 
-def test_one_field_may_serve_twice() -> None:
+def test_one_field_may_be_key_and_seq() -> None:
     spec = declare(key="at.shelf", seq="at.shelf", seq_kind="increasing")
     assert place(spec, {"at": {"shelf": 5}}) == ("5", Place(0, 5))
 
@@ -140,7 +140,7 @@ EITHER = declare(
         ({"video_id": "old", "video": "v", "meta": {"frame": 1}, "frame_id": 9}, ("v", Place(0, 1))),
     ],
 )
-def test_messages_of_several_forms(body: dict[str, Any], expected: tuple[str, Place]) -> None:
+def test_the_first_name_that_a_message_has_is_used(body: dict[str, Any], expected: tuple[str, Place]) -> None:
     assert place(EITHER, body) == expected
 
 
@@ -168,7 +168,7 @@ def test_what_fits_no_form_says_why(body: Any, field: str | None, text: str) -> 
     assert failure.value.field == field
 
 
-def test_raw_messages_of_several_forms() -> None:
+def test_the_first_attribute_that_a_raw_message_has_is_used() -> None:
     spec = declare(message=bytes, key=("video", "v"), seq="n", run=("run", None), seq_kind="dense")
     assert place(spec, b"", {"v": "cam", "n": "2"}) == ("cam", Place(0, 2))
     assert place(spec, b"", {"video": "cam", "v": "x", "n": "2", "run": "3"}) == ("cam", Place(3, 2))
@@ -287,6 +287,19 @@ def test_bodies_become_messages(message: Any, expected: Any) -> None:
 def test_a_body_that_does_not_fit_is_invalid(message: Any, body: bytes) -> None:
     with pytest.raises(InvalidMessage):
         decoder(message)(body)
+
+
+class Blob(msgspec.Struct):
+    data: bytes
+
+
+@pytest.mark.parametrize("text", ["_-8=", "YWI", "YW\\nI="], ids=["URL-safe", "unpadded", "in lines"])
+def test_base64_of_another_kind_is_refused_with_the_kind_that_is_read(text: str) -> None:
+    with pytest.raises(
+        InvalidMessage, match="write bytes in standard base64, padded and in one line"
+    ) as failure:
+        decoder(Blob)(f'{{"data":"{text}"}}'.encode())
+    assert failure.value.field == "data"
 
 
 @pytest.mark.parametrize("message", [Data, Struct, Model, Checked, Typed])

@@ -33,7 +33,7 @@ async def test_a_load_is_smoothed_and_fades() -> None:
     assert (loads.busy, loads.of("k")) == (0, STREAM_LOAD)
 
 
-async def test_what_left_has_no_load() -> None:
+async def test_a_stream_that_left_has_no_load() -> None:
     clock = SimClock(Random(0), "loads")
     loads = Loads(clock)
     loads.note("k", 1.0)

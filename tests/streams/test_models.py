@@ -27,13 +27,13 @@ class Shelf:
             name: ModelSpec(name=name, load=functools.partial(self.load, name), memory_mb=size)
             for name, size in sizes.items()
         }
-        self.models = Models(specs, self.tell, memory_mb)
+        self.models: Models[Any] = Models(specs, self.tell, memory_mb)
 
     def load(self, name: str) -> object:
         self.loads.append(name)
         return [name]
 
-    def tell(self, loading: str, loaded: Sequence[str]) -> None:
+    def tell(self, user: Any, loading: str, loaded: Sequence[str]) -> None:
         self.told.append((loading, list(loaded)))
 
 
@@ -92,7 +92,7 @@ def test_a_model_that_costs_nothing_is_never_in_the_way() -> None:
 
 def test_one_that_does_not_load_is_not_kept() -> None:
     shelf = Shelf()
-    models = Models({"bad": ModelSpec(name="bad", load=functools.partial(int, "x"))}, shelf.tell)
+    models: Models[Any] = Models({"bad": ModelSpec(name="bad", load=functools.partial(int, "x"))}, shelf.tell)
     for _ in range(2):
         with pytest.raises(ValueError, match="invalid literal"):
             models.get("bad", 1)

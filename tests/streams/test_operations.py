@@ -123,7 +123,7 @@ async def test_skipping_the_next_of_a_dense_stream(state: MemoryState) -> None:
     assert again.log.seq == 11
 
 
-async def test_skipping_up_to_a_seq(state: MemoryState) -> None:
+async def test_skip_passes_every_seq_up_to_the_given_one(state: MemoryState) -> None:
     await commit(state, log=RunLog(0, 0, 9))
     skipped = await operations.skip(state, KEY, through=14)
     assert skipped.log == RunLog(0, 0, 14, (Span(10, 14),))
@@ -145,7 +145,9 @@ async def test_skipping_into_a_new_run_keeps_the_old(state: MemoryState) -> None
 
 @pytest.mark.parametrize("kind", ["dense", "increasing", "absent"])
 @pytest.mark.parametrize("first_ever", [True, False])
-async def test_skipping_a_head_that_fails(state: MemoryState, kind: str, first_ever: bool) -> None:
+async def test_skip_passes_a_failing_head_in_every_kind_of_stream(
+    state: MemoryState, kind: str, first_ever: bool
+) -> None:
     """Whatever order the stream has, the head is known as skipped, and what comes next as new."""
     by_id = kind == "absent"
     done, head, after = (Place(0, 0, i) if by_id else Place(0, n) for n, i in ((4, "a"), (5, "b"), (6, "c")))
@@ -252,7 +254,7 @@ class Troubled(MemoryState):
             raise OutcomeUnknown("lost")
 
 
-async def test_an_operation_insists(clock: Clock) -> None:
+async def test_an_operation_is_applied_once_despite_lost_answers(clock: Clock) -> None:
     state = Troubled(clock)
     before = await commit(state, log=RunLog(0, 0, 9))
     skipped = await operations.skip(state, KEY)
@@ -386,7 +388,7 @@ class Ear:
     "reply, told",
     [(Done(), "node-a"), (Done(ok=False), ""), (Unavailable("gone"), ""), (OutcomeUnknown("?"), "")],
 )
-async def test_poking_the_owner(clock: Clock, reply: Any, told: str) -> None:
+async def test_poke_reaches_the_owner_if_there_is_one(clock: Clock, reply: Any, told: str) -> None:
     coordinator = MemoryCoordinator(clock)
     ear: Any = Ear(reply)
     assert await operations.poke(coordinator, ear, KEY) == ""

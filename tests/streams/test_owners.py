@@ -21,6 +21,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.slots import SlotCall
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.operations import pause, resume
 from holdfast.streams.rules.ledger import Checkpoint, Commit
@@ -953,9 +954,9 @@ def late(slot: MemorySlot, call: str) -> tuple[asyncio.Event, asyncio.Event]:
     """Let the slot's first answer to a call come when the test says so; when it is asked, and that word."""
     asked, answer, then = asyncio.Event(), asyncio.Event(), getattr(slot, call)
 
-    async def hold_back(*args: Any) -> None:
+    async def hold_back(*args: Any, **watched: Any) -> None:
         try:
-            await then(*args)
+            await then(*args, **watched)
         finally:
             setattr(slot, call, then)
             asked.set()
@@ -969,9 +970,9 @@ def closings(slot: MemorySlot) -> list[str]:
     """The streams that the slot is told to close from now on."""
     told, close = [], slot.close
 
-    async def note(stream: str, key: str) -> None:
+    async def note(stream: str, key: str, *, call: SlotCall | None = None) -> None:
         told.append(f"{stream}/{key}")
-        await close(stream, key)
+        await close(stream, key, call=call)
 
     slot.close = note  # type: ignore[method-assign]
     return told

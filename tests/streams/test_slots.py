@@ -9,9 +9,9 @@ from holdfast.cluster.limits import Limits
 from holdfast.cluster.service import Tasks
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import MessageWork, Ran, Slot, SlotHost
+from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotHost, StreamSlot
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, make_host, settle_down
 
@@ -73,14 +73,16 @@ class Rig:
         self.deaths: list[Seat] = []
         host = make_host(clock, tasks, limits=limits, log=self.log)
         self.stats = host.stats
-        self.pool = SlotPool(self.slots, host, on_death=self.deaths.append)
+        self.pool = Seats(self.slots, host, on_death=self.deaths.append)
 
-    async def run(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> Slot:
+    async def run(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> StreamSlot:
         """Run one message of a key; returns the slot that did it."""
-        _, slot = await self.pool.call(seat, timeout_s, lambda slot: slot.run("s", key, [], 1, 1.0))
+        _, slot = await self.pool.call(
+            seat, timeout_s, lambda slot, call: slot.run("s", key, [], 1, 1.0, call=call)
+        )
         return slot
 
-    def begin(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> asyncio.Task[Slot]:
+    def begin(self, seat: Seat, key: str, timeout_s: float = TIMEOUT_S) -> asyncio.Task[StreamSlot]:
         return asyncio.ensure_future(self.run(seat, key, timeout_s))
 
 
@@ -104,7 +106,7 @@ async def loaded(rig: Rig, seat: Seat, *models: str) -> None:
     rig.deeds["loads"] = lambda host: settle_down()
     slot = await rig.run(seat, "loads")
     assert isinstance(slot, MemorySlot)
-    slot.tell_models("", models)
+    slot.tell_models("s", "loads", "", models)
 
 
 async def test_a_stream_goes_to_a_seat_that_has_its_models(rig: Rig) -> None:
@@ -130,10 +132,10 @@ async def test_a_loaded_model_does_not_fill_one_seat_alone(rig: Rig) -> None:
 
 async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
     async def load_then_work(host: SlotHost) -> None:
-        host.tell_models("people", [])
+        host.tell_models("s", "loads", "people", [])
         await clock.sleep(10 * TIMEOUT_S)
         assert rig.pool.loading == {"people": 1}
-        host.tell_models("", ["people"])
+        host.tell_models("s", "loads", "", ["people"])
         await clock.sleep(0.9 * TIMEOUT_S)
 
     rig.deeds["loads"] = load_then_work
@@ -144,9 +146,9 @@ async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
 
 async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock) -> None:
     async def load_then_hang(host: SlotHost) -> None:
-        host.tell_models("people", [])
+        host.tell_models("s", "hangs", "people", [])
         await clock.sleep(10 * TIMEOUT_S)
-        host.tell_models("", ["people"])
+        host.tell_models("s", "hangs", "", ["people"])
         await wait_for_ever()
 
     rig.deeds["hangs"] = load_then_hang
@@ -158,7 +160,7 @@ async def test_after_a_load_the_handler_has_its_own_time(rig: Rig, clock: Clock)
 
 async def test_a_load_that_does_not_end_is_killed_and_named(clock: Clock, tasks: Tasks) -> None:
     async def load(host: SlotHost) -> None:
-        host.tell_models("people", [])
+        host.tell_models("s", "loads", "people", [])
         await wait_for_ever()
 
     rig = Rig(clock, tasks, limits_with(slots=1, spare_slots=0, model_timeout_s=40.0))
@@ -221,9 +223,9 @@ async def test_what_needs_a_slot_that_is_being_killed_does_not_run_in_the_next_o
     seat = rig.pool.assign()
     slot = await rig.run(seat, "good")
     seat.ready.clear()  # the pool has begun to kill it
-    ran: list[Slot] = []
+    ran: list[StreamSlot] = []
 
-    async def work(slot: Slot) -> None:
+    async def work(slot: StreamSlot, call: SlotCall) -> None:
         ran.append(slot)
 
     needs = asyncio.ensure_future(rig.pool.call(seat, TIMEOUT_S, work, slot))
@@ -243,15 +245,51 @@ async def test_waiting_for_one_s_turn_is_not_hanging(rig: Rig) -> None:
     assert rig.deaths == []
 
 
-async def test_progress_is_life(rig: Rig) -> None:
+async def test_a_handler_that_reports_progress_is_not_killed(rig: Rig) -> None:
     async def advance(host: SlotHost) -> None:
         for _ in range(10):
             await rig.clock.sleep(0.9 * TIMEOUT_S)
-            host.progress()
+            host.progress("s", "long")
 
     rig.deeds["long"] = advance
     await rig.run(rig.pool.assign(), "long")
     assert rig.deaths == []
+
+
+async def test_the_progress_of_a_call_is_no_other_s(rig: Rig) -> None:
+    """A thread that a handler left behind goes on while another key's handler hangs."""
+
+    async def hang(host: SlotHost) -> None:
+        for _ in range(10):
+            await rig.clock.sleep(0.9 * TIMEOUT_S)
+            host.progress("s", "left")
+
+    rig.deeds["hangs"] = hang
+    seat = rig.pool.assign()
+    await rig.run(seat, "left")
+    with pytest.raises(Died, match="no progress for 3 s"):
+        await rig.run(seat, "hangs")
+
+
+async def test_a_handler_that_hangs_as_it_closes_is_blamed_on_nobody_else(rig: Rig, clock: Clock) -> None:
+    closing = asyncio.Event()
+
+    async def hang(stream: str, key: str) -> None:
+        closing.set()
+        await wait_for_ever()
+
+    seat = rig.pool.assign()
+    slot = await rig.run(seat, "a")
+    assert isinstance(slot, MemorySlot)
+    slot._worker.close = hang  # type: ignore[method-assign]
+    began = clock.monotonic()
+    closes = asyncio.ensure_future(rig.pool.close_stream(slot, "s", "a", TIMEOUT_S))
+    await closing.wait()
+    with pytest.raises(Died, match=r"no progress for 3 s \(timeout_s\)") as death:
+        await rig.run(seat, "b", 10 * TIMEOUT_S)
+    assert not death.value.guilty
+    assert clock.monotonic() - began < TIMEOUT_S + 0.1
+    await closes
 
 
 async def test_each_call_has_its_own_timeout(rig: Rig) -> None:
@@ -268,7 +306,7 @@ async def test_each_call_has_its_own_timeout(rig: Rig) -> None:
     assert rig.deaths == [one]
 
 
-async def test_another_seat_feels_nothing(rig: Rig) -> None:
+async def test_a_hung_slot_does_not_delay_another_slot(rig: Rig) -> None:
     rig.deeds["hangs"] = lambda host: wait_for_ever()
     one, two = rig.pool.assign(), rig.pool.assign()
     hangs = rig.begin(one, "hangs")
@@ -317,6 +355,20 @@ async def test_a_spare_that_died_unseen_is_replaced_when_it_is_needed(rig: Rig) 
     assert (await rig.run(seat, "a")).name not in (slot.name, spare.name)
 
 
+async def test_a_spare_that_died_is_replaced_before_it_is_needed(rig: Rig) -> None:
+    (spare,) = [s for s in rig.slots.slots if s.name == "slot-3"]
+    spare.die("out of memory")
+    await rig.clock.sleep(2 * SPAWN_S)
+    assert len(rig.slots.slots) == 3, "another is warm"
+    assert rig.deaths == []
+    seat = rig.pool.assign()
+    began, slot = rig.clock.monotonic(), await rig.run(seat, "a")
+    await slot.kill("the test said so")
+    await settle_down()
+    assert (await rig.run(seat, "a")).name not in (slot.name, spare.name)
+    assert rig.clock.monotonic() == began, "nothing was waited for"
+
+
 async def test_a_slot_that_can_t_be_made_is_tried_again_ever_more_rarely(rig: Rig) -> None:
     seat = rig.pool.assign()
     slot = await rig.run(seat, "a")
@@ -340,7 +392,9 @@ async def test_an_app_that_does_not_load_ends_the_start(clock: Clock, tasks: Tas
 async def test_what_a_handler_refuses_holds_nobody_up(rig: Rig) -> None:
     seat = rig.pool.assign()
     with pytest.raises(HandlerFailed):
-        await rig.pool.call(seat, TIMEOUT_S, lambda slot: slot.open("s", "unopenable", None, 0))
+        await rig.pool.call(
+            seat, TIMEOUT_S, lambda slot, call: slot.open("s", "unopenable", None, 0, call=call)
+        )
     await rig.run(seat, "a")
     assert rig.deaths == []
 

@@ -62,7 +62,7 @@ class Handler(StreamHandler[dict[str, Any]]):
         ({"seq": "n", "restart_after_s": 9.0}, ["restart_after_s is 9.0", "gap_timeout_s is 45.0"]),
     ],
 )
-def test_what_can_t_be(settings: dict[str, Any], named: list[str]) -> None:
+def test_impossible_settings_are_refused(settings: dict[str, Any], named: list[str]) -> None:
     with pytest.raises(ConfigError) as refusal:
         App("app").stream("s", **settings)(Handler)
     for part in ["stream 's'", *named]:
@@ -70,7 +70,7 @@ def test_what_can_t_be(settings: dict[str, Any], named: list[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb"])
-def test_names_that_can_t_be(name: str) -> None:
+def test_impossible_names_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="stream name"):
         App("app").stream(name)(Handler)
 

@@ -183,7 +183,7 @@ async def test_no_secret_in_an_error_is_kept(town: Town) -> None:
 
 
 async def test_nor_in_the_last_words_of_a_slot(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def die(*_: Any) -> Any:
+    async def die(*_: Any, **watched: Any) -> Any:
         raise HandlerFailed(LEAK, detail=LEAK)
 
     monkeypatch.setattr(MemorySlot, "open", die)

@@ -15,6 +15,7 @@ from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRej
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran, drive
 from holdfast.streams.worker import StreamWorker, load
+from tests.cluster.fakes import settle_down
 
 
 class FakeHost:
@@ -30,7 +31,7 @@ class FakeHost:
     def now(self) -> float:
         return self.time
 
-    def progress(self, note: str = "") -> None:
+    def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
@@ -39,7 +40,7 @@ class FakeHost:
     def failed(self, error: BaseException) -> None:
         self.errors.append(error)
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         self.told.append((loading, list(loaded)))
 
 
@@ -200,7 +201,7 @@ def test_an_error_that_cannot_be_told_is_told_all_the_same(monkeypatch: pytest.M
     assert len(ran.detail) <= DETAIL_CHARS_MAX
 
 
-def test_junk_results_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_json_can_t_hold_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "deeds", {b"junk": object})
     worker, _ = opened(Log)
     assert "of type object" in run(worker, b"junk").error
@@ -456,6 +457,85 @@ async def test_in_a_running_loop_the_worker_is_part_of_it() -> None:
     await worker.open("s", "k", None, 0)
     ran = await worker.run("s", "k", [MessageWork(0, 1, b"a"), MessageWork(0, 2, b"cancel")], 9, 9.0)
     assert (ran.results, ran.error) == ([b"1"], "asyncio.exceptions.CancelledError")
+
+
+class Story(Log):
+    """An async handler that waits for ``go`` on each message, then does what ``deeds`` says."""
+
+    go: ClassVar[asyncio.Event]
+    story: ClassVar[list[str]]
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        super().open(context, state)
+        self.story.append(f"open {state!r}")
+
+    async def process(self, message: bytes, context: Context) -> Any:
+        self.story.append(message.decode())
+        await self.go.wait()
+        return super().process(message, context)
+
+    def close(self) -> None:
+        self.story.append("close")
+
+
+def story(monkeypatch: pytest.MonkeyPatch, deeds: dict[bytes, Callable[[], Any]]) -> list[str]:
+    monkeypatch.setattr(Story, "go", asyncio.Event(), raising=False)
+    monkeypatch.setattr(Story, "story", [], raising=False)
+    monkeypatch.setattr(Story, "deeds", deeds)
+    return Story.story
+
+
+def begin_run(worker: StreamWorker, *bodies: bytes, key: str = "k") -> asyncio.Task[Ran]:
+    work = [MessageWork(0, seq, body) for seq, body in enumerate(bodies)]
+    return asyncio.create_task(worker.run("s", key, work, 99, 9.0))
+
+
+async def test_a_run_that_fails_late_leaves_the_next_opening_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = story(monkeypatch, {b"late": raising(ValueError("late"))})
+    worker, _ = working(Story)
+    await worker.open("s", "k", None, 0)
+    late = begin_run(worker, b"late")
+    await settle_down()
+    opens = asyncio.create_task(worker.open("s", "k", b"v2", 3))
+    after = begin_run(worker, b"next")
+    await settle_down()
+    assert not opens.done(), "it waits for what is at work for its key"
+    Story.go.set()
+    assert "late" in (await late).error
+    await opens
+    assert (await after).state == b"v2 next"
+    assert told == ["open None", "late", "close", "open b'v2'", "next"]
+
+
+@pytest.mark.parametrize("call", ["open", "close"])
+async def test_what_is_over_handles_no_further_message(monkeypatch: pytest.MonkeyPatch, call: str) -> None:
+    told = story(monkeypatch, {})
+    worker, _ = working(Story)
+    await worker.open("s", "k", None, 0)
+    at_work, waits = begin_run(worker, b"a", b"b"), begin_run(worker, b"c")
+    await settle_down()
+    ends = asyncio.create_task(worker.open("s", "k", b"v2", 3) if call == "open" else worker.close("s", "k"))
+    await settle_down()
+    Story.go.set()
+    for stale in (await at_work, await waits):
+        assert (stale.results, stale.state) == ([], None)
+        assert stale.error
+    await ends
+    assert told == ["open None", "a", "close", *(["open b'v2'"] if call == "open" else [])]
+
+
+async def test_calls_of_other_keys_may_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = story(monkeypatch, {})
+    worker, _ = working(Story)
+    runs = []
+    for key in "ab":
+        await worker.open("s", key, None, 0)
+        runs.append(begin_run(worker, key.encode(), key=key))
+    await settle_down()
+    assert told[-2:] == ["a", "b"]
+    Story.go.set()
+    assert [ran.results for ran in await asyncio.gather(*runs)] == [[b"1"], [b"1"]]
+    assert worker._lanes == {}
 
 
 async def test_the_end_of_the_task_is_no_failure_of_the_handler() -> None:

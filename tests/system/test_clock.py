@@ -6,7 +6,7 @@ import time
 from holdfast.system.clock import SystemClock
 
 
-def test_times() -> None:
+def test_the_clock_agrees_with_the_machine() -> None:
     clock = SystemClock()
     begun = time.time()
     assert begun <= clock.wall() <= time.time()
@@ -23,7 +23,7 @@ def test_ids_are_unique_short_and_sort_by_time() -> None:
     assert [i[:12] for i in ids] == sorted(i[:12] for i in ids)
 
 
-async def test_waiting_for_an_event() -> None:
+async def test_wait_ends_with_the_event_or_the_timeout() -> None:
     clock, event = SystemClock(), asyncio.Event()
     assert not await clock.wait(event, 0)
     assert not await clock.wait(event, 0.001)

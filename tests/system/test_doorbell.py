@@ -58,7 +58,7 @@ async def test_who_has_stopped_listening_is_left_alone(here: Doorbell, there: Do
         assert not a.is_set()
 
 
-async def test_a_flood_rings_everything(here: Doorbell, there: Doorbell) -> None:
+async def test_a_flood_of_rings_rings_every_topic(here: Doorbell, there: Doorbell) -> None:
     with here.listen("a") as a:
         there.ring([f"topic {i}" for i in range(2 * 65_536 // module.HASH_BYTES)])
         assert await heard(a)
@@ -81,7 +81,7 @@ async def test_the_fifo_of_the_dead_is_removed_when_met_or_when_it_breaks(
     assert list((tmp_path / "bells").iterdir()) == []
 
 
-async def test_whoever_closes_is_forgotten(here: Doorbell, tmp_path: Path) -> None:
+async def test_a_closed_doorbell_leaves_no_fifo(here: Doorbell, tmp_path: Path) -> None:
     closing = Doorbell(tmp_path / "bells", "closing")
     with closing.listen("a"):
         here.ring(["a"])
@@ -98,7 +98,7 @@ async def test_a_directory_that_was_tidied_away_is_no_fault(here: Doorbell, tmp_
         assert await heard(a)
 
 
-def test_event_loops_come_and_go(here: Doorbell, tmp_path: Path) -> None:
+def test_fifos_of_ended_event_loops_are_removed(here: Doorbell, tmp_path: Path) -> None:
     async def listen() -> None:
         with here.listen("a") as a:
             here.ring(["a"])

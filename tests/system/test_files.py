@@ -21,8 +21,9 @@ from holdfast.reports import publish_reports
 from holdfast.services.sqlite.database import Database
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import OWNER, for_writers, make_file, make_folder
+from holdfast.tasks.opening import backup_at
 from holdfast.testing import TaskTest
-from holdfast.wiring import Services, backup_at
+from holdfast.wiring import Services
 from tests.reports.making import stored
 
 
@@ -81,7 +82,9 @@ async def test_whoever_wants_it_otherwise_says_so(tmp_path: Path) -> None:
     assert made["holdfast.db.lock"] == 0o600, "who may only read the database has no use for its lock"
 
 
-def test_reports_in_folders_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reports_in_folders_get_the_modes_of_file_access(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     out = tmp_path / "out"
     out.mkdir(0o700)

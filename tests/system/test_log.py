@@ -28,7 +28,7 @@ def lines(out: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
 
 
-def test_lines_for_programs() -> None:
+def test_json_lines_have_all_bound_values() -> None:
     out = io.StringIO()
     set_up("auto", "info", out)
     with structlog.contextvars.bound_contextvars(node="a", stream="detect", key="cam-1"):
@@ -48,7 +48,7 @@ def test_lines_for_programs() -> None:
     assert (foreign["event"], foreign["logger"]) == ("from elsewhere", "library")
 
 
-def test_exceptions_are_told_whole() -> None:
+def test_exceptions_are_logged_with_traceback() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
     try:
@@ -60,7 +60,7 @@ def test_exceptions_are_told_whole() -> None:
     assert "ValueError: at redis://user:***@host" in line["exception"]
 
 
-def test_secrets_do_not_pass() -> None:
+def test_the_log_hides_secrets() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
     structlog.get_logger().info(
@@ -80,7 +80,7 @@ def test_of_libraries_that_tell_all_only_warnings_pass(level: Level) -> None:
     assert len(lines(out)) == (level != "error")
 
 
-def test_lines_for_people() -> None:
+def test_console_lines_show_event_and_values() -> None:
     out = io.StringIO()
     set_up("console", "debug", out)
     structlog.get_logger().debug("opened", key="cam-1")

@@ -18,10 +18,11 @@ from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.tasks.api import PATH
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.rules.task import State
-from holdfast.wiring import Services, make_producer
+from holdfast.wiring import Services
 from tests.nodes.cluster import Process, lives, until
 from tests.tasks.plain import plain
 

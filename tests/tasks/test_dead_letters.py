@@ -15,7 +15,7 @@ from holdfast.services.file.backup import FileBackup
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.tasks import MemoryTasks
-from holdfast.tasks.dead_letters import Choice, Letters
+from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
@@ -43,7 +43,7 @@ LETTER = DeadLetter("publish/t-1", b"\xff\x00", "failed: no such table", detail=
         ({"trace": "t-1", "error": "refused"}, False),
     ],
 )
-def test_a_choice(choice: dict[str, Any], holds: bool) -> None:
+def test_dead_letters_are_chosen_by_trace_time_and_error(choice: dict[str, Any], holds: bool) -> None:
     assert Choice(**choice).holds(LETTER) is holds
 
 
@@ -60,7 +60,7 @@ def test_what_is_of_another_type_is_refused(choice: dict[str, Any]) -> None:
 
 
 class Rig:
-    """Letters in queues in memory, of an app of which a node runs one type more than the store knows."""
+    """Dead letters in queues in memory, of an app of which a node runs one type more than the store knows."""
 
     def __init__(self) -> None:
         self.clock = SimClock(Random(1), "c")
@@ -71,7 +71,7 @@ class Rig:
         self.registry = MemoryRegistry(self.clock)
         self.directory = Directory(self.registry, APP, self.clock)
         producer = Producer(APP, self.queue, self.store, self.clock, self.log)
-        self.letters = Letters(APP, self.queue, self.store, self.directory, producer, self.log)
+        self.letters = TaskDeadLetters(APP, self.queue, self.store, self.directory, producer, self.log)
 
     def queue(self, name: str) -> MemoryQueue:
         if name in self.missing:

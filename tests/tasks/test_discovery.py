@@ -38,7 +38,7 @@ class Moody(MemoryRegistry):
         return await super().get(name)
 
 
-def test_a_type_has_nodes() -> None:
+def test_the_listing_shows_the_nodes_of_each_type() -> None:
     listing = Listing(nodes={"m2": B, "m1": A})
     assert listing.types == {"count": [A], "publish": [A, B]}
 
@@ -84,7 +84,7 @@ def test_who_may_read_the_registry_knows_its_password() -> None:
     assert rules.announced(listing, "m1", A, (), {"queue_url": "sqs://x/"}).settings == listing.settings
 
 
-async def test_nodes_come_and_go() -> None:
+async def test_entries_of_dead_nodes_are_removed() -> None:
     clock = SimClock(Random(0), "clock")
     registry, log = Moody(clock), Quiet()
     directory = Directory(registry, "app", clock)

@@ -33,7 +33,7 @@ class Forgetful(MemoryRegistry):
         return done
 
 
-def test_a_record_is_read() -> None:
+def test_a_document_is_read_as_record() -> None:
     assert record_in(None, Sum) == Sum()
     assert record_in(Document("d", 1, b'{"total":3,"later":1}'), Sum) == Sum(3)
 
@@ -68,7 +68,7 @@ async def test_lost_answers_are_looked_for_and_junk_is_replaced() -> None:
     assert registry.writes == 1
 
 
-async def test_somebody_else_is_always_first() -> None:
+async def test_endless_conflicts_are_unavailable() -> None:
     clock = SimClock(Random(0), "clock")
 
     class Busy(MemoryRegistry):

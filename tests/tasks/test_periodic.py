@@ -157,7 +157,7 @@ async def test_orders_learn_their_time_in_their_zone_and_may_be_many() -> None:
     assert len(rig.sent) == 3
 
 
-async def test_summer_time() -> None:
+async def test_changes_of_summer_time_fire_once() -> None:
     """What is skipped when clocks are put forward is fired all the same, what comes twice once."""
     rig = Rig(at(2026, 3, 28, 12))
     async with rig.scheduling(periodic(zone="Europe/Berlin")):
@@ -286,7 +286,7 @@ async def test_orders_that_hang_keep_no_others_from_being_fired() -> None:
     assert rig.sent[0] == stamped(at(2026, 1, 10, 2, 30))[0], "once they answer, within their window"
 
 
-def test_where_orders_hang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_periodic_that_hangs_names_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # real threads
     begun, over = SimpleQueue[None](), SimpleQueue[None]()
 
@@ -300,7 +300,7 @@ def test_where_orders_hang_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(HandlerFailed, match=r"timeout_s = 0\.01"):
             await sender(START)
         begun.get()
-        with pytest.raises(HandlerFailed, match=r"still hang, in .*orders \(.*test_periodic\.py, line"):
+        with pytest.raises(HandlerFailed, match=r"still hangs, in .*orders \(.*test_periodic\.py, line"):
             await sender(START)
         over.put(None)
 
@@ -363,4 +363,4 @@ async def test_a_record_that_can_t_be_read_begins_anew(junk: bytes) -> None:
     async with rig.scheduling(periodic("0 3 * * *")):
         await rig.until(at(2026, 1, 12))
     assert len(rig.sent) == 2
-    assert "what was fired last can't be read; begins anew" in rig.log.events("warning")
+    assert "the last time of a periodic can't be read; starting from now" in rig.log.events("warning")

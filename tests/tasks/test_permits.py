@@ -397,7 +397,7 @@ def test_what_is_given_up_is_not_used_while_the_answer_is_under_way() -> None:
 
 
 @pytest.mark.parametrize("fates", [["done"], ["late"], ["late", "done"], ["refused", "late"]])
-def test_lost_answers(fates: list[str]) -> None:
+def test_lost_answers_of_the_registry_are_survived(fates: list[str]) -> None:
     async def story(town: Town) -> None:
         town.registry = Forgetful(town.clock)
         town.registry.fates = []

@@ -129,7 +129,7 @@ async def test_what_can_not_be_sent_is_refused_before_anything_is(rig: Rig, orde
     assert not rig.store.standing
 
 
-async def test_waiting_ends_with_the_outcome(rig: Rig) -> None:
+async def test_wait_returns_the_outcome(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     waiting = asyncio.ensure_future(rig.producer.wait(trace, 60))
     await rig.clock.sleep(3)
@@ -138,7 +138,7 @@ async def test_waiting_ends_with_the_outcome(rig: Rig) -> None:
     assert (outcome.ok, outcome.value, outcome.attempts) == (True, "done", 1)
 
 
-async def test_waiting_has_an_end(rig: Rig) -> None:
+async def test_wait_ends_after_its_timeout(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     with pytest.raises(TimeoutError, match="queued"):
         await rig.producer.wait(trace, 1)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from holdfast import AsyncClient
+from holdfast.assembly import queues_of
 from holdfast.services.aws.channel import dead_letter_name
 from holdfast.services.aws.client import AwsClient
 from holdfast.services.aws.sqs import Nothing, Sqs
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.rules.task import State
-from holdfast.wiring import queues_of
 from simulator.servers import FauxqsServer, MotoServer, RedisServer
 from simulator.servers.server import Server
 from tests.nodes.cluster import until

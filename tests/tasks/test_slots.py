@@ -22,7 +22,7 @@ from holdfast import App
 from holdfast.cluster.service import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
-from holdfast.slots import ForkserverTaskSlots
+from holdfast.slots.task_slots import TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.body import body_of
 from holdfast.tasks.rules.task import Task
@@ -56,7 +56,9 @@ class Yard:
         self.crashes: list[BaseException] = []
         self.clock = SystemClock()
         self.tasks = Tasks(self.crashes.append)
-        self.maker = ForkserverTaskSlots("deeds_app:app", self.clock, check_s=0.05, close_timeout_s=0.1)
+        self.maker = task_slots(
+            TaskSlotSettings(app="deeds_app:app", check_s=0.05, close_timeout_s=0.1), self.clock
+        )
         self.host = make_host(self.clock, self.tasks, log=self.log)
         self.stats = self.host.stats
         self.pool = TaskSlots(self.maker, self.host, **{"limit": 2} | settings)
@@ -125,7 +127,7 @@ def yard(shared: Yard) -> Yard:
     """One for all tests that don't mind: to start a fork server takes longer than most of them."""
     assert not shared.pool.running
     shared.count = 0
-    shared.stats = shared.pool._stats = Stats()
+    shared.stats = shared.pool._pool._stats = Stats()
     shared.log.lines.clear()
     return shared
 
@@ -166,7 +168,7 @@ async def test_a_handler_is_told_all_of_its_attempt(yard: Yard) -> None:
     assert ended.took_s > 0 < ended.memory_mb
 
 
-async def test_nothing_is_a_result_too(yard: Yard) -> None:
+async def test_a_handler_may_return_nothing(yard: Yard) -> None:
     ended = await yard.run("noop")
     assert (ended.how, ended.result) == (How.RETURNED, b"")
 
@@ -182,7 +184,9 @@ async def test_bodies_of_any_size_arrive(yard: Yard, size: int) -> None:
     "kind,error,permanent",
     [("permission", "PermissionError: as told", True), ("value", "ValueError: as told", False)],
 )
-async def test_what_is_raised_is_told(yard: Yard, kind: str, error: str, permanent: bool) -> None:
+async def test_an_error_of_the_handler_is_reported(
+    yard: Yard, kind: str, error: str, permanent: bool
+) -> None:
     ended = await yard.run("raise", {"kind": kind})
     assert (ended.how, ended.error, ended.permanent) == (How.RAISED, error, permanent)
     assert "in raise_it" in ended.detail
@@ -201,7 +205,7 @@ async def test_a_body_that_does_not_fit_is_no_use(yard: Yard) -> None:
 @pytest.mark.parametrize(
     "kind,error", [("object", "can't be stored as JSON"), ("bytes", "is bytes"), ("huge", "200002 bytes")]
 )
-async def test_junk_is_no_result(yard: Yard, kind: str, error: str) -> None:
+async def test_a_result_that_json_can_t_hold_is_an_error(yard: Yard, kind: str, error: str) -> None:
     ended = await yard.run("junk", {"kind": kind})
     assert ended.how is How.RAISED
     assert error in ended.error
@@ -213,7 +217,7 @@ async def test_an_exit_is_an_error_like_others(yard: Yard) -> None:
     assert yard.stats.slot_deaths == 0
 
 
-async def test_progress_is_told(yard: Yard) -> None:
+async def test_progress_is_reported(yard: Yard) -> None:
     steps: list[tuple[float | None, str, dict[str, float]]] = []
     attempt = yard.app.tasks["steps"].attempt(body_of({"steps": 3}), Task("t", "steps"))
     ended = yard.pool.run(
@@ -246,7 +250,7 @@ HANGS = ["sleep", "wait", "spin", "hold_lock", "read_pipe", "deaf", "children"]
 
 
 @pytest.mark.parametrize("kind", HANGS)
-async def test_what_hangs_is_over_soon(yard: Yard, fifo: Path, kind: str) -> None:
+async def test_an_attempt_over_its_timeout_is_ended_soon(yard: Yard, fifo: Path, kind: str) -> None:
     hanging = asyncio.ensure_future(yard.run(kind, {"fifo": str(fifo)}, timeout_s=0.3))
     pids = await told(fifo)
     ended = await hanging
@@ -274,7 +278,7 @@ async def test_what_ignores_everything_is_killed_with_all_that_it_started(
     "kind,error",
     [("crash", "its slot died of SIGSEGV"), ("leave", "its slot exited with code 3")],
 )
-async def test_a_death_is_told(yard: Yard, kind: str, error: str) -> None:
+async def test_the_death_of_a_process_is_reported(yard: Yard, kind: str, error: str) -> None:
     ended = await yard.run(kind)
     assert (ended.how, ended.error, ended.begun, ended.permanent) == (How.DIED, error, True, False)
     assert ("in crash" in ended.detail) is (kind == "crash")
@@ -293,7 +297,7 @@ async def test_a_fork_that_returns_is_no_second_slot(yard: Yard) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
-async def test_memory_is_limited_by_task(make: Make) -> None:
+async def test_a_task_over_its_memory_limit_fails(make: Make) -> None:
     yard = await make(limit=1)
     ended = await yard.run("hoard")
     assert (ended.how, ended.error) == (How.RAISED, "MemoryError")
@@ -335,7 +339,7 @@ async def test_handlers_are_interrupted_wherever_they_are(yard: Yard, fifo: Path
     assert yard.stats.slot_deaths == 0
 
 
-async def test_the_deaf_are_killed(yard: Yard, fifo: Path) -> None:
+async def test_an_attempt_that_ignores_its_cancellation_is_killed(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("hold_lock", {"fifo": str(fifo)}))
     (pid,) = await told(fifo)
     yard.pool.cancel("trace-1", "enough")
@@ -390,7 +394,7 @@ async def test_what_outlives_its_lease_is_killed(yard: Yard, fifo: Path) -> None
     assert (ended.how, ended.error) == (How.DIED, "its slot died of SIGKILL; its lease had ended")
 
 
-async def test_a_renewed_lease_lasts(yard: Yard, fifo: Path) -> None:
+async def test_a_renewed_lease_lasts_as_long_as_asked(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("sleep", {"fifo": str(fifo)}, lease_s=2.0))
     await told(fifo)
     yard.pool.renew("trace-1", 60.0)
@@ -408,7 +412,7 @@ async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
 NODE = """
     import asyncio, sys
     sys.path.insert(0, sys.argv[1])
-    from holdfast.slots import ForkserverTaskSlots
+    from holdfast.slots.task_slots import TaskSlotSettings, task_slots
     from holdfast.system.clock import SystemClock
     from holdfast.tasks.rules.task import Task
     from holdfast.cluster.host import Host
@@ -420,7 +424,7 @@ NODE = """
 
     async def main():
         clock = SystemClock()
-        slots = ForkserverTaskSlots("deeds_app:app", clock)
+        slots = task_slots(TaskSlotSettings(app="deeds_app:app"), clock)
         host = Host(None, None, clock, Limits.of(Config()), structlog.get_logger(), "me")
         pool = TaskSlots(slots, host)
         await pool.start()
@@ -525,14 +529,14 @@ async def test_closing_ends_everything(make: Make, fifo: Path) -> None:
 
 async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     yard = Yard()
-    slots = ForkserverTaskSlots("deeds_app:nothing", yard.clock)
+    slots = task_slots(TaskSlotSettings(app="deeds_app:nothing"), yard.clock)
     pool = TaskSlots(slots, yard.host)
     with pytest.raises(ConfigError, match="deeds_app has no 'nothing'"):
         await pool.start()
     await pool.close()
 
 
-async def test_many_attempts_are_quick(make: Make) -> None:
+async def test_a_thousand_attempts_end_in_time(make: Make) -> None:
     yard = await make(limit=2)
     begun_at = time.monotonic()
     for _ in range(5):

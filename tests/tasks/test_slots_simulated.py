@@ -12,7 +12,7 @@ import pytest
 from holdfast import App
 from holdfast.cluster.service import Tasks
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.task_slots import Attempt, Listener
+from holdfast.ports.slots import Attempt, Listener, Progress, Tried
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
@@ -139,7 +139,7 @@ async def test_progress_keeps_a_task_from_hanging(make: MakeRig) -> None:
     assert 20 < rig.clock.monotonic() - begun_at < 23
 
 
-async def test_leases_are_renewed_or_lapse(make: MakeRig) -> None:
+async def test_an_attempt_whose_lease_is_not_renewed_is_killed(make: MakeRig) -> None:
     rig = await make(limit=2)
     kept = rig.run("kept", body={"for_s": 9}, lease_s=2)
     lost = rig.run("lost", body={"for_s": 9}, lease_s=2)
@@ -248,3 +248,20 @@ async def test_a_closed_pool_runs_nothing(make: MakeRig) -> None:
         (How.CANCELLED, False),
         (How.CANCELLED, False),
     ]
+
+
+async def test_what_is_told_of_an_attempt_is_its_own(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    await rig.run("quick", body={"for_s": 0})
+    runs = [rig.run(trace, body={"for_s": 0.001}) for trace in ("first", "second")]
+    (slot,) = rig.maker.slots
+    first, second = rig.at("first"), rig.at("second")
+    rig.pool.advanced(slot, second.number, Progress(0.5, "half"))
+    assert (first.progress, second.progress) == (Progress(), Progress(0.5, "half"))
+    assert second.begun_at == rig.clock.monotonic(), "what advances has begun"
+    for number in (99, second.number, second.number):
+        rig.pool.told(slot, number, Tried(b"2"))
+    assert [run.done() for run in runs] == [False, True]
+    assert [rig.at(trace) for trace in rig.pool.running] == [first]
+    assert rig.log.events.count(("warning", "a slot ended an attempt that it does not have")) == 2
+    assert ((await runs[0]).result, (await runs[1]).result) == (b'"woke"', b"2")

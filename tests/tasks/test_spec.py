@@ -42,7 +42,7 @@ class Model(pydantic.BaseModel):
     number: int
 
 
-def test_an_app_knows_its_tasks() -> None:
+def test_declared_settings_of_a_task_take_effect() -> None:
     spec = declared(timeout_s=5, tries=2, backoff=Backoff(1, 2), permanent=KeyError, weight=2)
     assert (spec.name, spec.handler, spec.permanent) == ("t", handle, (KeyError,))
     assert (spec.share.weight, spec.visibility_s, spec.takes_text) == (2, 15, False)
@@ -94,7 +94,7 @@ def test_what_can_t_be_is_refused(settings: dict[str, Any], complaint: str) -> N
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "x" * 81, "käse"])
-def test_names_are_plain(name: str) -> None:
+def test_names_with_odd_characters_are_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=r"must be 1 to 80 letters, digits, '\.', '-' and '_'"):
         App("a").task(name)(handle)
 
@@ -130,7 +130,7 @@ LONG = duration_pb2.Duration(seconds=90)
         (list[float], struct_pb2.ListValue(values=[struct_pb2.Value(number_value=1)]), [1]),
     ],
 )
-def test_bodies_come_as_asked_for(kind: Any, sent: Any, read: Any) -> None:
+def test_bodies_are_read_as_the_declared_type(kind: Any, sent: Any, read: Any) -> None:
     assert declared(body=kind).read(body_of(sent)) == read
 
 

@@ -59,7 +59,7 @@ def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
     assert (message.envelope.priority, message.envelope.sent_at) == (3, 1.5)
 
 
-def test_plain_programs_read_our_tasks() -> None:
+def test_programs_with_plain_protobuf_read_tasks() -> None:
     order = plain().Order(customer="acme", rows=7)
     wire = plain().TaskMessage.FromString(base64.b64decode(encode_task(SentTask(SENT, body_of(order)))))
     assert (wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType) == ("reports", "t-1", "publish")

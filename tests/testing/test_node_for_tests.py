@@ -67,7 +67,7 @@ def test_messages_are_handled_in_order_and_their_results_told() -> None:
         assert result.value != threading.get_ident()
 
 
-def test_what_fails_is_set_aside() -> None:
+def test_failing_messages_become_dead_letters() -> None:
     with node_for_tests(meters()) as node:
         node.stream("readings").send_many([Reading("m", 0, -1), Reading("m", 1)])
         assert [each.seq for each in node.results("readings")] == [1]
@@ -97,7 +97,7 @@ def test_a_node_has_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert not folder.exists()
 
 
-def test_settings_that_can_t_be() -> None:
+def test_impossible_settings_and_apps_are_refused() -> None:
     with (
         pytest.raises(ConfigError, match="max_message_byte"),
         node_for_tests(meters(), settings={"max_message_byte": 1}),
@@ -153,7 +153,7 @@ def test_tasks_go_to_the_node_and_are_tried_again(holdfast_node: StartNode) -> N
     assert (outcome.value, outcome.attempts) == (f"3 pages, attempt 2, process {os.getpid()}", 2)
 
 
-def test_a_task_sends_others(holdfast_node: StartNode) -> None:
+def test_a_task_can_send_other_tasks(holdfast_node: StartNode) -> None:
     node = holdfast_node(reports())
     outcome = node.outcome(node.client.send("each", {"pages": [1, 2]}))
     assert [node.outcome(trace).ok for trace in outcome.value] == [True, True]

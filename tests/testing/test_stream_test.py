@@ -104,7 +104,7 @@ def test_a_body_that_does_not_fit_is_invalid() -> None:
     assert failure.value.field == "by"
 
 
-def test_state_to_begin_with() -> None:
+def test_a_test_can_begin_with_a_snapshot() -> None:
     assert sums(StreamTest(Sum, state=b"=41").send(Step(1))) == [42]
     assert sums(StreamTest(Sum, state=b"41", version=1).send(Step(1))) == [42]
     with pytest.raises(StateRejected, match="newer"):
@@ -113,7 +113,7 @@ def test_state_to_begin_with() -> None:
         StreamTest(Sum, state=b"junk").send(Step(1))
 
 
-def test_functions_raw_bytes_and_objects() -> None:
+def test_a_function_can_fetch_given_objects() -> None:
     def look(message: bytes, context: Context) -> bytes:
         return context.fetch("cam://" + message.decode())
 
@@ -124,7 +124,7 @@ def test_functions_raw_bytes_and_objects() -> None:
         test.send(b"2")
 
 
-def test_async_handlers() -> None:
+def test_async_handlers_can_be_tested() -> None:
     async def double(message: StructStep, context: Context) -> int:
         return 2 * message.by
 
@@ -148,7 +148,7 @@ def test_without_annotations_the_first_message_tells_its_type() -> None:
     assert StreamTest(local).send(Here(1)) == ["Here"]
 
 
-def test_places_count_up() -> None:
+def test_seqs_and_timestamps_of_messages_count_up() -> None:
     def place(message: dict[str, Any], context: Context) -> list[Any]:
         return [context.key, context.run, context.seq, context.attempt]
 
@@ -220,7 +220,7 @@ def test_a_handler_that_cannot_start_says_why() -> None:
         StreamTest(Modelless).send(Step(1))
 
 
-def test_the_example_holds() -> None:
+def test_the_example_of_the_docstring_works() -> None:
     assert doctest.testmod(stream_test).failed == 0
 
 

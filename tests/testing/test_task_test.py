@@ -108,7 +108,7 @@ def test_hooks_run_once_the_newest_first() -> None:
     assert [(level, event) for level, event, _ in test.lines] == [("error", "a terminate hook failed")]
 
 
-def test_its_time_can_be_up() -> None:
+def test_an_attempt_can_exceed_its_timeout() -> None:
     left: list[float] = []
 
     def handle(body: Any, job: Job) -> None:

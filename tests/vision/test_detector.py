@@ -55,7 +55,7 @@ def test_a_gap_between_head_and_body_is_closed() -> None:
     assert found.box == PERSON
 
 
-def test_specks_are_noise() -> None:
+def test_specks_are_not_detected() -> None:
     speckled = backdrop()
     speckled[10:12, 10:12] = speckled[30, 60] = 20
     assert taught().detect(speckled) == []

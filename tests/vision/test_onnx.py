@@ -20,7 +20,7 @@ from PIL import Image
 from holdfast import App
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.slots import MessageWork
-from holdfast.slots import ForkserverSlots
+from holdfast.slots.stream_slots import StreamSlotSettings, stream_slots
 from holdfast.system.clock import SystemClock
 from holdfast.testing import StreamTest
 from holdfast.vision.handler import Frame, ModelTracking
@@ -215,7 +215,7 @@ def test_a_frame_that_is_no_image_or_of_another_size(network: Path) -> None:
 async def test_a_network_runs_in_a_slot(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setenv("TEST_NETWORK", str(network))
-    slots = ForkserverSlots("onnx_app:app", SystemClock())
+    slots = stream_slots(StreamSlotSettings(app="onnx_app:app"), SystemClock())
     try:
         slot = await slots.spawn()
         await slot.open("frames", "cam", None, 0)

@@ -56,13 +56,13 @@ def perfect(video: Rendered) -> list[list[Detection]]:
     return [[Detection(box, 1.0) for box in frame.values()] for frame in video.truth().frames]
 
 
-def test_easy_scenes(easy: list[Rendered], detect: Detect) -> None:
+def test_easy_scenes_are_tracked_well(easy: list[Rendered], detect: Detect) -> None:
     found = judged(easy, detect, ours)
     assert found.mota >= 0.90
     assert found.idf1 >= 0.85
 
 
-def test_usual_scenes(usual: list[Rendered], detect: Detect) -> None:
+def test_usual_scenes_are_tracked_well(usual: list[Rendered], detect: Detect) -> None:
     found = judged(usual, detect, ours)
     assert found.mota >= 0.80
     assert found.idf1 >= 0.75

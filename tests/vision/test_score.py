@@ -15,7 +15,7 @@ from holdfast.vision.score import Score, identity_switches, score, total
 HERE, THERE = (0.0, 0.0, 10.0, 20.0), (50.0, 0.0, 60.0, 20.0)
 
 
-def test_perfect_tracks() -> None:
+def test_perfect_tracks_score_one() -> None:
     truth = [{1: HERE, 2: THERE}] * 4
     found = score(truth, [{7: THERE, 9: HERE}] * 4)
     assert found == Score(objects=8, misses=0, false_alarms=0, switches=0, identity_matches=8, tracked=8)
@@ -37,7 +37,7 @@ def test_a_pair_stays_together_while_it_is_near_enough() -> None:
     assert score(truth, [{5: HERE}, {5: nearer, 6: HERE}]).switches == 0
 
 
-def test_nothing_at_all() -> None:
+def test_an_empty_video_has_no_score() -> None:
     nothing = score([{}], [{}])
     assert math.isnan(nothing.mota)
     assert math.isnan(nothing.idf1)
@@ -49,7 +49,7 @@ def test_lengths_must_agree() -> None:
         score([{}, {}], [{}])
 
 
-def test_videos_add_up() -> None:
+def test_the_score_of_videos_is_their_sum() -> None:
     one = score([{1: HERE}], [{1: HERE}])
     assert total([one, one, score([{1: HERE}], [{}])]) == Score(3, 1, 0, 0, 2, 2)
 

@@ -53,6 +53,6 @@ def test_panels_of_any_shape_and_without_results(grey: Grey) -> None:
     assert sheet.width == 14 + 2 * 414
 
 
-def test_no_panels() -> None:
+def test_a_sheet_without_panels_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one panel"):
         contact_sheet([], "Title")

@@ -21,56 +21,67 @@ HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a service can't be reached.
 """
 
+HELP_FLAGS = ("--help", "-h")
+
 COMMANDS = {
-    "node": "holdfast.cli.node:run",
-    "gateway": "holdfast.cli.gateway:gateway",
-    "gateway-key": "holdfast.cli.gateway:gateway_key",
-    "send": "holdfast.cli.send:send",
-    "status": "holdfast.cli.status:status",
-    "results": "holdfast.cli.results:results",
-    "move": "holdfast.cli.places:move",
-    "drain": "holdfast.cli.places:drain",
-    "why": "holdfast.cli.places:why",
-    "streams": "holdfast.cli.streams:app",
-    "tasks": "holdfast.cli.tasks:app",
-    "briefs": "holdfast.cli.tasks:briefs",
-    "limits": "holdfast.cli.limits:app",
-    "dlq": "holdfast.cli.dlq:app",
-    "queues": "holdfast.cli.queues:app",
-    "doctor": "holdfast.cli.doctor:doctor",
-    "config": "holdfast.cli.config:app",
+    "node": ("holdfast.cli.node:run", "Run a node until it is told to stop."),
+    "gateway": ("holdfast.cli.gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
+    "gateway-key": ("holdfast.cli.gateway:gateway_key", "Make a key for a client of gateways."),
+    "send": ("holdfast.cli.send:send", "Send messages to a stream."),
+    "status": ("holdfast.cli.status:status", "Show nodes, queues and streams, who owns what, what waits."),
+    "results": ("holdfast.cli.results:results", "Print committed results as JSON lines."),
+    "move": ("holdfast.cli.places:move", "Bring a stream to another node."),
+    "drain": ("holdfast.cli.places:drain", "Have a node bring its streams to the others, and end."),
+    "why": ("holdfast.cli.places:why", "Tell where a stream is, what it waits for, and why."),
+    "streams": ("holdfast.cli.streams:app", "Pause, resume, skip or reset a stream."),
+    "tasks": ("holdfast.cli.tasks:app", "Send tasks, see how they stand, end them, try them again."),
+    "briefs": ("holdfast.cli.tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
+    "limits": ("holdfast.cli.limits:app", "Say how many tasks of an app may run at once."),
+    "dlq": ("holdfast.cli.dlq:app", "List, back up, redrive or drop dead letters."),
+    "queues": ("holdfast.cli.queues:app", "Make and check the queues of an app."),
+    "doctor": ("holdfast.cli.doctor:doctor", "Check the settings and all that they name."),
+    "config": ("holdfast.cli.config:app", "Show the settings, and where each is from."),
 }
-"""Where each is: imported when it is asked for, for whoever runs one waits for no other. Those of products
-are found by their entry points."""
-
-app = App(
-    name="holdfast",
-    help=HELP,
-    help_format="markdown",
-    version=holdfast.__version__,
-    result_action="return_value",
-    exit_on_error=False,
-    suppress_keyboard_interrupt=False,
-    default_parameter=Parameter(negative=()),
-)
-for name, place in COMMANDS.items():
-    app.command(place, name=name)
-_added = set(COMMANDS)
+"""Where each is, and what the page of all commands says of it. It is imported when it is asked for. Those of
+products are found by their entry points."""
 
 
-def commands() -> dict[str, str]:
+def all_commands() -> dict[str, str]:
     """Where all commands are: ours, and those that installed packages have registered."""
-    return registration.all_registered(registration.COMMANDS) | COMMANDS
+    own = {name: place for name, (place, _) in COMMANDS.items()}
+    return registration.all_registered(registration.COMMANDS) | own
+
+
+def command_line(arguments: Sequence[str] = ()) -> App:
+    """The commands that may be meant by ``arguments``: those of other packages are looked up only where it
+    is none of ours. For the page that tells what each command does, ours are not imported."""
+    page = not arguments or arguments[0] in HELP_FLAGS
+    app = App(
+        name="holdfast",
+        help=HELP,
+        help_flags=HELP_FLAGS,
+        help_format="plaintext" if page else "markdown",
+        version=holdfast.__version__,
+        result_action="return_value",
+        exit_on_error=False,
+        suppress_keyboard_interrupt=False,
+        default_parameter=Parameter(negative=()),
+    )
+    for name, (place, summary) in COMMANDS.items():
+        app.command(place, name=name, **({"help": summary} if page else {}))
+    if page or arguments[0] not in COMMANDS:
+        for name, place in all_commands().items():
+            if name not in COMMANDS:
+                app.command(place, name=name)
+                if page:
+                    app[name]  # looking one up imports it
+    return app
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
-    if not arguments or arguments[0] not in COMMANDS:
-        with_all_commands()
-    if not arguments or arguments[0] in app.help_flags:
-        _import_all()
     try:
-        outcome = app(list(arguments))
+        outcome = command_line(arguments)(list(arguments))
     except CycloptsError:
         return exits.USAGE  # said already, with the usage
     except HoldfastError as error:
@@ -83,22 +94,6 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     return outcome if isinstance(outcome, int) else exits.OK
-
-
-def with_all_commands() -> App:
-    """The command line with the commands of other packages, which are looked up only where it is none of
-    ours."""
-    for name, place in commands().items():
-        if name not in _added:
-            app.command(place, name=name)
-            _added.add(name)
-    return app
-
-
-def _import_all() -> None:
-    """For the page that tells what each command does."""
-    for name in commands():
-        app[name]  # looking one up imports it
 
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

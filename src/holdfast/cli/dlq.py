@@ -18,7 +18,8 @@ from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
 from holdfast.ports.dead_letters import dead_letters, in_order
 from holdfast.ports.queue import DeadLetter, Queue
-from holdfast.wiring import Services, backup_at, make_letters, producing
+from holdfast.tasks.opening import backup_at, make_letters, producing
+from holdfast.wiring import Services
 
 if TYPE_CHECKING:
     from holdfast.tasks.dead_letters import Choice
@@ -63,7 +64,7 @@ async def ls(
         limit: List so many at most.
         json: Print JSON lines, bodies and details included.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         found = [letter async for letter in _first(limit, _letters(services, stream, key))]
     if json:
         for letter in found:
@@ -89,7 +90,7 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         letter_id: Its id, as `holdfast dlq ls` shows it.
         json: Print a JSON object.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         async for letter in _letters(services, _stream_of(letter_id), None):
             if letter.id == letter_id:
                 break
@@ -250,7 +251,7 @@ async def _each_queue(
     code."""
     if bool(ids) == everything or (everything and not stream):
         raise ConfigError("name letters by their ids, or say --stream NAME --all")
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         if everything:
             read = ReadPatience(services.clock).read
             chosen = [letter async for letter in dead_letters(services.queue(stream), key, read=read)]

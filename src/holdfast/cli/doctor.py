@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from cyclopts import Parameter
 
 from holdfast.app import App
+from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
+from holdfast.cli.findings import Finding, look_at
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import nobody_s, stream_names, what_waits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.extend.products import products
 from holdfast.legacy_env import ANY_BUCKET
+from holdfast.loading import declared, load_app
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue_setup import QueueFinding
-from holdfast.ports.slots import Slots
+from holdfast.ports.slots import StreamSlotMaker
 from holdfast.registration import service_of
-from holdfast.wiring import Services, check_app, load_app, queues_of
+from holdfast.wiring import Services
 
 if TYPE_CHECKING:
     from holdfast.config import Config
@@ -31,16 +35,6 @@ if TYPE_CHECKING:
 PROBE_TIMEOUT_S = 2.0
 MIB = 1024**2
 OBJECT = "holdfast-doctor"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """What one check found. ``fix`` says what to do, where something is to be done."""
-
-    check: str
-    verdict: Literal["ok", "warning", "failed"]
-    text: str
-    fix: str = ""
-    exit_code: int = exits.OK
 
 
 async def doctor(
@@ -166,9 +160,7 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
     except HoldfastError as error:
         fix = "correct it, then run this again"
         return None, Finding("app", "failed", str(error), fix, exits.code(error))
-    return app, Finding(
-        "app", "ok", f"{app.name} declares {', '.join(sorted({*app.streams, *app.tasks, *app.outboxes}))}"
-    )
+    return app, Finding("app", "ok", f"{app.name} declares {', '.join(declared(app))}")
 
 
 async def _models(app: App, place: str, services: Services) -> list[Finding]:
@@ -179,7 +171,7 @@ async def _models(app: App, place: str, services: Services) -> list[Finding]:
     return [await _model(name, stream, services.slots(place), services) for name, stream in users.items()]
 
 
-async def _model(name: str, stream: str, slots: Slots, services: Services) -> Finding:
+async def _model(name: str, stream: str, slots: StreamSlotMaker, services: Services) -> Finding:
     check = f"model {name}"
     try:
         async with asyncio.timeout(services.config.model_timeout_s):
@@ -223,15 +215,16 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
 
     findings = [
         *_apart(config),
-        await _service("state store", config.state_url, state),
+        await look_at("state store", config.state_url, state),
         *await _risks(services),
-        await _service("coordinator", config.coordinator_url, coordinator),
+        await look_at("coordinator", config.coordinator_url, coordinator),
         *await _queues(services, app),
-        await _service("queue", config.queue_url, queues),
-        await _service("objects", config.objects_url, objects),
-        await _service("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
-        *await _devices(services, app),
+        await look_at("queue", config.queue_url, queues),
+        await look_at("objects", config.objects_url, objects),
+        await look_at("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
     ]
+    for product in products():
+        findings += await product.examine(services, app)
     if all(finding.verdict == "ok" for finding in findings):
         findings += await _nodes(services)
         findings += await _undeclared(services, queues_of(app) if app else ())
@@ -280,42 +273,6 @@ def _told(check: str, remarks: Iterable[QueueFinding]) -> Iterable[Finding]:
         verdict = "failed" if remark.level == "error" else remark.level
         code = exits.FAILED if verdict == "failed" else exits.OK
         yield Finding(check, verdict, remark.text, remark.fix, code)
-
-
-async def _service(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
-    try:
-        return Finding(check, "ok", f"{redact_url(url)}: {await look()}")
-    except (HoldfastError, OSError) as error:
-        unreachable = isinstance(error, Unavailable | OutcomeUnknown)
-        fix = (
-            f"see that {redact_url(url)} is up and can be reached" if unreachable else "correct it as it says"
-        )
-        where = f"{redact_url(url)}: " if url else ""
-        return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))
-
-
-async def _devices(services: Services, app: App | None) -> list[Finding]:
-    """What outboxes need, where there are any."""
-    from holdfast.devices.opening import describe_outbox, open_devices, time_broker  # noqa: PLC0415
-
-    findings, config, outboxes = [], services.config, list(app.outboxes.values()) if app else []
-    if config.outbox_url or outboxes:
-        findings.append(await _service("outbox", config.outbox_url, lambda: describe_outbox(services)))
-    if not (config.devices_url or outboxes):
-        return findings
-    advice = ""
-
-    async def devices() -> str:
-        nonlocal advice
-        for outbox in outboxes:
-            open_devices(services, outbox.spec)
-        median_ms, advice = await time_broker(services)
-        return f"a message takes {median_ms:.1f} ms to the broker and back"
-
-    findings.append(await _service("devices", config.devices_url, devices))
-    if advice:
-        findings.append(Finding("devices", "warning", advice))
-    return findings
 
 
 async def _reach_itself(services: Services) -> str:

@@ -12,7 +12,8 @@ from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.binary import OLDEST, find
 from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
-from holdfast.wiring import Services, make_gateway
+from holdfast.gateway.opening import make_gateway
+from holdfast.wiring import Services
 
 if TYPE_CHECKING:
     from holdfast.config import Config

@@ -13,7 +13,6 @@ from holdfast.tasks.documents import change, record_in
 from holdfast.tasks.permits import PREFIX, document_name
 from holdfast.tasks.rules import permits as rules
 from holdfast.tasks.rules.permits import Permits
-from holdfast.wiring import Services
 
 app = App(name="limits", help="How many tasks of an app may run at once. Changes are heeded while nodes run.")
 
@@ -53,7 +52,7 @@ async def set_(
             raise ConfigError(f"{name} is {limit}: give 0 for no limit, or how many tasks may run at once")
     if maximum is None and per_node is None and strict is None:
         raise ConfigError("give what to set, --global, --node or --strict: such as --global 40 --node 8")
-    async with Services(options.load()) as services:
+    async with options.services() as services:
         permits = await change(
             services.registry(),
             services.clock,
@@ -81,7 +80,7 @@ async def ls(
     Args:
         json: Print JSON lines, one an app.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         documents = await services.registry().list(PREFIX)
     rows = [
         _row(name, record_in(document, Permits))

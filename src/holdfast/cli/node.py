@@ -13,11 +13,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from holdfast import legacy_env
+from holdfast.assembly import look_for_queues, make_node
 from holdfast.cli import exits
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.wiring import Services, discovered, load_app, look_for_queues, make_node
+from holdfast.loading import load_app
+from holdfast.tasks.opening import discovered
+from holdfast.wiring import Services
 
 if TYPE_CHECKING:
     from holdfast.cluster.node import Node

@@ -12,6 +12,7 @@ from holdfast.errors import ConfigError
 
 if TYPE_CHECKING:
     from holdfast.config import Config
+    from holdfast.wiring import Services
 
 CONFIG = Group("Settings", sort_key=99)
 
@@ -48,6 +49,13 @@ class Options:
         for variable, fix in unknown_variables():
             structlog.get_logger().warning("no such setting, and it does nothing", variable=variable, fix=fix)
         return config
+
+    def services(self, *, reads_only: bool = False) -> Services:
+        """The services of the config in force, to be used with ``async with``. With ``reads_only`` nothing is
+        made that is missing."""
+        from holdfast.wiring import Services  # noqa: PLC0415
+
+        return Services(self.load(), reads_only=reads_only)
 
     def file_arguments(self) -> list[str]:
         """The same config file for another command."""

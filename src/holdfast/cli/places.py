@@ -10,12 +10,11 @@ from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import all_checkpoints
+from holdfast.cli.status import all_checkpoints, of_streams
 from holdfast.cluster.balancer import node_load
 from holdfast.cluster.rules.balance import BAND
 from holdfast.common.protocol import Done, Drain, Explain, Move, Request
 from holdfast.common.record import reading
-from holdfast.devices.spec import LABEL
 from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
 from holdfast.streams.rules.ledger import Checkpoint
@@ -36,7 +35,7 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
     Args:
         to: Name of the node, or its membership.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         members = await services.coordinator().members()
         target, owner = _named(members, to), await _owner(services, members, key)
         if target.id == owner.id:
@@ -60,7 +59,7 @@ async def drain(
     Args:
         node: Name of the node, or its membership.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         member = _named(await services.coordinator().members(), node)
         await _ask(services, member, Drain(member.id), services.config.peer_timeout_s)
         output.say(f"{member.name} drains")
@@ -114,7 +113,7 @@ async def why(
     Args:
         json: Print one JSON object.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         key = await _full_key(services, key)
         claim = await services.coordinator().lookup(key)
         members = await services.coordinator().members()
@@ -171,7 +170,7 @@ async def _full_key(services: Services, key: str) -> str:
     if await services.coordinator().lookup(key) or await services.state().peek(key):
         return key
     claims = await services.coordinator().claims()
-    known = {claim.key for claim in claims if not claim.key.startswith(LABEL)}
+    known = {claim.key for claim in of_streams(claims)}
     known |= {point.key for point in await all_checkpoints(services.state())}
     meant = sorted(full for full in known if full.partition("/")[2] == key)
     if len(meant) == 1:

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
+from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError, HoldfastError
-from holdfast.wiring import Services, check_app, load_app, queues_of
+from holdfast.loading import load_app
 
 if TYPE_CHECKING:
     from holdfast.ports.queue_setup import Made
@@ -43,7 +44,7 @@ async def create(
         json: Print JSON lines, one a queue.
     """
     tags = dict(map(_tag, tag))
-    async with Services(options.load()) as services:
+    async with options.services() as services:
         declared = load_app(place)
         check_app(services, declared)
         setup = services.queue_setup()

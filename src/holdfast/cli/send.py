@@ -17,10 +17,10 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.status import warn_of_undeclared
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.loading import load_app
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
-from holdfast.wiring import Services, load_app
 
 READ_BYTES = 1 << 20
 """What is read, checked and sent at a time, at most."""
@@ -78,7 +78,7 @@ async def send(
         return StreamMessage(given, key, seq, run, message_id, delay_s)
 
     sent = 0
-    async with Services(options.load()) as services:
+    async with options.services() as services:
         await warn_of_undeclared(services, stream)
         producer = StreamProducer(stream, services.queue(stream), spec)
         with _opened(body, file) as source:

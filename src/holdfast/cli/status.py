@@ -3,29 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
 from rich.console import Group
 from rich.live import Live
 
+from holdfast.assembly import queues_of
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
-from holdfast.devices.opening import open_outbox
-from holdfast.devices.spec import LABEL
 from holdfast.errors import HoldfastError
+from holdfast.extend.products import StatusTable, products
+from holdfast.loading import load_app
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.standstills import Waits
-from holdfast.wiring import Services, load_app, queues_of
+from holdfast.wiring import Services
 
 PAGE = 1000
 REFRESH_S = 1.0
@@ -60,15 +61,15 @@ async def status(
         json: Print one JSON object.
     """
     declared = (*queues_of(load_app(app)),) if app else ()
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         patience = ReadPatience(services.clock, ever=watch)
         look = partial(survey, services, stream, declared)
         if not watch:
             found = await patience.read(look)
-            output.json_line(found) if json else output.console().print(render(found, limit))
+            output.json_line(found.plain()) if json else output.console().print(render(found, limit))
         elif json:
             while True:
-                output.json_line(await patience.read(look))
+                output.json_line((await patience.read(look)).plain())
                 await services.clock.sleep(REFRESH_S)
         else:
             with Live(console=output.console(), auto_refresh=False, screen=True) as live:
@@ -107,26 +108,22 @@ class StreamStatus(msgspec.Struct):
     waits: str = ""
 
 
-class OutboxStatus(msgspec.Struct):
-    """Which nodes serve the devices of an outbox: how many shards of them each. ``paused`` says what is: all
-    of it, or how many devices; empty if nothing is, or the outbox's database doesn't tell."""
-
-    outbox: str
-    shards: dict[str, int]
-    paused: str = ""
-
-
 class Survey(msgspec.Struct):
     """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
     living nodes have handled, or None before the first. ``troubles``: what keeps streams from running on a
-    node, nodes that don't answer, and queues that none declares."""
+    node, nodes that don't answer, and queues that none declares. ``tables`` are those of products."""
 
     nodes: list[Member]
     queues: list[QueueStatus]
     streams: list[StreamStatus]
-    outboxes: list[OutboxStatus]
     calls_per_message: float | None
     troubles: list[str] = []
+    tables: list[StatusTable] = []
+
+    def plain(self) -> dict[str, Any]:
+        """The same as one JSON object: products have keys of their own there."""
+        own = {name: getattr(self, name) for name in self.__struct_fields__ if name != "tables"}
+        return own | {table.name: table.records for table in self.tables}
 
 
 class NodeReport(msgspec.Struct):
@@ -140,7 +137,7 @@ async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple
     """Ask coordinator, state store, queues and nodes. ``declared`` are names of further queues."""
     members = await services.coordinator().members()
     claimed = await services.coordinator().claims()
-    claims = {claim.key: claim for claim in claimed if not claim.key.startswith(LABEL)}
+    claims = {claim.key: claim for claim in of_streams(claimed)}
     checkpoints = {point.key: point for point in await all_checkpoints(services.state())}
     keys = sorted({*claims, *checkpoints})
     names = {member.id: member.name for member in members}
@@ -153,10 +150,9 @@ async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple
     shown = [entry for entry in streams if entry.stream in known]
     troubles = await _ask_what_waits(services, members, shown)
     troubles += nobody_s((filled & {*known}) - {*declared}, told)
-    outboxes = _outboxes(members, claimed, names)
-    await _note_pauses(services, outboxes)
     calls = calls_per_message(member.load for member in members)
-    return Survey(members, queues, shown, outboxes, calls, troubles)
+    tables = await _of_products(services, members, claimed)
+    return Survey(members, queues, shown, calls, troubles, tables)
 
 
 async def _filled(services: Services) -> set[str]:
@@ -221,35 +217,22 @@ async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
         return str(error)
 
 
-async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None:
-    """What operators have paused, as far as the business's database is there to be asked."""
-    if not (outboxes and services.config.outbox_url):
-        return
-    store = open_outbox(services)
-    try:
-        for each in outboxes:
-            paused = dict(await store.paused(each.outbox))
-            if "" in paused:
-                each.paused = "all"
-            elif paused:
-                each.paused = f"{len(paused)} of its devices"
-    except HoldfastError:
-        return  # the rest of the survey stands
-    finally:
-        await store.close()
+def of_streams(claims: Iterable[Claim]) -> list[Claim]:
+    """The claims that are of streams, and not of products."""
+    labels = tuple(product.claim_label for product in products() if product.claim_label)
+    return [claim for claim in claims if not claim.key.startswith(labels)]
 
 
-def _outboxes(members: list[Member], claimed: Iterable[Claim], names: dict[str, str]) -> list[OutboxStatus]:
-    shards = {
-        outbox: {member.name: 0 for member in members if outbox in member.load.outboxes}
-        for outbox in sorted({outbox for member in members for outbox in member.load.outboxes})
-    }
-    for claim in claimed:
-        outbox, _, _ = claim.key.removeprefix(LABEL).rpartition("/")
-        if claim.key.startswith(LABEL) and outbox in shards and claim.member in names:
-            node = names[claim.member]
-            shards[outbox][node] = shards[outbox].get(node, 0) + 1
-    return [OutboxStatus(outbox, nodes) for outbox, nodes in shards.items()]
+async def _of_products(
+    services: Services, members: Sequence[Member], claims: Iterable[Claim]
+) -> list[StatusTable]:
+    tables = []
+    for product in products():
+        label = product.claim_label
+        own = [claim for claim in claims if label and claim.key.startswith(label)]
+        if (table := await product.status(services, members, own)) is not None:
+            tables.append(table)
+    return tables
 
 
 def calls_per_message(loads: Iterable[Load]) -> float | None:
@@ -339,18 +322,12 @@ def render(found: Survey, limit: int) -> Group:
         ],
     )
     troubles = [f"! {trouble}" for trouble in found.troubles]
-    if not found.outboxes:
-        return Group(nodes, *troubles, queues, streams)
-    outboxes = output.table(
-        f"\nOutboxes: {len(found.outboxes)}",
-        ["outbox", "node", "shards", "paused"],
-        [
-            [each.outbox, node, count, each.paused]
-            for each in found.outboxes
-            for node, count in each.shards.items()
-        ],
+    tables = (
+        output.table(f"\n{table.name.capitalize()}: {len(table.records)}", table.columns, table.rows)
+        for table in found.tables
+        if table.rows
     )
-    return Group(nodes, *troubles, queues, streams, outboxes)
+    return Group(nodes, *troubles, queues, streams, *tables)
 
 
 async def warn_of_undeclared(services: Services, stream: str) -> None:
@@ -370,6 +347,6 @@ async def warn_of_undeclared(services: Services, stream: str) -> None:
 async def stream_names(services: Services) -> list[str]:
     """Streams that a commit or a claim is known of."""
     claims = await services.coordinator().claims()
-    keys = [claim.key for claim in claims if not claim.key.startswith(LABEL)]
+    keys = [claim.key for claim in of_streams(claims)]
     keys += [point.key for point in await all_checkpoints(services.state())]
     return sorted({output.split_key(key)[0] for key in keys})

@@ -117,7 +117,7 @@ async def _operate(
     stream, plain = output.split_key(key)
     if not (stream and plain):
         raise ConfigError(f"{key!r} must be STREAM/KEY, as `holdfast status` shows them")
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         checkpoint = await operation(services)
         told = await operations.poke(services.coordinator(), services.peer(), key)
     if json:

@@ -19,10 +19,10 @@ from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, OperationRefused
+from holdfast.tasks.opening import make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.rules.task import State, Task
-from holdfast.wiring import make_producer, producing
 
 if TYPE_CHECKING:
     from holdfast.tasks.producer import Producer

@@ -1,7 +1,7 @@
 """Evens out load between nodes.
 
-One node at a time decides: the one whose membership is the oldest. Should two think so for a moment, moves
-are conditional, and a stream that has just moved rests.
+One node at a time decides: the one with the oldest membership. If two nodes decide at once for a moment, no
+harm is done: moves are conditional, and a stream that has just moved isn't moved again soon.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from holdfast.ports.coordinator import Member
 
 SHIFTS_A_ROUND = 8
 SHARE_MIN = 0.02
-"""Nodes that are no busier than this share of their slots are not worth evening out."""
+"""The load, as a share of a node's slots, below which a node is not relieved."""
 
 
 class Balancer:
@@ -27,7 +27,7 @@ class Balancer:
         self._clock, self._limits, self._log = host.clock, host.limits, host.log
 
     async def run(self) -> None:
-        """Look at the loads now and then, and have hot nodes shed."""
+        """Compare the loads at each interval, and ask hot nodes to move streams away."""
         while True:
             await self._clock.sleep(self._limits.balance_s * (0.9 + 0.2 * self._clock.random()))
             if self._host.membership.alive and self.elected:
@@ -35,12 +35,12 @@ class Balancer:
 
     @property
     def elected(self) -> bool:
-        """True if it is this node that decides."""
+        """Return True if this node decides."""
         nodes = (name for name, member in self._host.membership.view.items() if not member.foreign)
         return self._host.membership.id == min(nodes, default="")
 
     def shifts(self) -> list[Shift]:
-        """What to bring from where to where, as the nodes tell of themselves."""
+        """Return how much load to move from which node to which, by the loads that the nodes report."""
         groups: dict[tuple[str, ...], list[NodeLoad]] = {}
         for member in self._host.membership.view.values():
             if not (member.load.draining or member.foreign):

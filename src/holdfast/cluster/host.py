@@ -22,13 +22,13 @@ R = TypeVar("R", bound=Request)
 
 
 class News:
-    """What a node hears of members and claims. A kind of work adds itself to what it wants to be told.
+    """Changes of members and claims. A kind of work adds a function to each list whose changes it needs.
 
     Attributes:
-        on_left: told the id of each membership that has ended.
-        on_lost: told when this node's own membership was lost; another one is being sought.
-        on_claim: told every change of a key's claim.
-        on_missed: told when changes of claims may have gone by unseen.
+        on_left: called with the id of each membership that has ended.
+        on_lost: called when this node has lost its membership and tries to join again.
+        on_claim: called with each claim that has changed.
+        on_missed: called when some changes of claims may not have been seen.
     """
 
     def __init__(self) -> None:
@@ -38,28 +38,29 @@ class News:
         self.on_missed: list[Callable[[], None]] = []
 
     def left(self, member: str) -> None:
-        """Tell that a membership has ended."""
+        """Report that a membership has ended."""
         for tell in self.on_left:
             tell(member)
 
     def lost(self) -> None:
-        """Tell that this node's own membership was lost."""
+        """Report that this node has lost its membership."""
         for tell in self.on_lost:
             tell()
 
     def claimed(self, claim: Claim) -> None:
-        """Tell of a claim that has changed."""
+        """Report a claim that has changed."""
         for tell in self.on_claim:
             tell(claim)
 
     def missed(self) -> None:
-        """Tell that changes of claims may have gone by unseen."""
+        """Report that some changes of claims may not have been seen."""
         for tell in self.on_missed:
             tell()
 
 
 class Inquiries:
-    """Requests of other nodes, each answered by the kind of work that has added itself for it."""
+    """Answers requests of other nodes. A kind of work adds a function for each kind of request that it
+    answers."""
 
     def __init__(self) -> None:
         self._answers: dict[type, Callable[[Any], Awaitable[Reply]]] = {}
@@ -68,18 +69,18 @@ class Inquiries:
     def add(
         self, kind: type[R], answer: Callable[[R], Awaitable[Reply]], *, outlives_membership: bool = False
     ) -> None:
-        """Have requests of a kind answered. ``outlives_membership``: also those that name an earlier
-        membership of this node."""
+        """Add the function that answers requests of a kind. With ``outlives_membership``, it also answers
+        requests that name an earlier membership of this node."""
         self._answers[kind] = answer
         if outlives_membership:
             self._lasting.add(kind)
 
     def outlives_membership(self, request: Request) -> bool:
-        """True if a request is good under any membership that this node has had."""
+        """Return True if a request is answered under any membership that this node has had."""
         return type(request) in self._lasting
 
     async def answer(self, request: Request) -> Reply:
-        """Answer a request, or say that nothing here does."""
+        """Answer a request. The reply says so if no function answers requests of this kind."""
         answer = self._answers.get(type(request))
         if answer is None:
             return Done(ok=False, text=f"nothing here answers a {type(request).__name__}")
@@ -87,14 +88,15 @@ class Inquiries:
 
 
 class Host:
-    """What a node gives to its parts. It is made before them, and filled when the node starts.
+    """What a node gives to its parts: services, limits, clock, background tasks, counts and log. It is made
+    before the parts, and completed when the node starts.
 
     Attributes:
-        machine: tells the shares of processors and of memory in use.
-        told_to_drain: set when an operator wants the node to end.
-        crashed: has the error that ended the node, if any did.
-        news: tells of members and claims.
-        inquiries: the requests of other nodes that are answered here.
+        machine: the shares of processors and of memory in use.
+        told_to_drain: an event that is set when an operator has asked the node to drain and end.
+        crashed: a future with the error that ended the node, if one did.
+        news: reports changes of members and claims.
+        inquiries: answers the requests of other nodes.
     """
 
     def __init__(
@@ -126,6 +128,6 @@ class Host:
         self.membership: Membership
 
     def crash(self, error: BaseException) -> None:
-        """End the node: something here failed that nobody can mend while it runs."""
+        """End the node, after a failure that can't be repaired while it runs."""
         if not self.crashed.done():
             self.crashed.set_result(error)

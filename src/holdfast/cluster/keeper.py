@@ -1,5 +1,5 @@
-"""Keeps deliveries alive while work advances, and settles them once it is committed. Ten a call, or what
-the queue takes."""
+"""Extends deliveries while their messages are handled, and deletes them after the commit. Each call takes up
+to ten, or as many as the queue allows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.host import Host
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Life, fixed
 from holdfast.common.progress import Visibility, chunks, due
 from holdfast.common.redaction import redact
@@ -21,25 +21,30 @@ from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 
 LOOKS_A_VISIBILITY = 10
-"""How often deliveries are looked at while one visibility passes: each is extended with almost half left."""
+"""How many times deliveries are checked during one visibility. Each is extended when almost half of it is
+left."""
 
 PATIENCE = 4
-"""How many times as long as a receive a delete lingers: no frame waits for it."""
+"""How many times longer than a receive a delete waits for others to share its call. No message waits for
+it."""
 
 EXTENDS_AT_ONCE = 8
-"""Calls under way at once: with thousands of deliveries one after the other would take too long."""
+"""The most extend calls under way at once. With thousands of deliveries, one call after the other would take
+too long."""
 
 REISSUE_VISIBILITIES = 4
-"""How long before the queue's limit a message is sent again, in visibilities: time for a few tries."""
+"""How long before the queue's limit a message is reissued, in visibilities. This leaves time for a few
+tries."""
 
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What follows an accepted commit: letters, then deletes, then reports, then ``done``."""
+    """What follows an accepted commit: first dead letters are sent, then deliveries deleted, then their
+    senders get reports, then ``done`` is called."""
 
     key: str
-    letters: tuple[Letter, ...]
+    letters: tuple[PendingDeadLetter, ...]
     messages: tuple[Held, ...]
     done: Callable[[], None]
 
@@ -47,8 +52,9 @@ class Settlement(msgspec.Struct, frozen=True):
 class Keeper:
     """Extends and settles the deliveries of one stream's queue.
 
-    ``holding`` gives every message that is to be kept alive at this moment, with its key; ``report`` tells
-    senders that their parcels are settled. ``may_reissue`` tells which messages may be replaced by a copy."""
+    ``holding`` returns each message whose deliveries must be extended now, with its key. ``report`` reports
+    to senders that their parcels are settled. ``may_reissue`` returns whether a message may be replaced by a
+    copy."""
 
     def __init__(
         self,
@@ -83,7 +89,7 @@ class Keeper:
         self._tasks.repeat(self._settle_loop, self._clock, self._log)
 
     def settle(self, settlement: Settlement) -> None:
-        """Take over what an accepted commit covers. Goes on whatever becomes of the stream."""
+        """Settle the messages of an accepted commit. This goes on even if the stream leaves this node."""
         self._pending.append(settlement)
         self._waiting += len(settlement.messages)
         self._idle.clear()
@@ -92,7 +98,8 @@ class Keeper:
             self._hurry.set()
 
     async def settled(self) -> None:
-        """Return when nothing is left to settle. From now on calls don't wait until they are full."""
+        """Wait until all settlements are done. From now on, calls are made at once instead of when they are
+        full."""
         self._patient = False
         self._hurry.set()
         await self._idle.wait()
@@ -108,8 +115,8 @@ class Keeper:
             await self._extend({receipt.receipt: receipt for receipt in near})
 
     async def _reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
-        """What the queue won't let be held much longer is sent again under its identity, and only then
-        deleted. The copy comes back as a further delivery of a message that waits."""
+        """Reissue messages that have almost reached the queue's limit: send a copy with the same identity,
+        then delete the old one. The copy comes back as another delivery of a message that waits here."""
         margin_s = min(REISSUE_VISIBILITIES * self._visibility_s, self._queue.hold_max_s / 2)
         before = now - self._queue.hold_max_s + margin_s
         aged = [
@@ -133,7 +140,8 @@ class Keeper:
             await self._delete([receipt.receipt for receipt in old])
 
     async def _extend(self, receipts: dict[str, Visibility]) -> None:
-        """Each call by itself, a few at once: what one of them can't do, or is slow to, costs no other."""
+        """Extend deliveries, with a few calls at once. A call that fails or is slow doesn't affect the
+        others."""
         batches = chunks(list(receipts), self._queue.max_batch)
         for start in range(0, len(batches), EXTENDS_AT_ONCE):
             some = batches[start : start + EXTENDS_AT_ONCE]
@@ -141,7 +149,7 @@ class Keeper:
                 return  # the next round tries again: half of the visibility is left
 
     async def _extend_batch(self, batch: list[str], receipts: dict[str, Visibility]) -> bool:
-        """False if it failed."""
+        """Extend one batch; return False if the call failed."""
         sent_at = self._clock.monotonic()
         self._stats.extend_calls += 1
         try:
@@ -173,7 +181,7 @@ class Keeper:
                 self._idle.set()
 
     def _whole_calls(self) -> list[Settlement]:
-        """The first settlements, as many as fill calls. Those after them wait for more."""
+        """Return the first settlements, as many as fill whole calls. The rest wait for more."""
         counts = list(accumulate(len(item.messages) for item in self._pending))
         room = counts[-1] - counts[-1] % self._queue.max_batch
         return self._pending[: max(1, bisect_right(counts, room))]
@@ -198,8 +206,8 @@ class Keeper:
         await asyncio.gather(*(self._insist(partial(self._queue.delete, batch)) for batch in batches))
 
     async def _bury(self, taken: list[Settlement]) -> list[Settlement]:
-        """Send the letters; returns the settlements whose messages may be deleted now. A message without
-        its letter stays in the queue: it is judged again when it shows."""
+        """Send the dead letters; return the settlements whose messages may be deleted now. If a dead letter
+        can't be sent, its message stays in the queue and is judged again at its next delivery."""
         letters = [(item, letter) for item in taken for letter in item.letters]
         refused: list[Settlement] = []
         for start in range(0, len(letters), self._queue.max_batch):
@@ -215,7 +223,8 @@ class Keeper:
         return [item for item in taken if not any(item is other for other in refused)]
 
     async def _insist(self, call: Callable[[], Awaitable[Any]]) -> bool:
-        """Repeat a call that is harmless to repeat until it is answered; False if it is refused for good."""
+        """Repeat a call until it is answered, which must be harmless; return False if it is refused for
+        good."""
         failures = 0
         while True:
             try:
@@ -223,7 +232,9 @@ class Keeper:
                 return True
             except (HoldfastError, OSError) as error:
                 if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
-                    self._log.error("the queue refused for good", stream=self._stream, error=str(error))
+                    self._log.error(
+                        "the queue refuses this call; giving it up", stream=self._stream, error=str(error)
+                    )
                     return False
                 failures += 1
                 self._log.warning("the queue does not answer", stream=self._stream, error=str(error))
@@ -231,7 +242,7 @@ class Keeper:
 
 
 async def free(queues: Iterable[Queue], member: str, log: Any) -> None:
-    """What a dead node alone had received shows again at once, where its queue can do that."""
+    """End the visibility of deliveries that only a dead node had received, if the queue can do that."""
     for queue in queues:
         if queue.frees_on_evict:
             try:
@@ -249,8 +260,9 @@ async def expire(queues: Iterable[Queue], before: float, log: Any) -> None:
             log.warning("could not drop old dead letters", error=str(error))
 
 
-def dead_letter(stream: str, key: str, letter: Letter, at: float) -> DeadLetter:
-    """The record of a letter. Its id follows from identity, so that a letter sent again changes nothing."""
+def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> DeadLetter:
+    """Make the record of a dead letter. Its id follows from the message's identity, so sending it again
+    changes nothing."""
     plain = key.partition("/")[2]
     reason, detail = redact(letter.reason), redact(letter.detail)
     if letter.held is None:

@@ -1,4 +1,4 @@
-"""The limits that a node goes by. Their defaults, and what they may be, stand in the config."""
+"""The limits of a node. Their defaults and their allowed values are in the config."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
 from holdfast.common.retry import Backoff
 
 FORWARD_BYTES_MAX = 4 << 20
-"""Bodies in one forward, unless a single one is larger: more would make others wait for it."""
+"""The most bytes of bodies in one forward, unless a single body is larger. With more, other messages would
+wait too long for it."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's limits. Those without a default are settings, described in :class:`~holdfast.config.Config`;
-    the others are no settings, and changed by tests alone.
+    """A node's limits. Those without a default are settings, described in :class:`~holdfast.config.Config`.
+    The others aren't settings; only tests change them.
 
     Attributes:
-        room_check_s: pause of a pump that has no room, before it looks again.
-        retry: pauses between tries of calls that may be repeated.
-        defer: pauses before a message that found no room is offered again; ``give_back_after`` tries
-            later it goes back to the queue for ``give_back_s``, with jitter.
+        room_check_s: how long a pump without room waits before it checks again.
+        retry: the pauses between tries of calls that may be repeated.
+        defer: the pauses before a message that no owner had room for is offered again. After
+            ``give_back_after`` tries it goes back to the queue for ``give_back_s``, with jitter.
     """
 
     ttl_s: float
@@ -55,15 +56,15 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, config: object) -> Self:
-        """The limits that a config sets, each by its name."""
+        """Return the limits that a config sets."""
         return msgspec.convert(config, cls, from_attributes=True)
 
     @property
     def streams_max(self) -> int:
-        """Streams that the node takes."""
+        """The most streams that the node takes."""
         return self.slots * self.streams_per_slot_max
 
     @property
     def forward_bytes_max(self) -> int:
-        """Bodies that one call to another node carries, unless a single one is larger."""
+        """The most bytes of bodies that one call to another node carries, unless a single body is larger."""
         return min(FORWARD_BYTES_MAX, self.max_peer_bytes - FORWARD_OVERHEAD_BYTES)

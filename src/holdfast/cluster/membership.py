@@ -1,4 +1,4 @@
-"""A node's membership: joined, renewed once a node, watched, and ended early on evidence of death."""
+"""A node's membership: how it is joined, renewed and left, and how it ends early on evidence of death."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeU
 from holdfast.ports.coordinator import Load, Member
 
 SILENCE_S = 15.0
-"""How long a renewal that failed counts as the coordinator's silence: the next one may take that long."""
+"""How long the coordinator counts as silent after a renewal that failed. The next renewal may take that
+long."""
 
 
 class Membership:
-    """This node's membership and its view of the others. ``load`` gives what the node tells of itself.
+    """This node's membership and its view of the others. ``load`` returns the load that the node reports.
 
-    When the membership is lost, another one is sought, and ``joined`` is set again once it is had."""
+    When the membership is lost, the node joins again, and ``joined`` is set again once that is done."""
 
     def __init__(self, host: Host, load: Callable[[], Load]) -> None:
         self._host = host
@@ -42,7 +43,7 @@ class Membership:
 
     @property
     def view(self) -> dict[str, Member]:
-        """The living by id, this node included."""
+        """The living members by id, with this node."""
         return self._view.members
 
     @property
@@ -52,14 +53,14 @@ class Membership:
 
     @property
     def stands(self) -> bool:
-        """True while it is alive, and for as long as the coordinator is silent after that: nobody has said
-        that the membership is over. For what the state store judges anyway, and for nothing else. Who stood
-        still hasn't asked lately, and stands only once the coordinator has answered."""
+        """True while ``alive``, and after that while the coordinator doesn't answer, because nobody has said
+        that the membership is over. Use it only for actions that the state store checks anyway. A node that
+        was paused hasn't asked the coordinator lately, so this is False until the coordinator answers."""
         return self.alive or (self.joined.is_set() and self._clock.monotonic() < self._silent_until)
 
     def cut_off(self) -> None:
-        """Another node has opened a stream of this one: the coordinator is silent for this node alone. It
-        stands no longer, until the coordinator has answered."""
+        """Note that another node has opened a stream of this one, so the coordinator is silent for this node
+        alone. ``stands`` is then False until the coordinator answers."""
         if not self.alive and not self._cut_off:
             self._cut_off = True
             self._silent_until = -math.inf
@@ -74,7 +75,7 @@ class Membership:
         self._tasks.repeat(self._watch_neighbour, self._clock, self._log)
 
     async def leave(self) -> None:
-        """End the membership; what it claims is free."""
+        """End the membership, which frees all its claims."""
         self._left = True
         self.joined.clear()
         try:
@@ -104,7 +105,7 @@ class Membership:
                 tries += 1
                 self._log.warning("can't join yet", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
-        await self._view.refresh_quietly()  # the membership stands, whether or not this is answered
+        await self._view.refresh_quietly()  # the membership is valid, whether or not this is answered
         self._has_joined()
 
     def _has_joined(self) -> None:
@@ -113,7 +114,8 @@ class Membership:
         self._log.info("joined", member=self.id, address=self._address)
 
     async def _reach_self(self) -> None:
-        """A node that others can't reach must not own anything."""
+        """Check that this node can be reached at its own address: one that others can't reach must not own
+        anything."""
         try:
             reply = await self._peer.call(self._address, Probe(self.id), self._limits.peer_timeout_s)
         except OutcomeUnknown as error:
@@ -135,7 +137,7 @@ class Membership:
                 self._lease = self._lease.renewed(sent_at)
                 self._silent_until, self._cut_off = -math.inf, False
                 if not self.joined.is_set() and not self._has_left():
-                    self._has_joined()  # an error of input or output had ended the join after it took effect
+                    self._has_joined()  # an I/O error had ended the join after it took effect
                 await self.refresh()
             except MembershipLost:
                 if self._has_left():
@@ -151,7 +153,7 @@ class Membership:
                 self._log.warning("could not renew", error=str(error))
 
     async def _watch_neighbour(self) -> None:
-        """Hold a connection to the next member in the ring of ids: its breaking is a reason to look."""
+        """Hold a connection to the next member in the ring of ids. If it breaks, probe that member."""
         while True:
             self._view.changed.clear()
             neighbour = self._neighbour()
@@ -168,7 +170,7 @@ class Membership:
                 gone.cancel()
                 continue
             await self.suspect(neighbour.id)
-            if neighbour.id in self.view:  # it lives after all: no hot loop
+            if neighbour.id in self.view:  # it is alive after all: avoid a hot loop
                 await self._clock.sleep(self._limits.renew_s)
 
     def _neighbour(self) -> Member | None:
@@ -183,7 +185,7 @@ class Membership:
             self.renew_now.set()  # find out at once
 
     async def refresh(self) -> None:
-        """Read who lives, with their loads. Raises as the coordinator does."""
+        """Read the living members and their loads. Raises what the coordinator raises."""
         await self._view.refresh()
 
     async def suspect(self, member: str) -> None:

@@ -1,4 +1,4 @@
-"""A node's numbers for its metrics page."""
+"""The metrics of a node."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from holdfast.ports.coordinator import Load
 
 
 class NodeMetrics(Collector):
-    """Reads a node's counters and load whenever the page is asked for. ``gauges`` gives further numbers,
-    each with its name and what it means; ``waiting`` how many streams wait, by what for."""
+    """Reads a node's counters and load at each request for metrics. ``gauges`` returns further numbers, each
+    with its name and meaning; ``waiting`` returns how many streams wait, by cause."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class NodeMetrics(Collector):
         self._waiting = waiting
 
     def collect(self) -> Iterable[Metric]:
-        """Every counter as ``holdfast_…_total``, and what the node holds now."""
+        """Return every counter as ``holdfast_…_total``, and gauges of what the node holds now."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             yield CounterMetricFamily(f"holdfast_{name}", MEANINGS[name], value=value)
         yield self._calls()

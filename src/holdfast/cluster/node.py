@@ -20,37 +20,38 @@ MAINTENANCE_S = 600.0
 
 
 class Work(Protocol):
-    """One kind of work on a node. What else it wants, such as to answer other nodes or to hear of members and
-    claims, it asks its :class:`~holdfast.cluster.host.Host` for."""
+    """One kind of work on a node. Its :class:`~holdfast.cluster.host.Host` lets it answer requests of other
+    nodes, and follow changes of members and claims."""
 
     async def prepare(self) -> None:
-        """Make ready what must work before the node joins. Raises ConfigError."""
+        """Prepare what must work before the node joins. Raises ConfigError."""
 
     def begin(self, address: str) -> None:
-        """The node has joined and is reached at ``address``: start to receive."""
+        """Start to receive. The node has joined, and others reach it at ``address``."""
 
     async def drain(self) -> None:
-        """Take nothing new, and bring what is owned to other nodes or back to the queue."""
+        """Take nothing new, and move owned work to other nodes or give it back to the queue."""
 
     async def close(self) -> None:
         """Release what ``prepare`` made."""
 
     def load(self) -> Load:
-        """What the node tells of itself."""
+        """Return the load that the node reports."""
 
     async def maintain(self) -> None:
-        """Drop what is kept too long."""
+        """Delete what has been kept long enough."""
 
 
 class NodePart(NamedTuple):
-    """What a product adds to a node: its work, and what tells its metrics."""
+    """What a product adds to a node: its work and its metrics."""
 
     works: Sequence[Work] = ()
     collectors: Sequence[Collector] = ()
 
 
 class Node(Startable):
-    """Joins, serves peers and runs its work until stopped; ``host.crashed`` tells what ended it."""
+    """Joins the cluster, serves peers and runs its work until it is stopped. If it crashes, ``host.crashed``
+    has the error."""
 
     def __init__(self, host: Host, works: Sequence[Work]) -> None:
         super().__init__()
@@ -62,7 +63,7 @@ class Node(Startable):
 
     @property
     def host(self) -> Host:
-        """What the node is made of."""
+        """The services and settings of the node."""
         return self._host
 
     async def _start(self) -> None:
@@ -79,7 +80,8 @@ class Node(Startable):
             host.tasks.repeat(self._balancer.run, host.clock, host.log)
 
     async def _tell_namesakes(self) -> None:
-        """Memberships have ids of their own, but people tell nodes apart by name."""
+        """Warn if another living node has the same name: ids keep memberships apart, but people use the
+        names."""
         host = self._host
         for member in list(host.membership.view.values()):
             if member.name != host.name or member.foreign or member.id == host.membership.id:
@@ -87,7 +89,7 @@ class Node(Startable):
             try:
                 reply = await host.peer.call(member.address, Probe(member.id), host.limits.peer_timeout_s)
             except HoldfastError:
-                continue  # its predecessor, perhaps, whose membership is about to lapse
+                continue  # perhaps this node's predecessor, whose membership is about to end
             if isinstance(reply, Done):
                 host.log.warning(
                     "another living node has this name; give each its own: set node_name, or leave it out",
@@ -97,7 +99,8 @@ class Node(Startable):
                 )
 
     async def _stop(self) -> None:
-        """Drain, leave, and release. What cannot be moved in time goes back to the queue."""
+        """Drain, leave the cluster, and close all parts. What can't be moved in time goes back to the
+        queue."""
         host = self._host
         host.draining = True
         host.membership.renew_now.set()
@@ -110,17 +113,17 @@ class Node(Startable):
         await host.peer.close()
 
     def abandon(self) -> None:
-        """Stop at once, in the way a crash does: nothing is said to anybody."""
+        """Stop at once, as in a crash: nobody is told."""
         self._host.tasks.cancel()
 
     def load(self) -> Load:
-        """What the node tells of itself."""
+        """Return the load that the node reports."""
         loads = [work.load() for work in self._works]
         cpu, memory = self._host.machine()
         return Load(
             streams=sum(load.streams for load in loads),
             slots=max((load.slots for load in loads), default=1),
-            room=max((load.room for load in loads), default=0),  # of streams: other work has none
+            room=max((load.room for load in loads), default=0),  # room is for streams; other work has none
             draining=self._host.draining,
             handled=self._host.stats.handled,
             calls=self._host.meter.calls.total(),

@@ -1,5 +1,5 @@
-"""Receives from one queue, and hands each message to a taker, as long as there is room. As many receives
-at once as it takes, and as few."""
+"""Receives messages from one queue while there is room, and hands each to a function. It opens as many
+receives at once as the load needs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
 
 Take = Callable[[Delivery, Receipt, dict[str, int]], None]
-"""Takes a delivery. The last is the same for all of one receive, to note what came before."""
+"""Takes a delivery. The last argument is the same dict for all deliveries of one receive, to note what came
+before."""
 
 
 class Pump:
-    """Receives while it ``may``, and no more at once than there is room for. ``take`` raises InvalidMessage
-    for what has no usable key: that is dead-lettered, and never stops the pump. ``hide_s``: how long the
-    queue hides what is received, until it is extended."""
+    """Receives while ``may`` returns True, and no more at once than there is room for. ``take`` raises
+    InvalidMessage for a message without a usable key, which is dead-lettered and doesn't stop the pump.
+    ``hide_s``: how long the queue hides a received message before it is first extended."""
 
     def __init__(
         self,
@@ -76,7 +77,9 @@ class Pump:
             except (HoldfastError, OSError) as error:
                 failures += 1
                 self._polling.failed()
-                self._log.warning("could not receive", stream=self._stream, error=str(error))
+                self._log.warning(
+                    "could not receive messages; trying again", stream=self._stream, error=str(error)
+                )
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 continue
             failures, began_at, ended_at = 0, ended_at, self._clock.monotonic()
@@ -104,12 +107,13 @@ class Pump:
                 self._take(delivery, Receipt(delivery.receipt, expires_at, received_at=now), seen)
             except InvalidMessage as error:
                 malformed.append((delivery, error))
-        for delivery, reason in malformed:  # last, for this may fail
+        for delivery, reason in malformed:  # last, because this may fail
             await self._set_aside(delivery, reason)
         return len(deliveries)
 
     async def _set_aside(self, delivery: Delivery, error: InvalidMessage) -> None:
-        """There is no key, so no commit can name it: the letter first, then the delete."""
+        """Dead-letter a message without a key. No commit can name it, so the dead letter is sent first, then
+        the message is deleted."""
         self._stats.malformed += 1
         self._log.warning("malformed message", stream=self._stream, message=delivery.id, error=str(error))
         letter = DeadLetter(

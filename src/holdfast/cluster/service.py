@@ -1,4 +1,4 @@
-"""The one contract of everything that runs: started once, stopped once, in whatever order that is asked."""
+"""The contract of all objects that run: each starts once and stops once, in whatever order it is asked."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from holdfast.ports.clock import Clock
 
 AGAIN = Backoff(0.1, 5.0)
 LONG_S = 60.0
-"""Work that went on for so long had no trouble; its pauses begin anew."""
+"""After running for so long without a failure, repeated work begins with its shortest pause again."""
 
 
 class Tasks:
-    """The background tasks of one node. A task that fails unexpectedly ends the node: ``on_crash``.
+    """The background tasks of one node. A task that fails unexpectedly ends the node through ``on_crash``.
 
-    Errors that may be retried are handled where they arise; what gets here is a bug or a broken machine,
-    and a node that is restarted from its checkpoints is better than one that limps. But what is done again
-    and again (:meth:`repeat`) outlives a failure of input or output: no file descriptors, a full disk, a
-    network that is away. A node that ended over these would end again."""
+    Errors that may be retried are handled where they occur. An error that gets here is a bug or a broken
+    machine, and restarting the node from its checkpoints is better than going on. But work that is repeated
+    (:meth:`repeat`) survives I/O errors, such as no file descriptors, a full disk or a network failure,
+    because a restarted node would meet them again."""
 
     def __init__(self, on_crash: Callable[[BaseException], None]) -> None:
         self._on_crash = on_crash
@@ -29,7 +29,7 @@ class Tasks:
         self._closed = False
 
     def spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any] | None:
-        """Run ``work`` in the background; None (and not run) after ``close``."""
+        """Run ``work`` in the background. After ``close``, it isn't run, and this returns None."""
         if self._closed:
             work.close()
             return None
@@ -41,8 +41,8 @@ class Tasks:
     def repeat(
         self, loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, log: Any
     ) -> asyncio.Task[Any] | None:
-        """Run what goes on for ever, as ``spawn`` does; begun anew, after a pause, when input or output
-        fails."""
+        """Run a loop that never ends in the background. It is started again, after a pause, when an I/O error
+        ends it."""
         return self.spawn(_repeat(loop, clock, log))
 
     def _done(self, task: asyncio.Task[Any]) -> None:
@@ -51,7 +51,7 @@ class Tasks:
             self._on_crash(error)
 
     def cancel(self) -> None:
-        """Cancel everything, in order of age, and take no more."""
+        """Cancel all tasks, in order of age, and take no more."""
         self._closed = True
         for task in list(self._tasks):
             task.cancel()
@@ -77,7 +77,12 @@ async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, lo
         except (Unavailable, OutcomeUnknown, OSError) as error:
             failures = failures + 1 if clock.monotonic() - began_at < LONG_S else 1
             name = getattr(loop, "__qualname__", "a loop")
-            log.error("input or output failed; going on", work=name, error=str(error), failures=failures)
+            log.error(
+                "an I/O error ended background work; starting it again",
+                work=name,
+                error=str(error),
+                failures=failures,
+            )
         await clock.sleep(AGAIN.delay_s(failures, clock.random()))
 
 
@@ -92,7 +97,7 @@ class Startable:
         self._ended = False
 
     async def start(self) -> None:
-        """Begin to work; returns when ready."""
+        """Start to work; returns when ready."""
         async with self._lock:
             if self._begun or self._ended:
                 return
@@ -100,7 +105,7 @@ class Startable:
             await self._start()
 
     async def stop(self) -> None:
-        """End in good order; returns when all is released."""
+        """Stop in order; returns when everything is closed."""
         async with self._lock:
             if self._ended:
                 return

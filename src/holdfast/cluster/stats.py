@@ -1,4 +1,4 @@
-"""What a node counts. Plain integers here; the metrics page renders them."""
+"""The counters of a node: plain integers, which the metrics page renders."""
 
 from __future__ import annotations
 
@@ -75,4 +75,4 @@ MEANINGS = {
     "tasks_duplicated": "Messages whose task had ended before.",
     "tasks_lapsed": "Tasks let go because their deliveries had lapsed.",
 }
-"""What each of them counts, since the node's start."""
+"""What each counter counts since the node's start."""

@@ -1,4 +1,5 @@
-"""Keeps several nodes of one program alive: each is a process, and its exit is evidence of its death."""
+"""Starts several nodes of one program, each as a process, and restarts those that end. The exit of a process
+is evidence of its node's death."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 
 SHORT_LIFE_S = 30.0
-"""A node that ends sooner has failed to start; one that lived longer has only died."""
+"""A node that ends sooner than this counts as failed to start; one that lived longer is restarted without a
+long pause."""
 
 AGAIN = Backoff(0.5, 30.0)
 NOT_STARTED = 1
@@ -31,11 +33,12 @@ class NodeProcess(Protocol):
         """Send a signal. Raises ProcessLookupError for a process that has ended."""
 
     async def wait(self) -> int:
-        """Its exit code once it ends, or less the number of the signal that it died of."""
+        """Wait until it ends; return its exit code, or the negative number of the signal that killed it."""
 
 
 class NodeLife:
-    """One process of a node, under a name of its own: a membership is never taken for its predecessor's."""
+    """One process of a node. Each has a name of its own, so that its membership is never confused with that
+    of its predecessor."""
 
     __slots__ = ("child", "name")
 
@@ -50,12 +53,12 @@ class NodeLife:
 
 
 class Supervisor(Startable):
-    """Starts a process for each of ``names`` and starts it anew when it dies, with pauses that grow if it
-    keeps dying. The membership of the dead is ended at once.
+    """Starts a process for each of ``names`` and restarts it when it dies, with growing pauses if it keeps
+    dying. The membership of a dead node is ended at once.
 
-    ``launch`` starts a node under the name given. A node whose exit code is one of ``final`` meant to end,
-    and stays away; ``ended`` is set when all have. ``stop`` lets the nodes drain for ``drain_timeout_s``,
-    then kills them."""
+    ``launch`` starts a node under the given name. A node whose exit code is in ``final`` isn't restarted;
+    ``ended`` is set when all nodes have ended in this way. ``stop`` lets the nodes drain for
+    ``drain_timeout_s``, then kills them."""
 
     def __init__(
         self,
@@ -104,7 +107,7 @@ class Supervisor(Startable):
             await self.ended.wait()
 
     def kill(self) -> None:
-        """End every node at once, which loses nothing."""
+        """Kill every node at once. No message is lost."""
         self._stopping.set()
         self._signal_all(signal.SIGKILL)
 

@@ -1,4 +1,5 @@
-"""Who lives, as one process sees it: read, watched, and doubted on evidence of death."""
+"""The living members as one process sees them: read from the coordinator, watched, and probed on evidence of
+death."""
 
 from __future__ import annotations
 
@@ -15,9 +16,9 @@ PROBES = 2
 
 
 class View:
-    """The living members by id. What it sees of members and claims it tells to the host's news.
+    """The living members by id. It reports changes of members and claims to the host's ``news``.
 
-    ``changed`` is set whenever members come or go; whoever waits for it clears it."""
+    ``changed`` is set when members come or go; the code that waits for it clears it."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -56,14 +57,14 @@ class View:
                     self._host.news.claimed(change.claim)
 
     async def refresh_quietly(self) -> None:
-        """As ``refresh``; a failure is only noted."""
+        """As ``refresh``, but a failure is only logged."""
         try:
             await self.refresh()
         except HoldfastError as error:
             self._log.debug("could not read members", error=str(error))
 
     async def refresh(self) -> None:
-        """Read who lives, with their loads. Raises as the coordinator does."""
+        """Read the living members and their loads. Raises what the coordinator raises."""
         members = await self._coordinator.members()
         living = {member.id for member in members}
         for known in list(self.members):
@@ -100,8 +101,8 @@ class View:
             del self._suspects[member]
 
     async def _is_gone(self, member: Member) -> bool:
-        """True on evidence. Silence is none, nor is a refusal, which only the living can give: such a
-        membership lapses by itself."""
+        """Return True on evidence that the process has ended. Silence is no evidence. Neither is a refused
+        request, because only a living process can refuse one. Such a membership ends at its TTL."""
         for _ in range(PROBES):
             try:
                 reply = await self._host.peer.call(
@@ -110,7 +111,7 @@ class View:
             except NobodyThere:
                 return True
             except OutcomeUnknown:
-                continue  # perhaps a kept connection that broke with the process: look once more
+                continue  # perhaps a pooled connection that broke with the process: try once more
             except Unavailable:
                 return False
             return isinstance(reply, Stranger)

@@ -1,1 +1,1 @@
-"""Values and small rules that every kind of work needs: no I/O, no clock, no chance."""
+"""Values and small rules that every kind of work needs: no I/O, no clock, no random numbers."""

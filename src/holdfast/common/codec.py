@@ -1,4 +1,4 @@
-"""From bodies to the types that handlers declare, and from results to bytes."""
+"""Converts bodies to the types that handlers declare, and results to bytes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ RESULT_BYTES_MAX = 64 << 20
 
 
 def decoder(message: Any) -> Callable[[bytes], Any]:
-    """What turns a body into the declared message type.
+    """Return the function that turns a body into the declared message type.
 
-    The decoder raises InvalidMessage naming the field that doesn't fit. Raises ConfigError for a type
-    that can't be read from JSON.
+    The function raises InvalidMessage, which names the field that doesn't fit. This raises ConfigError for a
+    type that can't be read from JSON.
     """
     if message is bytes:
         return bytes
@@ -42,7 +42,7 @@ def decoder(message: Any) -> Callable[[bytes], Any]:
 
 
 def encode_result(result: object, limit_bytes: int = RESULT_BYTES_MAX) -> bytes | None:
-    """A handler's result as it is stored: bytes as they are, None for none, anything else as JSON.
+    """Encode a handler's result for the store: bytes unchanged, None for no result, anything else as JSON.
 
     Raises HandlerFailed for what JSON can't hold, TooLarge for more than ``limit_bytes``.
     """
@@ -66,7 +66,8 @@ def encode_result(result: object, limit_bytes: int = RESULT_BYTES_MAX) -> bytes 
 def _misfit(message: Any, reason: str) -> InvalidMessage:
     where = re.search(r"`\$\.?([^`]*)`$", reason) or re.search(r"field `([^`]*)`", reason)
     field = where[1] if where else None
-    return InvalidMessage(f"the message is no {_type_name(message)}: {reason}", field)
+    advice = "; write bytes in standard base64, padded and in one line" if "base64" in reason else ""
+    return InvalidMessage(f"the message is no {_type_name(message)}: {reason}{advice}", field)
 
 
 def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:
@@ -93,7 +94,7 @@ def _type_name(message: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """What JSON can hold in place of an array, a number of NumPy, or a pydantic model."""
+    """Return what JSON can hold for an array or number of NumPy, or a pydantic model."""
     for convert in ("tolist", "model_dump"):
         if hasattr(value, convert):
             return getattr(value, convert)()

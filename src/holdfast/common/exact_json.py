@@ -1,5 +1,5 @@
-"""JSON that says what a value says. What JSON can't hold is an error: elsewhere NaN becomes null in silence,
-and what nests deeply is written by one program and can't be read by the next."""
+"""JSON that holds exactly the value. A value that JSON can't hold is an error: other encoders turn NaN into
+null, or write deeply nested values that other programs can't read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import msgspec
 from holdfast.common.record import UNREADABLE
 
 NEST_MAX = 500
-"""Deeper than this is neither written nor shown: how deep a program can read depends on where it is."""
+"""The deepest nesting that is written or shown. How deep a program can read depends on the depth of its own
+stack."""
 
 TOO_DEEP = f"it nests deeper than {NEST_MAX}"
 
@@ -24,12 +25,12 @@ _STEPS = [1 if byte in b"[{" else -1 for byte in range(256)]
 
 
 def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
-    """What writes values as JSON. ``hook`` makes something that JSON has of types that msgspec doesn't know.
-    It raises TypeError or ValueError for what JSON can't hold."""
+    """Return the function that writes values as JSON. ``hook`` converts types that msgspec doesn't know. The
+    function raises TypeError or ValueError for a value that JSON can't hold."""
     write = msgspec.json.Encoder(enc_hook=hook).encode
 
     def plain(value: Any) -> Any:
-        """What isn't JSON by itself, and was written: it is JSON as it stands, or the hook knows it."""
+        """Convert a value that msgspec doesn't know, with the hook."""
         return None if hook is None or isinstance(value, msgspec.Raw) else hook(value)
 
     def encode(value: Any) -> bytes:
@@ -39,7 +40,7 @@ def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
             raise ValueError(TOO_DEEP) from None
         if nests_deeply(data):
             raise ValueError(TOO_DEEP)
-        if b"null" in data:  # which msgspec writes for NaN and infinities, too
+        if b"null" in data:  # msgspec writes null for NaN and infinities too
             _check_numbers(msgspec.to_builtins(value, str_keys=True, enc_hook=plain))
         return data
 
@@ -47,18 +48,18 @@ def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
 
 
 def _of_model(value: Any) -> Any:
-    """What JSON has for a pydantic model, as the model reads it again."""
+    """Return the JSON value of a pydantic model, which the model can read again."""
     if hasattr(value, "__pydantic_serializer__"):
         return value.model_dump(mode="json", by_alias=True)
     raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
 
 
 encode = encoder(_of_model)
-"""Writes a value as JSON: what msgspec knows, and pydantic models."""
+"""Writes a value as JSON: types that msgspec knows, and pydantic models."""
 
 
 def decode_plain(data: bytes) -> Any:
-    """The value that JSON says. Raises ValueError for what is no JSON, or nests too deeply."""
+    """Return the value of a JSON text. Raises ValueError for a text that isn't JSON, or nests too deeply."""
     if nests_deeply(data):
         raise ValueError(TOO_DEEP)
     try:
@@ -68,7 +69,7 @@ def decode_plain(data: bytes) -> Any:
 
 
 def nests_deeply(data: bytes) -> bool:
-    """True for JSON that nests deeper than ``NEST_MAX``."""
+    """Return True for JSON that nests deeper than ``NEST_MAX``."""
     if data.count(b"[") + data.count(b"{") <= NEST_MAX:
         return False
     brackets = _TEXTS.sub(b"", data).translate(None, _ALL_BUT_BRACKETS)

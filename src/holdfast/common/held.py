@@ -1,4 +1,4 @@
-"""Messages in a node's hands, and the letters that say what became of some."""
+"""Messages that a node holds, and their dead letters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from holdfast.common.progress import Visibility
 
 
 class Receipt(Visibility):
-    """One delivery of a held message, when the queue gave it out (monotonic), and who sent it here: nobody
-    (``sender`` empty: this node received it) or a membership that keeps custody under ``number`` and is
-    reached at ``reply_to``. Or it is no delivery of a queue, but the ``request`` of a client that waits for
-    its result; such a one is stale from the beginning, for there is nothing to extend or to delete."""
+    """One delivery of a held message, when the queue delivered it (monotonic seconds), and who sent it here.
+    If ``sender`` is empty, this node received it. Else ``sender`` is the membership that keeps custody under
+    ``number``, at the address ``reply_to``. With ``request`` it isn't a delivery of a queue, but the request
+    of a client that waits for its result; it is stale from the start, because there is nothing to extend or
+    delete."""
 
     received_at: float = math.inf
     sender: str = ""
@@ -24,9 +25,9 @@ class Receipt(Visibility):
 
 
 class Held(msgspec.Struct, eq=False):
-    """A message in the owner's hands, with every delivery of it that is known. ``after`` is the seq of the
-    message before it in its stream, where the queue tells: None if all before it are done with. ``result`` is
-    what the commit that covers it says; ``aside`` why it was passed over instead."""
+    """A message that an owner holds, with all its known deliveries. ``after`` is the seq of the message
+    before it in its stream, if the queue says so; None if all before it are done. ``result`` is its result in
+    the commit that covers it; ``aside`` is why it was skipped instead."""
 
     place: Place
     body: bytes
@@ -36,7 +37,7 @@ class Held(msgspec.Struct, eq=False):
     after: int | None = None
     life: Life = Life.RECEIVED
     counted: bool = False
-    """True where the message carries no run and has the one that its owner counts."""
+    """True if the message carries no run and has the run that its owner counted."""
     suspect: bool = False
     tries: int = 0
     retry_at: float = 0.0
@@ -48,30 +49,30 @@ class Held(msgspec.Struct, eq=False):
 
     @property
     def may_be_known(self) -> bool:
-        """True if it may have been delivered before: by a queue that says so, or by a client, who may ask as
-        often as it likes."""
+        """True if the message may have been delivered before: the queue says so, or it comes from a client,
+        which may repeat its request."""
         return self.receives > 1 or any(receipt.request for receipt in self.receipts)
 
     @property
     def again(self) -> dict[str, str]:
-        """The attributes with which a copy of it is known to be the same message."""
+        """Return the attributes that show a copy to be the same message."""
         return {**self.attributes, "id": self.place.id} if self.place.id else self.attributes
 
     def become(self, then: Life) -> None:
-        """Take the next step of a message's life; one that the table doesn't know is a mistake of ours."""
+        """Take the next step of a message's life. A step that isn't in the table is a bug."""
         assert may_follow(self.life, then), (
             f"{self.place.name} is {self.life.value}, so can't be {then.value}"
         )
         self.life = then
 
     def come_back(self) -> None:
-        """Be as if just received: the opening that held it is over."""
+        """Reset the message to its state after the receive, because the opening that held it is over."""
         if self.life is not Life.RECEIVED:
             self.become(Life.RECEIVED)
 
 
-class Letter(msgspec.Struct, frozen=True):
-    """A dead letter to send: for a message, or for seqs that never came."""
+class PendingDeadLetter(msgspec.Struct, frozen=True):
+    """A dead letter to send, for a message or for seqs that never came."""
 
     reason: str
     held: Held | None = None

@@ -1,4 +1,4 @@
-"""Names of a package that are imported once they are asked for: so importing the package costs little."""
+"""Names of a package that are imported at their first use, so that importing the package is fast."""
 
 from __future__ import annotations
 
@@ -8,11 +8,14 @@ from typing import Any
 
 
 def exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a package that has each of these names from the module beside it."""
+    """Return the ``__getattr__`` of a package that imports each name in ``places`` from the given place: a
+    module, ``module:name`` where the name there is another one, or ``module:`` for the module itself."""
 
     def get(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(places[name]), name)
+        place, colon, there = places[name].partition(":")
+        module = import_module(place)
+        return module if colon and not there else getattr(module, there or name)
 
     return get

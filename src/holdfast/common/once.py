@@ -1,4 +1,4 @@
-"""Says what was not said lately, so that a log isn't flooded by what happens all the time."""
+"""Remembers what was logged lately, so that repeated events don't flood the log."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Hashable
 
 
 class Once:
-    """Remembers the last ``limit`` things that were said."""
+    """Remembers the last ``limit`` things that were logged."""
 
     def __init__(self, limit: int = 10_000) -> None:
         self._limit = limit
         self._said: dict[Hashable, None] = {}
 
     def first(self, thing: Hashable) -> bool:
-        """True the first time, and again once it has been forgotten."""
+        """Return True the first time, and again after the thing was forgotten."""
         if thing in self._said:
             return False
         if len(self._said) == self._limit:

@@ -1,24 +1,24 @@
-"""How many receives to have under way, and when the next one is worth its call.
+"""Decides how many receives to have open at a queue, and when the next one is worth its call.
 
-One waits while the queue is empty. Two full batches in a row say that more is there, so another joins; a
-thin one sends one home. Where calls cost, a receive that brought little rests for a moment if, at the rate
-of late, what comes meanwhile shares the next call; at a trickle it doesn't rest, for nothing would be
-shared.
+One receive waits while the queue is empty. After two full batches in a row, another one is opened; after a
+small batch, one is closed. Where calls cost money, a receive that brought few messages pauses for a moment,
+if messages will come meanwhile, at the recent rate, to share the next call. At a very low rate it doesn't
+pause, because nothing would be shared.
 """
 
 from __future__ import annotations
 
 CROWDED_S = 0.1
-"""Pause between receives whose messages have to wait for room."""
+"""The pause between receives whose messages must wait for room."""
 
 MEMORY = 10
-"""Over how many of the longest rests the rate is averaged: with others at the same queue what one receive
-brings is mostly chance."""
+"""Over how many of the longest pauses the rate is averaged. With other receivers at the queue, the number of
+messages in one receive is mostly random."""
 
 
 class Polling:
-    """Decides for the receives of one queue. ``batch`` is what one call brings at most, ``most`` how many
-    may be under way, ``linger_s`` how long one may rest."""
+    """Decides for the receives of one queue. ``batch`` is how many messages one call brings at most, ``most``
+    how many receives may be open, ``linger_s`` how long one may pause."""
 
     def __init__(self, batch: int, most: int, linger_s: float) -> None:
         self._batch = batch
@@ -29,8 +29,8 @@ class Polling:
         self.wanted = 1
 
     def received(self, count: int, seconds: float) -> float:
-        """A receive brought ``count`` messages, ``seconds`` after its predecessor did. Returns for how long
-        it rests before the next."""
+        """Note that a receive brought ``count`` messages, ``seconds`` after the one before. Returns how long
+        to pause before the next."""
         memory_s = MEMORY * self._linger_s
         if memory_s:
             self._rate = (self._rate * memory_s + count) / (memory_s + seconds)
@@ -45,11 +45,11 @@ class Polling:
         return min(self._linger_s, self._batch / self._rate)
 
     def failed(self) -> None:
-        """The queue did not answer: one receive is enough to learn when it does."""
+        """Note that the queue didn't answer. One open receive is then enough to see when it does."""
         self.wanted = 1
 
     def crowded(self) -> float:
-        """Much of what came finds no room with its owners. Receiving goes on, or what they wait for never
-        comes, but no faster than is needed to find that. Returns for how long the receive rests."""
+        """Note that many messages find no room at their owners. Receiving goes on slowly, because the owners
+        may wait for a message that is still in the queue. Returns how long the receive pauses."""
         self.wanted = 1
         return CROWDED_S

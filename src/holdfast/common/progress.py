@@ -1,4 +1,4 @@
-"""Whether work advances, and which deliveries to extend because it does."""
+"""Decides whether work advances, and which deliveries to extend."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 
 
 class Visibility(msgspec.Struct):
-    """The queue's lease on one delivery: it shows again at ``expires_at`` unless extended (monotonic)."""
+    """The queue's lease on one delivery. It ends at ``expires_at`` (monotonic seconds) unless extended."""
 
     receipt: str
     expires_at: float
@@ -16,15 +16,15 @@ class Visibility(msgspec.Struct):
 
 
 def hung(progress_at: float, now: float, timeout_s: float) -> bool:
-    """True if work that last advanced at ``progress_at`` has stood still for too long."""
+    """Return True if work that last advanced at ``progress_at`` has made no progress for too long."""
     return now >= progress_at + timeout_s
 
 
 def due(deliveries: Iterable[Visibility], now: float, visibility_s: float) -> list[Visibility]:
-    """The deliveries to extend now: those with less than half of their visibility left.
+    """Return the deliveries to extend now: those with less than half of their visibility left.
 
-    One call then covers everything that was received in the same while, and a failed call leaves time
-    for another. A delivery known to be stale is never used again."""
+    One call then covers all deliveries that were received at about the same time, and after a failed call
+    there is time for another. A delivery that is known to be stale is never used again."""
     horizon = now + visibility_s / 2
     return [delivery for delivery in deliveries if not delivery.stale and delivery.expires_at <= horizon]
 

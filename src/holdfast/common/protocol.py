@@ -1,5 +1,5 @@
-"""What nodes say to each other. Encoded as MessagePack; unknown fields are ignored, so that a newer
-node may add some. A change that an older node would misread raises ``VERSION``."""
+"""The requests and replies between nodes, in MessagePack. Unknown fields are ignored, so a newer node may add
+some. A change that an older node would misread must increase ``VERSION``."""
 
 from __future__ import annotations
 
@@ -15,30 +15,29 @@ VERSION = 1
 _DIGITS = f"^[0-9]{{1,{max(RUN_DIGITS, SEQ_DIGITS)}}}$"
 
 Number = Annotated[int, Meta(ge=0)] | Annotated[str, Meta(pattern=_DIGITS)]
-"""A run or seq: an integer, or its decimal text where MessagePack has no integer so large. ``int()`` reads
-both."""
+"""A run or seq: an integer, or its decimal text if it is too large for MessagePack. ``int()`` reads both."""
 
 
 Run = Annotated[int, Meta(ge=NO_RUN)] | Annotated[str, Meta(pattern=_DIGITS)]
-"""A run, or ``NO_RUN`` for a message that carries none and whose owner is to count it."""
+"""A run, or ``NO_RUN`` for a message without one, whose owner counts the runs."""
 
 
 def number(value: int) -> Number:
-    """A run or seq as it travels."""
+    """Return a run or seq in the form that messages hold."""
     return value if value < 2**64 else str(value)
 
 
 FORWARD_OVERHEAD_BYTES = 64 * 1024
-"""What a forward adds to the messages in it, at most."""
+"""The most bytes that a forward adds to the messages in it."""
 
 
 class Parcel(msgspec.Struct, frozen=True, array_like=True):
-    """One delivery of a message, body and receipt, on its way between nodes.
+    """One delivery of a message, with body and receipt, that one node sends to another.
 
-    ``number`` is the sender's own name for it, used in answers and reports. ``expires_in_s`` is what is
-    left of its visibility as the sender reckons, ``age_s`` how long ago the queue gave it out. ``after`` is
-    the seq of the message before it, where the queue told. ``counted`` is true where an owner
-    counted the run.
+    ``number`` is the sender's number for it in answers and reports. ``expires_in_s`` is how much of its
+    visibility is left, as the sender estimates; ``age_s`` is how long ago the queue delivered it. ``after``
+    is the seq of the message before it, if the queue says so. ``counted`` is true if an owner counted the
+    run.
     """
 
     number: int
@@ -58,10 +57,10 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """What the node addressed says of one parcel.
+    """The answer of the called node about one parcel.
 
-    ``accepted``: it holds it and will report. ``full``: no room now. ``no``: it isn't the owner;
-    ``member`` and ``epoch`` name the one it knows, if any.
+    ``accepted``: it holds the message and will report. ``full``: it has no room now. ``no``: it isn't the
+    owner; ``member`` and ``epoch`` are those of the owner, if it knows one.
     """
 
     number: int
@@ -71,7 +70,8 @@ class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):
-    """Parcels for the streams that ``to`` owns. ``sender`` is who keeps custody, at ``reply_to``."""
+    """Parcels for the streams that ``to`` owns. ``sender`` keeps custody, and gets reports at
+    ``reply_to``."""
 
     to: str
     sender: str
@@ -80,8 +80,8 @@ class Forward(msgspec.Struct, frozen=True, tag=True):
 
 
 class SettleReport(msgspec.Struct, frozen=True, tag="SettleReport"):
-    """To a sender: ``settled`` parcels are covered by a commit (or proved duplicates), custody ends;
-    ``returned`` ones go back into the sender's custody, to be offered again."""
+    """A report to a sender. ``settled`` parcels are covered by a commit or are duplicates, so custody of them
+    ends. ``returned`` ones go back into the sender's custody, to be offered again."""
 
     to: str
     sender: str
@@ -90,13 +90,13 @@ class SettleReport(msgspec.Struct, frozen=True, tag="SettleReport"):
 
 
 class Probe(msgspec.Struct, frozen=True, tag=True):
-    """Is the membership ``to`` alive at this address?"""
+    """Asks whether the membership ``to`` is alive at this address."""
 
     to: str
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
-    """Get ready to own ``key`` (models loaded, state peeked) without opening it."""
+    """Asks to prepare to own ``key``: load its models and peek its state, without opening it."""
 
     to: str
     stream: str
@@ -104,7 +104,7 @@ class Warm(msgspec.Struct, frozen=True, tag=True):
 
 
 class Poke(msgspec.Struct, frozen=True, tag=True):
-    """Look at the state store: an operator changed the stream."""
+    """Asks to read the state store, because an operator has changed the stream."""
 
     to: str
     stream: str
@@ -112,7 +112,7 @@ class Poke(msgspec.Struct, frozen=True, tag=True):
 
 
 class Move(msgspec.Struct, frozen=True, tag=True):
-    """Move an owned stream to the membership ``target``."""
+    """Asks to move an owned stream to the membership ``target``."""
 
     to: str
     stream: str
@@ -121,8 +121,8 @@ class Move(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shed(msgspec.Struct, frozen=True, tag=True):
-    """Move streams that make up a load of about ``amount`` slots to the membership ``target``. The reply's
-    text is how many."""
+    """Asks to move streams with a load of about ``amount`` slots to the membership ``target``. The reply's
+    text is how many moved."""
 
     to: str
     target: str
@@ -130,7 +130,7 @@ class Shed(msgspec.Struct, frozen=True, tag=True):
 
 
 class Explain(msgspec.Struct, frozen=True, tag=True):
-    """What is known of an owned stream where it is? The reply's text is a JSON object."""
+    """Asks what the node knows of an owned stream. The reply's text is a JSON object."""
 
     to: str
     stream: str
@@ -138,33 +138,33 @@ class Explain(msgspec.Struct, frozen=True, tag=True):
 
 
 class Waiting(msgspec.Struct, frozen=True, tag=True):
-    """Which owned streams wait, ``most`` of them, and for what? The reply's text is a JSON object."""
+    """Asks which owned streams wait, ``most`` of them, and for what. The reply's text is a JSON object."""
 
     to: str
     most: int
 
 
 class Drain(msgspec.Struct, frozen=True, tag=True):
-    """Bring everything to other nodes, then end."""
+    """Asks the node to move everything to other nodes, then end."""
 
     to: str
 
 
 class Answers(msgspec.Struct, frozen=True, tag=True):
-    """Reply to a Forward, one answer a parcel."""
+    """The reply to a Forward, with one answer per parcel."""
 
     answers: list[ParcelAnswer]
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """Reply to the rest. ``ok`` False: the node can't, and ``text`` says why."""
+    """The reply to other requests. If ``ok`` is False, the node refuses, and ``text`` says why."""
 
     ok: bool = True
     text: str = ""
 
 
 class Stranger(msgspec.Struct, frozen=True, tag=True):
-    """Reply to a request addressed to a membership that doesn't live here."""
+    """The reply to a request for a membership that isn't alive here."""
 
     member: str = ""
 

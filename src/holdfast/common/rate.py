@@ -1,7 +1,7 @@
-"""How fast: token buckets, one a key, each a single number.
+"""Limits rates with token buckets, one per key, each stored as a single number.
 
-Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling). In place of a level that has to be
-topped up, a bucket is the time at which it will be full again; one that is full is forgotten.
+Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling). A bucket is stored as the time at
+which it will be full again, and a full one is forgotten.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 from holdfast.common.settings import Positive, check_settings
 
 EDGE_S = 1e-9
-"""Waits shorter than this are rounding."""
+"""Shorter waits than this are rounding errors."""
 
 
 class Rate(msgspec.Struct, frozen=True):
-    """``per_s`` units a second, of which ``burst`` may go at once after a pause."""
+    """A rate of ``per_s`` units per second; after a pause, ``burst`` units may pass at once."""
 
     per_s: Positive
     burst: Positive
@@ -27,12 +27,12 @@ class Rate(msgspec.Struct, frozen=True):
 
 
 class Limiter:
-    """Holds each key to its rate. Units are the caller's (bytes, calls, messages); ``now`` is monotonic, in
+    """Limits each key to its rate. The units are the caller's (bytes, calls, messages); ``now`` is monotonic
     seconds.
 
     Args:
-        default: the rate of keys that have none of their own; None for no limit.
-        rates: rates of single keys.
+        default: the rate of keys without their own; None for no limit.
+        rates: the rates of single keys.
     """
 
     def __init__(self, default: Rate | None, rates: Mapping[str, Rate] | None = None) -> None:
@@ -41,17 +41,17 @@ class Limiter:
         self._full_at: dict[str, float] = {}
 
     def change(self, default: Rate | None, rates: Mapping[str, Rate] | None = None) -> None:
-        """Hold keys to other rates from now on. Those that owe wait for as long as they would have."""
+        """Change the rates from now on. Keys that already have to wait wait as long as before."""
         self._default = default
         self._rates = dict(rates or {})
 
     def __len__(self) -> int:
-        """Keys that are remembered."""
+        """The number of keys that are remembered."""
         return len(self._full_at)
 
     def take(self, key: str, units: float, now: float) -> float:
-        """Take the units if they are there: 0, or else, with nothing taken, seconds until they will be. Of
-        more than ``burst`` at once, a full bucket will do; the rest is owed."""
+        """Take the units if there are enough, and return 0. Otherwise take nothing, and return the seconds
+        until there are. More than ``burst`` units need a full bucket, and later calls wait for the rest."""
         rate = self._rate(key)
         if rate is None:
             return 0.0
@@ -62,7 +62,7 @@ class Limiter:
         return 0.0
 
     def spend(self, key: str, units: float, now: float) -> float:
-        """Take the units in any case; returns seconds to wait before they may be used, in the order of the
+        """Take the units in any case. Returns the seconds to wait before they may be used, in the order of
         calls."""
         rate = self._rate(key)
         if rate is None:
@@ -71,13 +71,13 @@ class Limiter:
         return max(0.0, -self._level(key, rate, now) / rate.per_s)
 
     def refund(self, key: str, units: float) -> None:
-        """Give back units that were not used after all."""
+        """Give back units that were not used."""
         rate = self._rate(key)
         if rate is not None and key in self._full_at:
             self._full_at[key] -= units / rate.per_s
 
     def forget(self, now: float) -> None:
-        """Drop the buckets that are full, which are as good as new. To be called now and then."""
+        """Forget full buckets, which are the same as new ones. Call this from time to time."""
         self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}
 
     def _rate(self, key: str) -> Rate | None:

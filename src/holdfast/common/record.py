@@ -1,4 +1,4 @@
-"""Records in services: whatever bytes stand there, reading them gives a record or an error of ours."""
+"""Reads records in services. Whatever bytes are there, the result is a record or an error of Holdfast."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import msgspec
 from holdfast.errors import Damaged
 
 UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-"""What decoders raise for bytes that aren't what they should be: not UTF-8, out of range or nested too deeply
-among them."""
+"""What decoders raise for wrong bytes, such as not UTF-8, out of range or nested too deeply."""
 
 MISSHAPEN = (*UNREADABLE, LookupError, TypeError)
-"""The same, and what is raised for records of another shape."""
+"""The same, and what is raised for records of a wrong shape."""
 
 
 @contextlib.contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raise Damaged, which names ``what``, if the record read in here is not one."""
+    """Raise Damaged, which names ``what``, if the record that is read inside is wrong."""
     try:
         yield
     except MISSHAPEN as error:
@@ -35,8 +34,8 @@ _SPACE = b" \t\r\n"
 
 
 def from_base64(text: bytes) -> bytes:
-    """What base64 says, as any program writes it: in lines, URL-safe, or without padding. Raises ValueError
-    for what is none."""
+    """Decode base64 as any program writes it: in lines, URL-safe, or without padding. Raises ValueError for
+    other texts."""
     try:
         return base64.b64decode(text, validate=True)
     except ValueError:

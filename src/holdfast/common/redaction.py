@@ -1,7 +1,7 @@
-"""Secrets in texts, found by how they look, and hidden.
+"""Finds secrets in texts by their form, and hides them.
 
-Texts of errors hold what a library, a service or a user's handler put into them, so nobody can vouch for
-them: whatever is logged, kept or answered goes through here, and what is in doubt is hidden.
+Error texts hold what a library, a service or a user's handler put into them, so they may hold secrets. All
+texts that are logged, stored or answered pass through here. In doubt, a part is hidden.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from urllib.parse import unquote_plus
 HIDDEN = "***"
 
 LENGTH_MAX = 64 * 1024
-"""Characters of a text that are read: half of them at its beginning and half at its end, where a traceback
-has its error. What is between is hidden."""
+"""How many characters of a text are read: half of them at its beginning and half at its end, where a
+traceback has its error. The rest is hidden."""
 
 _TELLING = (
     r"passw(?:or)?d|passphrase|secret|token|credential|authorization|cookie|signature|api[_-]?key"
@@ -21,7 +21,7 @@ _TELLING = (
 )
 _NAME = re.compile(_TELLING, re.IGNORECASE)
 _PROSE = r"(?:credential|(?<![a-z])(?:pass|auth|sig)(?![a-z]))[\w.-]{0,64}[^\S\n]*:"
-"""Before a colon these are words of a sentence too."""
+"""Names of secrets that, before a colon, may also be words of a sentence."""
 
 _SCHEME = r"[a-z][a-z0-9+.-]{0,40}://"
 _USER = re.compile(rf"({_SCHEME})([^/:\[\]\n]{{0,200}}):", re.IGNORECASE)
@@ -38,11 +38,12 @@ _ENDED_BY_SLASH = (
     "ftpes://",
     "sftp://",
 )
-"""Schemes whose parsers end a password at a slash, so that ``:80/a@b`` holds none."""
+"""Schemes whose parsers end a password at a slash, so that ``:80/a@b`` holds no password."""
 
 _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
 _QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
-"""Texts in quotes, escaped once or, as JSON in JSON has them, twice; to the end of the line if cut off."""
+"""Texts in quotes, escaped once, or twice as in JSON inside JSON; up to the end of the line if they are cut
+off."""
 _FIELD = re.compile(
     rf"(?!{_PROSE})(?P<name>{_TELLING})"
     rf"(?P<told>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=][^\S\n]*(?:b(?=[\"']))?)"
@@ -53,7 +54,8 @@ _HEADER = re.compile(
     rf"((?:authorization|cookie)\\?[\"']?[^\S\n]*[:=][^\S\n]*)(?P<value>{_QUOTED}|[^\n]+)",
     re.IGNORECASE | re.MULTILINE,
 )
-"""A header says its secrets to the end of its line: ``Authorization: Digest username="a", response="b"``."""
+"""A header may hold secrets up to the end of its line: ``Authorization: Digest username="a",
+response="b"``."""
 
 _ELEMENT = re.compile(rf"(<[\w:.-]{{0,64}}(?:{_TELLING})[\w:.-]{{0,64}}>)[^<]*", re.IGNORECASE)
 _LOGIN = re.compile(r"\b(Bearer|Basic)\s+(?=\S*[\d=+/.~-]|\S+[A-Z])[\w.~+/=-]{4,}")
@@ -65,17 +67,17 @@ _CLOSING = "'\")]},.:;>"
 
 
 def is_secret(name: str) -> bool:
-    """Whether a field of that name holds a secret."""
+    """Return whether a field of that name holds a secret."""
     return _NAME.search(name) is not None
 
 
 def redact(text: str) -> str:
-    """``text`` without passwords in URLs, without the values of parameters, fields, headers and elements that
-    are named as secrets are, and without tokens and private keys.
+    """Return ``text`` without passwords in URLs, without the values of parameters, fields, headers and
+    elements that have names of secrets, and without tokens and private keys.
 
-    It must be whole: what is cut within a password could no more be known to hold one. Of a password that
-    begins like a port, or with a space, and goes on after a space, only ``redact_url`` knows the end. Of more
-    than ``LENGTH_MAX`` characters the middle is hidden: the time that they take grows with their square."""
+    Pass the whole text: a password that is cut off can't be recognised. A password that begins like a port,
+    or with a space, and goes on after a space, is found only by ``redact_url``. Of a text longer than
+    ``LENGTH_MAX``, the middle is hidden, because the time grows with the square of the length."""
     if len(text) > LENGTH_MAX:
         end = _end(text)
         return f"{redact(_beginning(text))}\n{HIDDEN}" + (f"\n{redact(end)}" if end else "")
@@ -89,8 +91,8 @@ def redact(text: str) -> str:
 
 
 def _beginning(text: str) -> str:
-    """The lines that are whole in the first half of ``LENGTH_MAX`` characters; of a line that is longer the
-    words before its first URL that may hold a password, whose end can't be seen."""
+    """Return the whole lines in the first half of ``LENGTH_MAX`` characters. Of a longer line, return the
+    words before its first URL that may hold a password, whose end isn't visible."""
     kept = text[: LENGTH_MAX // 2 - 10]
     line_end = kept.rfind("\n")
     if line_end >= 0:
@@ -101,8 +103,8 @@ def _beginning(text: str) -> str:
 
 
 def _end(text: str) -> str:
-    """The lines that are whole in the last half of ``LENGTH_MAX`` characters, without those that belong to a
-    private key or to an element which began before them."""
+    """Return the whole lines in the last half of ``LENGTH_MAX`` characters, without those of a private key or
+    an element that began before them."""
     kept = text[-(LENGTH_MAX // 2 - 10) :]
     line_end = kept.find("\n")
     if line_end < 0:
@@ -117,13 +119,13 @@ def _end(text: str) -> str:
 
 
 def _after_line(text: str, mark: str) -> str:
-    """What follows the first line with ``mark`` in it."""
+    """Return what follows the first line that contains ``mark``."""
     return text.partition(mark)[2].partition("\n")[2]
 
 
 def redact_url(url: str) -> str:
-    """The same of a text that is a URL and nothing else. So its parts end where they must, whatever they
-    hold, even what should have been percent-encoded."""
+    """As ``redact``, for a text that is only a URL. Its parts are then found even if they hold characters
+    that should have been percent-encoded."""
     scheme, mark, rest = url.partition("://")
     if not mark:
         return redact(url)
@@ -148,7 +150,8 @@ def redact_url(url: str) -> str:
 
 
 def unsaid_port(host: str) -> str:
-    """``host:port`` that is none, as it may be told: without its ``@host``, the port may be a password."""
+    """Return a wrong ``host:port`` without what may be a password: without an ``@host`` after it, the port
+    may be one."""
     name, colon, port = host.partition(":")
     return host if not colon or _PORT.fullmatch(port) else f"{name}:{HIDDEN}"
 
@@ -171,7 +174,8 @@ def _without_passwords(text: str) -> str:
 
 
 def _password_size(scheme: str, user: str, rest: str) -> int:
-    """How much may be a password of ``rest``, which follows ``scheme://user:``: all before its last ``@``."""
+    """Return how many characters of ``rest``, which follows ``scheme://user:``, may be a password: all before
+    the last ``@``."""
     if rest.startswith(f"{HIDDEN}@") or not rest or rest[0].isspace() or _is_port(scheme, rest):
         return 0
     if "@" in rest:
@@ -203,5 +207,5 @@ def _hidden(found: re.Match[str]) -> str:
 
 
 def _closing(value: str) -> str:
-    """What ends the sentence that a value stands in, rather than the value."""
+    """Return the end of a value that belongs to its sentence and not to the value."""
     return value[len(value.rstrip(_CLOSING)) :]

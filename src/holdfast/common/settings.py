@@ -1,9 +1,8 @@
-"""Settings that are declared in code: each is checked by the type and the range that its field is written
-with.
+"""Checks settings that are declared in code, by the type and the range of their fields.
 
-A struct of settings says what each may be in its annotations, such as ``timeout_s: Seconds``, and calls
-:func:`check_settings` when it is made. ``inf``, ``nan``, a bool for a number or a text for a struct is then
-refused where it is declared, and not by what computes with it a day later.
+A struct of settings has the allowed values in its annotations, such as ``timeout_s: Seconds``, and calls
+:func:`check_settings` when it is made. So ``inf``, ``nan``, a bool for a number or a text for a struct is
+refused at the declaration, and not a day later where it is used.
 """
 
 from __future__ import annotations
@@ -19,41 +18,41 @@ from msgspec import Meta, inspect
 from holdfast.errors import ConfigError
 
 SECONDS_MAX = 1e9
-"""Some 31 years. A longer time is a mistake, and could overflow a timer or a date."""
+"""The longest time, about 31 years. A longer one is a mistake, and could overflow a timer or a date."""
 
 COUNT_MAX = 2**31 - 1
-"""What every store can keep as a number."""
+"""The highest number that every store can keep."""
 
 Seconds = Annotated[float, Meta(gt=0, le=SECONDS_MAX)]
 Delay = Annotated[float, Meta(ge=0, le=SECONDS_MAX)]
 Milliseconds = Annotated[float, Meta(gt=0, le=1000 * SECONDS_MAX)]
 Positive = Annotated[float, Meta(gt=0, le=COUNT_MAX)]
-"""A rate a second, or a weight."""
+"""A rate per second, or a weight."""
 Fraction = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Limit = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
-"""Where 0 is for no limit."""
+"""A limit, where 0 means no limit."""
 RateLimit = Annotated[float, Meta(ge=0, le=COUNT_MAX)]
-"""A second, where 0 is for no limit."""
+"""A rate per second, where 0 means no limit."""
 Int32 = Annotated[int, Meta(ge=-(2**31), lt=2**31)]
 Text = Annotated[str, Meta(min_length=1)]
 
 
 def check_settings(what: str, settings: msgspec.Struct) -> None:
-    """Raise ConfigError for the first setting that isn't what its field is declared as. ``what`` names whose
-    settings they are, such as ``task 'publish'``."""
+    """Raise ConfigError for the first setting that doesn't fit the declaration of its field. ``what`` names
+    the owner of the settings, such as ``task 'publish'``."""
     for setting, text in faults(settings):
         raise ConfigError(f"{what}: {setting} {text}")
 
 
 def check_setting(what: str, setting: str, value: object, hint: Any) -> None:
-    """The same for a single value that is no field of a struct."""
+    """As ``check_settings``, for a single value that is no field of a struct."""
     if text := fault(value, hint):
         raise ConfigError(f"{what}: {setting} {text}")
 
 
 def faults(settings: msgspec.Struct) -> Iterator[tuple[str, str]]:
-    """Each wrong setting with what is wrong about it, those of structs in it included."""
+    """Yield each wrong setting with what is wrong about it, and those of structs inside."""
     for name, hint, members in _hints(type(settings)):
         value = getattr(settings, name)
         if not _fits(value, members):
@@ -65,13 +64,13 @@ def faults(settings: msgspec.Struct) -> Iterator[tuple[str, str]]:
 
 @functools.cache
 def _hints(kind: type[msgspec.Struct]) -> list[tuple[str, Any, tuple[Any, ...]]]:
-    """The settings of a struct that can't be just anything, each with what it may be."""
+    """Return the restricted settings of a struct, each with its allowed types."""
     hints = ((field.name, field.type) for field in msgspec.structs.fields(kind))
     return [(name, hint, _members(hint)) for name, hint in hints if hint is not Any]
 
 
 def fault(value: object, hint: Any) -> str:
-    """What is wrong about a value that should be a ``hint``; empty if nothing is."""
+    """Return what is wrong about a value for the type ``hint``; empty if nothing is."""
     return "" if _fits(value, _members(hint)) else _wrong(value, hint)
 
 
@@ -80,13 +79,14 @@ def _wrong(value: object, hint: Any) -> str:
 
 
 def _fits(value: object, members: tuple[Any, ...]) -> bool:
-    """True if the value is one of these. One by one: msgspec takes no function or class beside a text."""
+    """Return True if the value fits one of these types. They are tried one by one, because msgspec doesn't
+    allow a function or class beside a text."""
     for member in members:
         try:
             made = msgspec.convert(value, member)
         except msgspec.ValidationError:
             continue
-        if made is value or made == value:  # else made of a list, or of a dict
+        if made is value or made == value:  # else msgspec converted it from a list or dict
             return True
     return False
 
@@ -101,7 +101,7 @@ def _shown(value: object) -> str:
 
 
 def _described(hint: Any) -> str:
-    """What a hint asks for, in words."""
+    """Return the type of a hint in words."""
     return " or ".join(_word(inspect.type_info(member)) for member in _members(hint))
 
 

@@ -1,4 +1,4 @@
-"""User code: found by its name, and what it raises in words that can be stored."""
+"""User code: imports it by its name, and describes its errors in texts that can be stored."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DETAIL_CHARS_MAX = 16_000
 
 
 def resolve(path: str) -> Any:
-    """What ``module:name`` stands for. Raises ConfigError, with the traceback of a failing import."""
+    """Return the object at ``module:name``. Raises ConfigError, with the traceback of a failing import."""
     module_name, _, name = path.partition(":")
     if not module_name or not name.isidentifier():
         raise ConfigError(f"{path!r} must be written as module:name")
@@ -28,14 +28,15 @@ def resolve(path: str) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """An error in one storable line or few. Those of Holdfast are written to be read as they are."""
+    """Describe an error in one or few lines for the store. The texts of Holdfast's own errors are used
+    unchanged."""
     own = isinstance(error, HoldfastError)
     text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
     return _storable(redact(text)[:ERROR_CHARS_MAX])
 
 
 def explain(error: BaseException) -> str:
-    """The traceback of an error that was caught in a worker, from where user code begins."""
+    """Return the traceback of an error that was caught in a worker, from the first frame of user code."""
     trace = error.__traceback__
     worker = trace.tb_frame.f_code.co_filename if trace is not None else ""
     while trace is not None and trace.tb_frame.f_code.co_filename == worker:

@@ -5,29 +5,35 @@ What users of outboxes need stands here: ``from holdfast import devices``, then 
 
 from typing import TYPE_CHECKING
 
-from holdfast.common.lazy import exports
+from holdfast.extend.tools import exports
 
 if TYPE_CHECKING:
     from holdfast.devices.fleet import Conduct, Fleet
+    from holdfast.devices.opening import open_outbox
     from holdfast.devices.outbox import Outbox
+    from holdfast.devices.ports.broker import BrokerService
+    from holdfast.devices.ports.device import Connect
     from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
     from holdfast.devices.rules.dialect import Dialect, JsonDialect, PlainDialect, Reading
     from holdfast.devices.rules.presence import PresenceRules
     from holdfast.devices.rules.topics import Topics
     from holdfast.devices.services.sqlalchemy.tables import metadata
-    from holdfast.devices.spec import CommandFields, CommandOptions, Page
+    from holdfast.devices.spec import CommandFields, CommandOptions, OutboxSpec, Page
 else:  # Whoever imports a module below waits for none of these.
     __getattr__ = exports(
         __name__,
         {
+            "BrokerService": "holdfast.devices.ports.broker",
             "CommandFields": "holdfast.devices.spec",
             "CommandOptions": "holdfast.devices.spec",
             "CommandState": "holdfast.devices.rules.device_queue",
             "Conduct": "holdfast.devices.fleet",
+            "Connect": "holdfast.devices.ports.device",
             "Dialect": "holdfast.devices.rules.dialect",
             "Fleet": "holdfast.devices.fleet",
             "JsonDialect": "holdfast.devices.rules.dialect",
             "Outbox": "holdfast.devices.outbox",
+            "OutboxSpec": "holdfast.devices.spec",
             "Page": "holdfast.devices.spec",
             "Patience": "holdfast.devices.rules.device_queue",
             "PlainDialect": "holdfast.devices.rules.dialect",
@@ -36,18 +42,22 @@ else:  # Whoever imports a module below waits for none of these.
             "StoredCommand": "holdfast.devices.rules.device_queue",
             "Topics": "holdfast.devices.rules.topics",
             "metadata": "holdfast.devices.services.sqlalchemy.tables",
+            "open_outbox": "holdfast.devices.opening",
         },
     )
 
 __all__ = [
+    "BrokerService",
     "CommandFields",
     "CommandOptions",
     "CommandState",
     "Conduct",
+    "Connect",
     "Dialect",
     "Fleet",
     "JsonDialect",
     "Outbox",
+    "OutboxSpec",
     "Page",
     "Patience",
     "PlainDialect",
@@ -56,4 +66,5 @@ __all__ = [
     "StoredCommand",
     "Topics",
     "metadata",
+    "open_outbox",
 ]

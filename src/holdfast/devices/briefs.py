@@ -13,16 +13,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.host import Host
-from holdfast.common.exact_json import decode_plain
-from holdfast.common.retry import Backoff
+from holdfast import Outcome
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.errors import HoldfastError, TooLarge
-from holdfast.ports.queue import Outgoing, Queue
-from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules import task
-from holdfast.tasks.wire import Envelope, encode_brief
+from holdfast.extend import Outgoing, Queue, TaskState
+from holdfast.extend.products import Envelope, Host, encode_brief
+from holdfast.extend.tools import Backoff, decode_json
 
 LOOK_S = 5.0
 """How often to look without having been woken: for what an earlier owner left, and operators cancelled."""
@@ -31,10 +28,10 @@ BATCH = 500
 """Commands that are read, told, and let go at once."""
 
 OUTCOMES = {
-    CommandState.ACKNOWLEDGED: task.State.SUCCEED,
-    CommandState.FAILED: task.State.FAILED,
-    CommandState.EXPIRED: task.State.TIMEOUT,
-    CommandState.SUPERSEDED: task.State.DUPLICATED,
+    CommandState.ACKNOWLEDGED: TaskState.SUCCEED,
+    CommandState.FAILED: TaskState.FAILED,
+    CommandState.EXPIRED: TaskState.TIMEOUT,
+    CommandState.SUPERSEDED: TaskState.DUPLICATED,
 }
 """What a brief calls the states of closed commands."""
 
@@ -134,7 +131,7 @@ def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
         started_at=entry.published_at or 0.0,
         ended_at=entry.closed_at or 0.0,
         node=node,
-        progress=float(state is task.State.SUCCEED),
+        progress=float(state is TaskState.SUCCEED),
         epoch=entry.epoch,
     )
     envelope = Envelope(
@@ -151,7 +148,7 @@ def _answer(answer: bytes | None) -> dict[str, Any]:
     if answer is None:
         return {}
     try:
-        decode_plain(answer)
+        decode_json(answer)
         return {"answer": msgspec.Raw(answer)}
     except ValueError:
         pass

@@ -9,22 +9,18 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from holdfast.cluster.host import Host
-from holdfast.common.once import Once
-from holdfast.common.rate import Limiter, Rate
-from holdfast.common.redaction import redact
-from holdfast.common.retry import Backoff
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.device import (
     Accepted,
     Command,
     CommandRefused,
+    Connect,
     Connected,
     DeviceAnswer,
     Devices,
@@ -39,9 +35,8 @@ from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Uns
 from holdfast.devices.rules.group_rate import BURST_S, GroupRate, JobRates
 from holdfast.devices.rules.presence import Presence
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
-
-Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
-"""Makes the devices of a shard: given its identity at the broker, and what tells whether it is still ours."""
+from holdfast.extend.products import Host
+from holdfast.extend.tools import Backoff, Limiter, Once, Rate, redact
 
 LOOK_S = 2.0
 """How long signals alone are trusted; then a turn looks for itself."""

@@ -11,14 +11,13 @@ from zlib import crc32
 import msgspec
 from msgspec import Meta
 
-from holdfast.common.exact_json import encode
-from holdfast.common.settings import SECONDS_MAX, Fraction, Int32, Positive, check_setting, fault
 from holdfast.devices.ports.outbox import NewCommand, OnResult, Writer
 from holdfast.devices.rules.device_queue import NUMBER_MAX, Correlation, StoredCommand, shard_of
 from holdfast.devices.rules.dialect import written
 from holdfast.devices.rules.topics import check_device
 from holdfast.devices.spec import CommandFields, CommandOptions, NextPage, OutboxSpec, Page, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.extend.tools import SECONDS_MAX, Fraction, Int32, Positive, check_setting, encode_json, fault
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -376,7 +375,7 @@ def _body(command: Any) -> bytes:
     if isinstance(command, bytes):
         return command
     try:
-        return command.encode() if isinstance(command, str) else encode(command)
+        return command.encode() if isinstance(command, str) else encode_json(command)
     except (TypeError, ValueError) as error:
         raise InvalidMessage(f"the command can't be written as JSON: {error}", "command") from None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.cluster.host import Host
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError
-from holdfast.ports.coordinator import Claim, Member
+from holdfast.extend import Claim, Member
+from holdfast.extend.products import Host
 
 CHECK_S = 10.0
 """How often to see whether a claim stands that this node doesn't know of: a request may arrive late."""

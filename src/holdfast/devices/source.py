@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.common.retry import Backoff
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.ports.outbox import NewCommand, OutboxStore
 from holdfast.devices.spec import Page, Source
 from holdfast.errors import Fenced, InvalidMessage, TooLarge
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
+from holdfast.extend.tools import Backoff
 
 LOOK_S = 1.0
 """How often to look whether few enough commands wait."""

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Required, TypedDict
 import msgspec
 from msgspec import Meta
 
-from holdfast.common.settings import Count, Positive, Seconds, check_setting, check_settings
 from holdfast.devices.rules.device_queue import Patience
 from holdfast.devices.rules.dialect import Dialect, JsonDialect
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.rules.topics import Topics
 from holdfast.errors import ConfigError
+from holdfast.extend.tools import Count, Positive, Seconds, check_setting, check_settings
 
 NAME_MAX = 32
 PAYLOAD_MAX = 268_435_455

@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from holdfast.cluster.host import Host
-from holdfast.common.retry import Backoff
 from holdfast.devices.briefs import Briefs
-from holdfast.devices.dispatcher import Connect, Dispatcher
+from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
+from holdfast.devices.ports.device import Connect
 from holdfast.devices.ports.outbox import Adding, OutboxStore
 from holdfast.devices.shards import Shards
 from holdfast.devices.source import fill
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Load
-from holdfast.ports.queue import Queue
+from holdfast.extend import Load, Queue
+from holdfast.extend.products import Host
+from holdfast.extend.tools import Backoff
 
 BACKOFF = Backoff(0.1, 5.0)
 EXPIRE_BATCH = 500

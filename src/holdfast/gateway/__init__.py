@@ -1,1 +1,1 @@
-"""Streams over HTTP: the routes of each node, and the gateway that brings every request to the right one."""
+"""Streams over HTTP: the routes of each node, and the gateway that brings every request to the right node."""

@@ -1,5 +1,5 @@
-"""Finds the owner of a stream, or chooses a node for it. Many gateways may ask at once: the coordinator gives
-the key to one node, and all of them are told which."""
+"""Finds the owner of a stream, or chooses a node for it. Many gateways may do so at once: the coordinator
+gives the key to one node, and all gateways learn which."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from holdfast.ports.coordinator import Claim, Coordinator, Member
 
 
 class Unasked(Unavailable):
-    """The coordinator could not be asked."""
+    """The coordinator doesn't answer."""
 
 
 class Assigner:
-    """Resolves keys to members. ``routes`` is what is known already. ``foreign``: also to those of other
-    programs."""
+    """Resolves keys to members. ``routes`` are the known routes. ``foreign``: members of other programs count
+    too."""
 
     def __init__(
         self, coordinator: Coordinator, view: View, routes: Routes, *, foreign: bool = False
@@ -31,8 +31,8 @@ class Assigner:
         self._asking: dict[str, asyncio.Task[str]] = {}
 
     async def resolve(self, key: str) -> Member:
-        """The living member that owns ``key``, or that was chosen to. Raises Unavailable with the reason
-        where there is none; Unasked where the coordinator doesn't tell."""
+        """Return the living member that owns ``key``, or that was chosen to. Raises Unavailable with the
+        reason if there is none, and Unasked if the coordinator doesn't answer."""
         route = self._routes.get(key)
         member = self._view.members.get(route.member) if route is not None else None
         if member is not None:
@@ -54,18 +54,18 @@ class Assigner:
             )
         if member.foreign and not member.address:
             raise Unavailable(
-                f"{key} is owned by another program, {member.name}, which tells no host and port"
+                f"{key} is owned by another program, {member.name}, which gives no host and port"
             )
         return member
 
     def _asked(self, key: str, done: asyncio.Task[str]) -> None:
         self._asking.pop(key, None)
         if not done.cancelled():
-            done.exception()  # nobody may be waiting any more
+            done.exception()  # mark it as read: perhaps nobody waits for it any more
 
     def claimed(self, claim: Claim) -> None:
-        """The coordinator tells of a claim, or of its end. What others place fills nodes as well; what this
-        one places is counted as it does so."""
+        """Note a new or ended claim from the coordinator. Streams that others place are counted here; those
+        that this gateway places are counted when it does so."""
         known = self._routes.get(claim.key)
         self._routes.claimed(claim)
         member = self._view.members.get(claim.member)
@@ -74,12 +74,12 @@ class Assigner:
             self._placed.add(member)
 
     def beside(self, key: str, member: str) -> Member | None:
-        """A living member other than that one, if there is any."""
+        """Return another living member than ``member``, if there is one."""
         return choose(key, [other for other in self._view.members.values() if other.id != member])
 
     async def _ask(self, key: str) -> str:
-        """The owner by the coordinator, or a node that is given the key there. Only the coordinator ends a
-        claim: a node that doesn't answer keeps its streams until its membership is over."""
+        """Return the owner as the coordinator says, or a node that gets the key there now. Only the
+        coordinator ends a claim: a node that doesn't answer keeps its streams until its membership ends."""
         try:
             claim = await self._coordinator.lookup(key) or await self._place(key)
             if claim is None or claim.member not in self._view.members:
@@ -94,15 +94,15 @@ class Assigner:
         return claim.member
 
     async def _place(self, key: str) -> Claim | None:
-        """Give a new key to the member with most room; None if nobody has any. Many keys are placed at once,
-        so each is counted before the next is chosen for."""
+        """Claim a new key for the member with the most room; None if no member has room. Many keys are placed
+        at once, so each is counted before the next is placed."""
         members = self._view.members
         target = choose(key, members.values(), self._placed.pending(members.values()))
         if target is None:
             return None
         self._placed.add(target)
         claim = await self._coordinator.claim(key, target.id)
-        if claim.member != target.id:  # another gateway's choice
+        if claim.member != target.id:  # another gateway has chosen first
             self._placed.add(target, -1)
             if claim.member in members:
                 self._placed.add(members[claim.member])

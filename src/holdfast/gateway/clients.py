@@ -1,8 +1,8 @@
-"""Who may use a gateway: clients by name, each with a key of its own, and how fast each may send.
+"""The clients that may use a gateway: their names, their keys, and how fast each may send.
 
-The file has one client a line: its name, the SHA-256 of its key in hexadecimal, and perhaps the requests a
-second that it may send. What follows ``#`` is a comment. A key is 256 random bits, so its digest tells
-nothing of it. The file is read again when it changes.
+The file has one client per line: its name, the SHA-256 of its key in hexadecimal, and optionally how many
+requests it may send per second. Text after ``#`` is a comment. A key is 256 random bits, so its digest
+doesn't reveal it. The file is read again when it changes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.http.serving import Handler
 from holdfast.ports.clock import Clock
 
 OPEN_PATHS = ("/healthz", "/readyz", "/openapi.json")
-"""What is told to everybody."""
+"""The paths that need no key."""
 
 KEY_BYTES = 32
 LOOK_S = 1.0
@@ -39,7 +39,7 @@ _BEARER = re.compile(r"bearer +", re.IGNORECASE)
 
 
 class GatewayClient(msgspec.Struct, frozen=True):
-    """One client; ``per_s`` is how many requests a second it may send, None for the gateway's default."""
+    """A client. ``per_s`` is how many requests it may send per second; None for the gateway's default."""
 
     name: str
     digest: str
@@ -47,12 +47,12 @@ class GatewayClient(msgspec.Struct, frozen=True):
 
 
 class Clients:
-    """The clients of one gateway. ``news``, if set, is called when they have changed.
+    """The clients of one gateway. ``news``, if set, is called when they change.
 
     Args:
-        file: who they are; None where nobody is asked.
-        per_s: requests a second that each may send, if its line says nothing else; 0 for any number. Where
-            nobody is asked, each address counts as a client, and of IPv6 each /64.
+        file: the file of clients; None if no keys are needed.
+        per_s: how many requests each client may send per second, unless its line says otherwise; 0 for no
+            limit. If no keys are needed, each address counts as a client, and each /64 of IPv6.
     """
 
     def __init__(self, file: Path | None, clock: Clock, log: Any, *, per_s: int = 0) -> None:
@@ -74,17 +74,17 @@ class Clients:
 
     @property
     def asked(self) -> bool:
-        """Whether clients must show keys."""
+        """True if clients must show keys."""
         return self._file is not None
 
     @property
     def limits(self) -> bool:
-        """Whether any client may send only so fast."""
+        """True if any client has a limit of its rate."""
         return self.per_s > 0 or any(client.per_s for client in self)
 
     async def watch(self) -> None:
-        """Forget who has not come lately, and read the file again when it changes, until cancelled. One that
-        is wrong changes nothing."""
+        """Until cancelled, read the file again when it changes, and forget the rates of clients that have
+        sent nothing lately. A file with errors changes nothing."""
         while True:
             await self._clock.sleep(LOOK_S)
             self._limiter.forget(self._clock.monotonic())
@@ -96,7 +96,7 @@ class Clients:
             try:
                 self._by_digest = {client.digest: client for client in read(self._file)}
             except ConfigError as error:
-                self._log.error("the clients' keys can't be read; those known stay", error=str(error))
+                self._log.error("the clients' keys can't be read; known keys stay valid", error=str(error))
                 continue
             self._limit()
             self._log.info("clients' keys read", clients=len(self._by_digest))
@@ -105,7 +105,7 @@ class Clients:
 
     @web.middleware
     async def admit(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Middleware: refuse who shows no key, or sends too fast."""
+        """Middleware that refuses requests without a key, and clients that send too fast."""
         if request.path in OPEN_PATHS:
             return await handler(request)
         try:
@@ -115,7 +115,7 @@ class Clients:
             answer.headers["WWW-Authenticate"] = "Bearer"
             return answer
         if (wait_s := self._limiter.take(name, 1, self._clock.monotonic())) > 0:
-            return problem.response(Busy("this client sends more requests a second than it may", wait_s))
+            return problem.response(Busy("this client sends more requests per second than its limit", wait_s))
         return await handler(request)
 
     def _name(self, request: web.Request) -> str:
@@ -134,7 +134,7 @@ class Clients:
 
 
 def read(file: Path) -> list[GatewayClient]:
-    """The clients in a file. Raises ConfigError, which names the line."""
+    """Return the clients in a file. Raises ConfigError, which names the line."""
     try:
         lines = file.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -157,13 +157,13 @@ def read(file: Path) -> list[GatewayClient]:
             )
         clients.append(GatewayClient(words[0], words[1], int(rate) if rate else None))
     if len({client.digest for client in clients}) < len(clients):
-        raise ConfigError(f"{file} has one key twice; each line is a key of its own")
+        raise ConfigError(f"{file} has the same key twice; give each line its own key")
     return clients
 
 
 def add(file: Path, name: str, per_s: int | None) -> str:
-    """Make a key for a client and add its line to the file; returns the key, which nothing else keeps. A
-    client may have several, as while it changes from one to the next. Raises ConfigError."""
+    """Make a key for a client and add its line to the file. Returns the key, which is stored nowhere. A
+    client may have several keys, such as while it changes from one to the next. Raises ConfigError."""
     if not _NAME.fullmatch(name):
         raise ConfigError(f"a client's name is 1 to 64 letters, digits and _.@-; this is {name!r}")
     if per_s is not None and not 0 < per_s <= RATE_MAX:
@@ -173,7 +173,7 @@ def add(file: Path, name: str, per_s: int | None) -> str:
     try:
         file.touch(mode=0o600)
         with file.open("a+b") as out:
-            if out.tell():  # an editor may have left the last line without its end
+            if out.tell():  # an editor may have left the last line without a line end
                 out.seek(-1, os.SEEK_END)
                 line = line if out.read() == b"\n" else f"\n{line}"
             out.write(f"{line}\n".encode())
@@ -183,7 +183,8 @@ def add(file: Path, name: str, per_s: int | None) -> str:
 
 
 def source_of(address: str) -> str:
-    """Whom a rate is for, where nobody is asked: of IPv6 a customer usually has a whole /64."""
+    """Return the address that a rate counts for if no keys are needed: one customer usually has a whole /64
+    of IPv6."""
     try:
         found = ipaddress.ip_address(address)
     except ValueError:
@@ -194,12 +195,12 @@ def source_of(address: str) -> str:
 
 
 def digest_of(key: str) -> str:
-    """What the file has of a key."""
+    """Return the digest of a key, as it stands in the file."""
     return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
 
 
 def _stamp(file: Path) -> tuple[int, ...]:
-    """Changes when the file does."""
+    """Return a value that changes when the file changes."""
     try:
         told = file.stat()
     except OSError:

@@ -1,6 +1,7 @@
-"""Brings a client's request to the owner of its stream, and again to the next one until there is an answer.
+"""Brings a client's request to the owner of its stream, and to the next owner if that fails, until there is
+an answer.
 
-A request that is sent again is harmless: its seq, or its request id, tells the owner that it is the same.
+Sending a request again is harmless: by its seq or request id, the owner sees that it is the same.
 """
 
 from __future__ import annotations
@@ -27,20 +28,22 @@ from holdfast.ports.coordinator import Claim, Member
 
 CONNECT_TIMEOUT_S = 1.0
 LATE_S = 1.0
-"""How much longer than the client a node's answer is waited for: it says itself that it came to nothing."""
+"""How much longer than the client's timeout to wait for a node, which itself answers when that timeout is
+over."""
 
 ASK_S = 0.5
-"""How long the coordinator is waited for before a node is asked instead."""
+"""How long to wait for the coordinator before a node is asked instead."""
 
 DOUBT_S = 0.25
-"""How long a request waits for a look at a node that can't be reached: who looks may be cut off as well."""
+"""How long a request waits for the probe of a node that can't be reached. The gateway itself may be cut
+off."""
 
 AGAIN = frozenset({421, 502, 503})
-"""Answers after which another node, or the same a moment later, may do better."""
+"""The status codes after which another node, or the same a moment later, may succeed."""
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A node's answer, to be passed on. ``member`` gave it."""
+    """The answer of ``member``, to be passed on."""
 
     status: int
     headers: CIMultiDict[str]
@@ -49,7 +52,7 @@ class Reply(msgspec.Struct, frozen=True):
 
 
 class Unreached(Unavailable):
-    """The node of ``member`` takes no connections from here."""
+    """The node of ``member`` can't be reached from here."""
 
     def __init__(self, text: str, member: str) -> None:
         super().__init__(text)
@@ -57,7 +60,7 @@ class Unreached(Unavailable):
 
 
 class Forwarder:
-    """Forwards requests. ``secret`` is what nodes ask for; with ``tls`` they speak TLS."""
+    """Forwards requests. ``secret`` is the nodes' ``peer_secret``; with ``tls``, nodes speak TLS."""
 
     def __init__(
         self,
@@ -85,9 +88,9 @@ class Forwarder:
     async def forward(
         self, key: str, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float
     ) -> Reply:
-        """The owner's answer, or the last one that is none, if there is no better within ``timeout_s``.
+        """Return the owner's answer, or the last error answer if there is no better one within ``timeout_s``.
 
-        ``path`` is as the client wrote it. Raises Unavailable, OutcomeUnknown (from the last try)."""
+        ``path`` is as the client wrote it. Raises Unavailable or OutcomeUnknown, from the last try."""
         deadline = self._clock.monotonic() + timeout_s
         failures, lost = 0, ""
         while True:
@@ -119,8 +122,8 @@ class Forwarder:
             await self._clock.sleep(pause_s)
 
     async def _find(self, key: str, lost: str, left_s: float) -> Member:
-        """The owner. Where that is ``lost``, though not known to be dead, or the coordinator doesn't tell who
-        it is, another node: one that is not cut off knows, or takes the stream."""
+        """Return the owner. If the owner is ``lost`` and not known to be dead, or the coordinator doesn't
+        answer, return another node: one that isn't cut off knows the owner or takes the stream."""
         if lost in self._view.members and (other := self._assigner.beside(key, lost)):
             return other
         try:
@@ -143,7 +146,7 @@ class Forwarder:
         if self._tls is not None and not member.foreign and not member.address.startswith("https://"):
             raise Unreached(f"{member.name} is not called without TLS: {NO_TLS}", member.id)
         sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
-        if self._authorization and not member.foreign:  # what nodes share is for nodes
+        if self._authorization and not member.foreign:  # the nodes' secret is for nodes only
             sent["Authorization"] = self._authorization
         try:
             url = URL(f"{member.address}{path}", encoded=True)
@@ -163,7 +166,7 @@ class Forwarder:
         except asyncio.CancelledError:
             asking = asyncio.current_task()
             if asking is not None and asking.cancelling():
-                raise  # it is the client that left
+                raise  # the client has left
             raise OutcomeUnknown(f"{member.name} left before its answer") from None
         finally:
             post.cancel()
@@ -172,20 +175,22 @@ class Forwarder:
     async def _post(
         self, member: str, url: URL, headers: Mapping[str, str], body: bytes, timeout: aiohttp.ClientTimeout
     ) -> Reply:
-        # Only an owner's 421 sends a request elsewhere: the headers hold the nodes' secret.
+        # Follow no redirects: the headers hold the nodes' secret. Only an owner's 421 sends a request
+        # elsewhere.
         async with self._client().post(
             url, data=body, headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
             return Reply(response.status, CIMultiDict(response.headers), await response.read(), member)
 
     def left(self, member: str) -> None:
-        """A membership ended: what waits for its answer asks the next owner."""
+        """Note that a membership has ended: requests that wait for its answer go to the next owner."""
         self._routes.left(member)
         for post in self._under_way.pop(member, ()):
             post.cancel()
 
     async def _doubt(self, member: Member) -> None:
-        """A connection that failed is a reason to look: on evidence the membership ends at once."""
+        """Probe a member after a failed connection. On evidence that it is dead, its membership ends at
+        once."""
         looking = asyncio.create_task(self._view.suspect(member.id))
         self._looking.add(looking)
         looking.add_done_callback(self._looking.discard)
@@ -196,8 +201,8 @@ class Forwarder:
             self._routes.answered(key, said.member, _epoch(said))
 
     def _redirected(self, key: str, member: Member, said: Reply) -> bool:
-        """True if the answer names another owner: one with an epoch that is not below what is known, or
-        without any, as the coordinator has just told that node."""
+        """Return True if the answer names another owner. Its epoch must not be below the known one; or there
+        is none, because the coordinator has just named the owner to that node."""
         owner, epoch = said.headers.get(OWNER, ""), _epoch(said)
         if said.status == 421 and owner and owner != member.id:
             if not epoch:
@@ -219,7 +224,7 @@ class Forwarder:
         return self._session
 
     async def close(self) -> None:
-        """Drop the connections."""
+        """Close the connections."""
         for looking in self._looking:
             looking.cancel()
         if self._session is not None:

@@ -1,4 +1,4 @@
-"""Where clients come: listening sockets, and TLS."""
+"""Listening sockets for clients, and TLS."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Tls(msgspec.Struct, frozen=True):
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """For a server in this process. Raises ConfigError."""
+        """Return the TLS context for a server in this process. Raises ConfigError."""
         return tls_server(self.cert, self.key, f"--tls-cert {self.cert} and --tls-key {self.key}")
 
     def pem(self) -> str:
-        """Certificate and key in one text. Raises ConfigError if they don't fit."""
+        """Return certificate and key in one text. Raises ConfigError if they don't belong together."""
         self.context()
         return f"{self.cert.read_text().rstrip()}\n{self.key.read_text()}"
 
@@ -34,15 +34,15 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     """How a gateway serves its clients.
 
     Attributes:
-        host, port: where clients reach it; port 0 takes a free one.
-        max_body_bytes: largest body that it takes from a client.
-        max_connections: connections of clients at once.
-        secret: what nodes ask for.
-        peer_tls: certificates, if nodes speak TLS.
+        host, port: the address for clients; port 0 takes a free one.
+        max_body_bytes: the largest body that it takes from a client.
+        max_connections: how many connections clients may have at once.
+        secret: the nodes' ``peer_secret``.
+        peer_tls: the certificates, if nodes speak TLS.
         tls: certificate and key, if clients speak TLS.
         access_log: whether each request is logged.
         foreign: whether requests are forwarded to members of other programs.
-        no_auth: everybody may use it, under whatever name they reach it.
+        no_auth: whether everybody may use it, by any host name.
     """
 
     host: str
@@ -58,7 +58,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def listen(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen on all addresses of ``host`` at one port; 0 takes a free one.
+    """Open sockets that listen on all addresses of ``host`` at one port; 0 takes a free one.
 
     Raises ConfigError."""
     sockets: list[socket.socket] = []

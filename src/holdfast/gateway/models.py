@@ -1,4 +1,4 @@
-"""``GET /v1/models``: the models of one node, or which nodes have which, as a gateway sees it."""
+"""``GET /v1/models``: the models of one node, or, at a gateway, which nodes have which models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ PATH = "/v1/models"
 
 
 def of_node(specs: Mapping[str, ModelSpec], work: Callable[[], StreamWork]) -> web.RouteDef:
-    """The page of a node, which declares ``specs``: what each takes, in how many slots it is loaded or being
-    loaded, how many streams that the node owns use it, and why it doesn't load, if it doesn't."""
+    """Return the route of a node that declares ``specs``. It shows the memory of each model, in how many
+    slots it is loaded or being loaded, how many owned streams use it, and why it doesn't load, if it
+    doesn't."""
 
     async def show(request: web.Request) -> web.Response:
         pool, owners = work().pool, work().owners
@@ -41,7 +42,7 @@ def of_node(specs: Mapping[str, ModelSpec], work: Callable[[], StreamWork]) -> w
 
 
 def of_members(members: Callable[[], Iterable[Member]]) -> web.RouteDef:
-    """The page of a gateway: the nodes that have each model loaded, by name."""
+    """Return the route of a gateway. It shows the names of the nodes that have each model loaded."""
 
     async def show(request: web.Request) -> web.Response:
         nodes: dict[str, list[str]] = {}

@@ -33,7 +33,7 @@ PATH = "/process/"
 SEQ, RUN, STREAM, TIMEOUT = "X-Seq", "X-Run", "X-Stream", "X-Timeout-Ms"
 DUPLICATE, REQUEST_ID = "X-Duplicate", "X-Request-Id"
 PASSED_ON = (REQUEST_ID, "traceparent", "tracestate")
-"""Headers that an answer repeats."""
+"""The headers of a request that the answer repeats."""
 
 JSON, RAW = "application/json", "application/octet-stream"
 IMAGES = ("image/jpeg", "image/png")
@@ -48,10 +48,11 @@ class NodeRoutes:
 
     Args:
         specs: the declared streams.
-        requests: takes messages in; asked for with each request, for the node is made after its routes.
+        requests: returns what takes messages; called with each request, because the node is made after its
+            routes.
         member: the node's membership.
-        max_body_bytes: largest body.
-        secret, also: what callers must show one of, if any.
+        max_body_bytes: the largest body.
+        secret, also: the secrets of which callers must show one, if there are any.
     """
 
     def __init__(
@@ -73,7 +74,7 @@ class NodeRoutes:
         self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """What the node's server serves."""
+        """Return the routes for the node's server."""
         return [
             web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
             web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket),
@@ -145,7 +146,7 @@ class NodeRoutes:
 
 
 def stream_of(request: web.Request, declared: Collection[str]) -> str:
-    """The declared stream that a request names, or the only one there is.
+    """Return the declared stream that a request names, or the only one if it names none.
 
     Raises RequestRefused, InvalidMessage."""
     named = request.headers.getall(STREAM, [])
@@ -162,7 +163,7 @@ def stream_of(request: web.Request, declared: Collection[str]) -> str:
 
 
 def key_of(raw_path: str) -> str:
-    """The stream's id in a request's path, percent-decoded once. Raises RequestRefused, InvalidMessage."""
+    """Return the key in a request's path, percent-decoded once. Raises RequestRefused, InvalidMessage."""
     raw = raw_path.removeprefix(PATH)
     if not raw or "/" in raw:
         raise RequestRefused(
@@ -175,7 +176,7 @@ def key_of(raw_path: str) -> str:
 
 
 def timeout_of(headers: Mapping[str, str]) -> float:
-    """How long the client waits, in seconds. Raises InvalidMessage."""
+    """Return how long the client waits, in seconds. Raises InvalidMessage."""
     if TIMEOUT not in headers:
         return TIMEOUT_S
     timeout_s = check_number(headers[TIMEOUT], TIMEOUT, 9) / 1000
@@ -187,7 +188,7 @@ def timeout_of(headers: Mapping[str, str]) -> float:
 def compose(
     spec: StreamSpec, key: str, headers: Mapping[str, str], body: bytes, clock: Clock
 ) -> tuple[Place, bytes]:
-    """The place of a message in its stream, and the message as the handler reads it.
+    """Return the place of a message in its stream, and the message as the handler reads it.
 
     Raises RequestRefused, InvalidMessage."""
     kind = headers.get("Content-Type", RAW).partition(";")[0].strip().lower()
@@ -218,8 +219,8 @@ def _compose_json(
 
 
 def place_of(spec: StreamSpec, headers: Mapping[str, str], clock: Clock) -> Place:
-    """The place that the headers say. Where the stream has no seq, ``X-Seq`` or ``X-Request-Id`` tell
-    messages apart, so that one that is sent again is known. Raises InvalidMessage."""
+    """Return the place from the headers. If the stream has no seqs, ``X-Seq`` or ``X-Request-Id`` is the id
+    that finds duplicates. Raises InvalidMessage."""
     run = check_number(headers[RUN], RUN, RUN_DIGITS) if RUN in headers else spec.no_run
     if spec.seq_kind == "absent":
         if SEQ in headers:
@@ -238,7 +239,7 @@ def _request_id(headers: Mapping[str, str], clock: Clock) -> str:
 
 
 def shown(result: bytes | None) -> tuple[bytes, str]:
-    """A stored result as a body, and its type."""
+    """Return a stored result as a body, and its content type."""
     if result is None:
         return b"null", JSON
     try:

@@ -1,4 +1,4 @@
-"""``GET /openapi.json``: what clients may ask of gateways and nodes, as OpenAPI 3.1 describes it."""
+"""``GET /openapi.json``: the description of the HTTP API of gateways and nodes, in OpenAPI 3.1."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PATH = "/openapi.json"
 
 
 def route() -> web.RouteDef:
-    """The page, the same everywhere."""
+    """Return the route, which is the same everywhere."""
     page = files("holdfast.gateway").joinpath("openapi.json").read_bytes()
 
     async def show(request: web.Request) -> web.Response:

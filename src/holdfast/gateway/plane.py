@@ -1,6 +1,6 @@
 """The data plane in Python: receives clients' requests and forwards each to the owner of its stream.
 
-It is also where HAProxy sends what it has no route for.
+HAProxy sends requests here that it has no route for.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ NOT_FORWARDED = frozenset(
         DATA_PLANE.lower(),
     }
 )
-"""Headers that belong to one connection, or to this gateway alone."""
+"""Headers that belong to one connection, or only to this gateway."""
 
 
 class Plane:
     """The routes of a gateway's server.
 
-    ``ready`` says why it can't serve, if so; ``more_metrics`` gives what ``/metrics`` shows beside those of
-    ``registry``; ``middlewares`` see each request first.
+    ``ready`` returns why it can't serve, if so. ``more_metrics`` returns what ``/metrics`` shows beside the
+    metrics of ``registry``. ``middlewares`` get each request first.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class Plane:
         self._declared: frozenset[str] = frozenset()
 
     def app(self) -> web.Application:
-        """The server's application."""
+        """Return the server's application."""
         app = web.Application(client_max_size=self._max_body_bytes, middlewares=self._middlewares)
         app.add_routes(
             [
@@ -141,13 +141,14 @@ class Plane:
         return await serve(request, answer, self._max_body_bytes)
 
     def _full_key(self, request: web.Request) -> str:
-        """The full key of a request: the stream is named, or the only one that nodes declare. While no node
-        is there, as when all have to join again, those that were there tell; the request waits for them."""
+        """Return the full key of a request. Its stream is the one it names, or the only one that nodes
+        declare. While there is no node, such as when all must join again, the streams of the last nodes
+        count, and the request waits for a node."""
         key = key_of(request.rel_url.raw_path)
         served = frozenset(name for member in self._view.members.values() for name in member.load.serves)
         self._declared = served or self._declared
         if not self._declared:
-            raise Unavailable("no node is there yet")
+            raise Unavailable("no node has joined yet")
         return f"{stream_of(request, self._declared)}/{key}"
 
     async def _on_health(self, request: web.Request) -> web.Response:

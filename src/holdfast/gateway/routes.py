@@ -1,4 +1,5 @@
-"""Routes: which member owns a key, as far as one gateway knows. They may be wrong; owners never are."""
+"""Routes: which member owns a key, as far as one gateway knows. A route may be wrong; the owner checks it at
+every use."""
 
 from __future__ import annotations
 
@@ -12,15 +13,15 @@ ROUTES_MAX = 1_000_000
 
 
 class GatewayRoute(msgspec.Struct, frozen=True):
-    """The member that owns a key, and its epoch where an owner has told it (else 0)."""
+    """The member that owns a key, and its epoch if an owner has reported it (else 0)."""
 
     member: str
     epoch: int = 0
 
 
 class Routes:
-    """Routes by full key, the oldest forgotten beyond ``most``. For who keeps a copy, ``changed`` gives the
-    keys that were changed since somebody follows: ``news``, if set, is called when there are some."""
+    """The routes by full key; beyond ``most``, the oldest are forgotten. To keep a copy, set ``news``, which
+    is called when there are changes, and read them with ``changed``."""
 
     def __init__(self, most: int = ROUTES_MAX) -> None:
         self._most = most
@@ -35,11 +36,11 @@ class Routes:
         return iter(list(self._routes.items()))
 
     def get(self, key: str) -> GatewayRoute | None:
-        """The route of a key."""
+        """Return the route of a key."""
         return self._routes.get(key)
 
     def claimed(self, claim: Claim) -> None:
-        """The coordinator tells of a claim, or of its end."""
+        """Note a new or ended claim from the coordinator."""
         known = self._routes.get(claim.key)
         if not claim.member:
             self.forget(claim.key)
@@ -47,7 +48,8 @@ class Routes:
             self._set(claim.key, GatewayRoute(claim.member))
 
     def answered(self, key: str, member: str, epoch: int) -> bool:
-        """A node names the owner, or is it. Counts if its epoch is not below the known; True if it did."""
+        """Take the owner that a node named, or the node itself. It is believed if its epoch is not below the
+        known one; return True if so."""
         known = self._routes.get(key)
         if known is not None and epoch < known.epoch:
             return False
@@ -56,24 +58,24 @@ class Routes:
         return True
 
     def forget(self, key: str, member: str = "") -> None:
-        """The route is wrong; or only if it leads to ``member``."""
+        """Forget a wrong route; with ``member``, only if the route leads there."""
         known = self._routes.get(key)
         if known is not None and member in ("", known.member):
             del self._routes[key]
             self._note(key)
 
     def left(self, member: str) -> None:
-        """A membership ended."""
+        """Forget all routes to a membership that has ended."""
         for key in [key for key, route in self._routes.items() if route.member == member]:
             self.forget(key)
 
     def clear(self) -> None:
-        """Changes may have gone by unseen."""
+        """Forget all routes, because changes may have been missed."""
         for key in list(self._routes):
             self.forget(key)
 
     def changed(self) -> dict[str, GatewayRoute | None]:
-        """What changed since this was last asked: routes by key, None for those that are no more."""
+        """Return the changes since the last call: routes by key, None for those that no longer exist."""
         changed, self._changed = self._changed, {}
         return {key: self._routes.get(key) for key in changed}
 

@@ -1,4 +1,4 @@
-"""One gateway: it sees who lives and who owns what, and has no state of its own to lose."""
+"""A gateway. It follows members and claims, and has no state that could be lost."""
 
 from __future__ import annotations
 
@@ -37,12 +37,13 @@ CLOSE_TIMEOUT_S = 5.0
 
 
 class Gateway(Startable):
-    """A gateway, with its data plane in Python alone or behind HAProxy. ``crashed`` tells what ended it.
+    """A gateway, with its data plane in Python alone or behind HAProxy. If it crashes, ``crashed`` has the
+    error.
 
     Args:
-        haproxy: how to run HAProxy, if it is to be.
-        clients: who may use it, and how fast; everybody if left out. Whoever is asked for a key may send from
-            any page; else only pages of this server's own site may.
+        haproxy: the options of HAProxy, if it is used.
+        clients: the clients that may use it, and how fast; everybody if left out. If keys are needed, pages
+            of any site may send requests; else only pages of this server's own site.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class Gateway(Startable):
                 haproxy, host, settings, self.routes, self.view, clients=clients, own_site=own_site
             )
         middlewares = [self._connections.note, problems]
-        if self.front is None:  # else HAProxy has asked already
+        if self.front is None:  # else HAProxy has checked the key already
             if own_site:
                 middlewares.append(OwnSite(any_host=own_site == "any host").check)
             if clients is not None:
@@ -105,7 +106,7 @@ class Gateway(Startable):
             plane.app(),
             access_log=logging.getLogger("aiohttp.access") if logs else None,
             handler_cancellation=True,
-            auto_decompress=False,  # bodies go on as they came
+            auto_decompress=False,  # bodies are passed on unchanged
             shutdown_timeout=CLOSE_TIMEOUT_S,
         )
         self._sockets: list[socket.socket] = []
@@ -117,7 +118,7 @@ class Gateway(Startable):
 
     async def _start(self) -> None:
         try:
-            await self.view.refresh()  # the first client is not to be told that nobody is there
+            await self.view.refresh()  # the first client must not be told that there is no node
         except HoldfastError as error:
             if error.retry is Retry.NEVER:
                 raise
@@ -162,8 +163,8 @@ class Gateway(Startable):
         await self.front.start()
 
     async def _keep_looking(self) -> None:
-        """Ask for the members again and again. No service tells of loads that change, and some don't tell of
-        memberships that have lapsed."""
+        """Read the members at intervals. No service reports changed loads, and some don't report memberships
+        that have lapsed."""
         failures, backoff = 0, Backoff(self._limits.renew_s / 10, self._limits.renew_s)
         while True:
             try:
@@ -181,7 +182,7 @@ class Gateway(Startable):
         await self._forwarder.close()
 
     async def _close(self) -> None:
-        """Take no more requests, and answer those that are there."""
+        """Take no more requests, and answer those under way."""
         if self.front is not None:
             for listening in self._sockets:
                 listening.close()
@@ -192,7 +193,7 @@ class Gateway(Startable):
 
 
 class GatewayMetrics(Collector):
-    """A gateway's numbers."""
+    """The metrics of a gateway."""
 
     def __init__(self, routes: Routes, view: View, forwarder: Forwarder) -> None:
         self._routes = routes
@@ -200,7 +201,7 @@ class GatewayMetrics(Collector):
         self._forwarder = forwarder
 
     def collect(self) -> Iterable[Metric]:
-        """Routes, members and what was forwarded."""
+        """Return the numbers of routes, members and forwarded requests."""
         yield GaugeMetricFamily("holdfast_gateway_routes", "Routes known.", value=len(self._routes))
         yield GaugeMetricFamily("holdfast_gateway_members", "Nodes that live.", value=len(self._view.members))
         answers = CounterMetricFamily(

@@ -15,21 +15,21 @@ from holdfast.http import problem
 from holdfast.http.problem import RequestRefused
 
 WINDOW = 32
-"""Frames of one camera that are under way at most."""
+"""The most frames of one camera that are under way."""
 
 HEARTBEAT_S = 30.0
 
 
 OF_TEXT = "X-Frame"
-"""Header of a frame that came as text: where the stream's messages are JSON, it says its own seq, and that
-of the headers doesn't count."""
+"""The header of a frame that came as text. If the stream's messages are JSON, the frame has its own seq, and
+the seq in the headers isn't used."""
 
 UNREAD = frozenset({400, 404, 413, 415})
-"""Answers to what can't be a message of the stream: nothing of it has become of it, and it has no number."""
+"""Status codes of frames that can't be a message of the stream. They had no effect, and take no number."""
 
 
 class SocketFrame(msgspec.Struct, frozen=True):
-    """One frame, with the headers that it would have by POST."""
+    """A frame, with the headers that it would have as a POST."""
 
     seq: int
     headers: dict[str, str]
@@ -37,21 +37,22 @@ class SocketFrame(msgspec.Struct, frozen=True):
 
 
 class SocketReply(msgspec.Struct, frozen=True):
-    """The JSON to send for a frame; ``read`` is False if the frame can't be a message of the stream."""
+    """The JSON answer to a frame. ``read`` is False if the frame can't be a message of the stream."""
 
     text: bytes
     read: bool = True
 
 
 Answer = Callable[[SocketFrame], Awaitable[SocketReply]]
-"""Gives what to send for a frame."""
+"""Returns the answer to a frame."""
 
 
 async def serve(request: web.Request, answer: Answer, max_body_bytes: int) -> web.StreamResponse:
-    """Serve one camera until it leaves. The query's ``seq`` (0) numbers the first frame, ``run`` (0) all.
+    """Serve one camera until it leaves. The query gives the seq of the first frame (``seq``, 0) and the run
+    of all (``run``, 0).
 
-    What can't be read takes no number: the next frame would wait for it. Only the stream's own node knows
-    that of a text; so a frame that isn't text waits until those before it are known."""
+    A frame that can't be read takes no number, because the next frame would wait for it. Only the stream's
+    node knows this of a text, so a frame that isn't text waits until all frames before it are answered."""
     try:
         seq = check_number(request.query.get("seq", "0"), "seq", SEQ_DIGITS)
         run = check_number(request.query.get("run", "0"), "run", RUN_DIGITS)
@@ -103,7 +104,7 @@ async def _answered(answer: Answer, frame: SocketFrame) -> SocketReply:
 async def _send_all(
     socket: web.WebSocketResponse, answers: asyncio.Queue[asyncio.Task[SocketReply] | None]
 ) -> None:
-    """Send results in the order of their frames. Once the client is gone they are only waited for."""
+    """Send results in the order of their frames. After the client has left, wait for them without sending."""
     while (task := await answers.get()) is not None:
         said = await task
         if not socket.closed:
@@ -114,7 +115,7 @@ async def _send_all(
 
 
 def kind_of(frame: bytes) -> str:
-    """The content type of a binary frame, by its first bytes."""
+    """Return the content type of a binary frame, by its first bytes."""
     if frame.startswith(b"\xff\xd8\xff"):
         return "image/jpeg"
     return "image/png" if frame.startswith(b"\x89PNG\r\n\x1a\n") else "application/octet-stream"

@@ -1,1 +1,1 @@
-"""What every HTTP server and client of Holdfast shares."""
+"""What all HTTP servers and clients of Holdfast share."""

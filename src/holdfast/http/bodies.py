@@ -1,4 +1,4 @@
-"""Bodies of requests: read in time, and unpacked, of which no more is held than the limit."""
+"""Reads and unpacks bodies of requests, within limits of time and of memory."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import BODY_PAUSE_S
 
 ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-"""What bodies may be compressed by, and what zlib calls it."""
+"""The encodings of compressed bodies, and their parameter for zlib."""
 
 UNPACKED_MAX = 1032
-"""Bytes that one compressed byte stands for at most, by either."""
+"""The most bytes that one compressed byte can become, with either encoding."""
 
 UNPACK_HERE_BYTES = 4 * 1024 * 1024
-"""Unpacking more than this takes so long that it is done in a thread."""
+"""Larger bodies are unpacked in a thread, because that takes long."""
 
 
 async def read_body(request: web.Request, limit: int) -> bytes:
-    """The body as it was sent. Raises TooLarge as soon as that is known; TimeoutError if it stands still."""
+    """Read the body as it was sent. Raises TooLarge as soon as that is known, and TimeoutError if no more
+    bytes come."""
     if (request.content_length or 0) > limit:
         raise TooLarge(
             f"the body has {request.content_length} bytes; the limit (max_message_bytes) is {limit}"
@@ -40,14 +41,14 @@ async def read_body(request: web.Request, limit: int) -> bytes:
 
 
 async def unpacked(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
-    """As :func:`decoded`; what may become large doesn't hold up all other requests meanwhile."""
+    """As :func:`decoded`, without blocking other requests for a large body."""
     if "Content-Encoding" in headers and min(limit, len(body) * UNPACKED_MAX) > UNPACK_HERE_BYTES:
         return await asyncio.to_thread(decoded, body, headers, limit)
     return decoded(body, headers, limit)
 
 
 def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
-    """The body without its ``Content-Encoding``, of which never more than ``limit`` is held.
+    """Return the body without its ``Content-Encoding``. Never more than ``limit`` bytes are held.
 
     Raises RequestRefused, InvalidMessage, TooLarge."""
     encoding = headers.get("Content-Encoding", "").strip().lower()
@@ -70,5 +71,5 @@ def decoded(body: bytes, headers: Mapping[str, str], limit: int) -> bytes:
 
 
 def slow_body() -> RequestRefused:
-    """What a client is told whose body didn't come in its own time."""
+    """The error for a client whose body came too slowly."""
     return RequestRefused(408, "slow", "The body came too slowly", "the body did not arrive in time")

@@ -1,4 +1,4 @@
-"""What goes wrong, as RFC 9457 problem details."""
+"""Errors as RFC 9457 problem details."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from holdfast.http.serving import FAILED, MEDIA_TYPE, RETRY_AFTER_S, Problem, pr
 __all__ = ["MEDIA_TYPE", "RETRY_AFTER_S", "Problem"]
 
 OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
-"""Headers that name the membership which owns a stream, where it is reached, and its epoch."""
+"""The headers with the membership that owns a stream, its address, and its epoch."""
 
 
 DATA_PLANE, NO_421 = "X-Data-Plane", "no-421"
-"""Header by which a data plane says that it can't send a request again after a 421: it wants a 503 then."""
+"""The header of a data plane that can't send a request again after a 421, and needs a 503 instead."""
 
 
 class RequestRefused(HoldfastError):
-    """A request that can't be served as it is; the client has to change it."""
+    """A request that can't be served unchanged; the client must change it."""
 
     def __init__(self, status: int, kind: str, title: str, detail: str) -> None:
         super().__init__(detail)
@@ -41,7 +41,7 @@ class RequestRefused(HoldfastError):
 
 
 def of(error: HoldfastError) -> Problem:
-    """The problem that an error is to a client."""
+    """Return the problem details of an error, for a client."""
     detail = redact(str(error))
     match error:
         case RequestRefused():
@@ -66,7 +66,7 @@ def of(error: HoldfastError) -> Problem:
 
 
 def headers(error: HoldfastError) -> dict[str, str]:
-    """What else a client is told: when to come again, and where to go."""
+    """Return further headers of the answer: when to try again, and where."""
     match error:
         case NotOwner():
             told = {OWNER: error.member, OWNER_ADDRESS: error.address, EPOCH: str(error.epoch or "")}
@@ -79,7 +79,8 @@ def headers(error: HoldfastError) -> dict[str, str]:
 def response(
     error: HoldfastError, more: dict[str, str] | None = None, *, no_421: bool = False
 ) -> web.Response:
-    """The answer to a request that failed; with ``no_421`` a redirect is a 503 that names the owner."""
+    """Return the answer to a request that failed. With ``no_421``, a 421 becomes a 503 that names the
+    owner."""
     problem, told = of(error), headers(error)
     if no_421 and problem.status == 421:
         problem = msgspec.structs.replace(problem, status=503)

@@ -1,5 +1,5 @@
-"""What every HTTP server of ours does, a node's and a gateway's: it bounds its connections, and tells what
-goes wrong as problem details (RFC 9457)."""
+"""What the HTTP servers of nodes and gateways share: limits of connections, and errors as problem details
+(RFC 9457)."""
 
 from __future__ import annotations
 
@@ -28,26 +28,27 @@ from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
 
 HEAD_S = 10.0
-"""How long a request may take from its first byte, or from the opening of its connection, until its head is
-there."""
+"""How long a request's headers may take to arrive, from its first byte or the opening of its connection."""
 
 IDLE_S = 300.0
-"""How long a connection is kept after its last answer. Proxies and clients keep theirs for less."""
+"""How long a connection is kept after its last answer. Proxies and clients keep connections for less time."""
 
 LOOK_S = 1.0
 TLS_HANDSHAKE_S = 10.0
 
 BODY_PAUSE_S = 30.0
-"""How long a body may stand still on its way."""
+"""How long the pause between parts of a body may be."""
 
 CONNECTIONS_MAX = 10_000
 RESERVE = 16
-"""Connections beyond the limit, for what has to be heard while all others are busy."""
+"""How many connections beyond the limit are reserved for nodes and health checks while all others are
+busy."""
 
 _HEARD_ALWAYS = re.compile(r"/healthz|/readyz|/v1/peer(/.*)?")
 
 FILES_RESERVED = 256
-"""Open files that are kept for all else than connections of clients, or half of what a process may have."""
+"""How many open files are reserved for other uses than client connections, or half of what a process may
+have."""
 
 MEDIA_TYPE = "application/problem+json"
 RETRY_AFTER_S = 1
@@ -58,7 +59,7 @@ log = structlog.get_logger()
 
 
 class Problem(msgspec.Struct, omit_defaults=True):
-    """One problem; ``type`` is stable, for programs."""
+    """Problem details; ``type`` is stable, for programs."""
 
     type: str
     title: str
@@ -67,19 +68,19 @@ class Problem(msgspec.Struct, omit_defaults=True):
 
 
 class Connections:
-    """The connections of one server: ``most`` at once, and none of them stands idle or half-sent for long.
+    """The connections of one server: ``most`` at once, and none of them is idle or half-sent for long.
 
-    Where there is no room, the one that has been idle for longest makes it. If none is, the new one is of the
-    reserve: there only other nodes and looks at this one's health are served, and all else is told 503, as
-    is whoever comes when the reserve is busy too. ``most`` becomes less if the process may not have so many
-    open files."""
+    If there is no room for a new connection, the one that was idle for longest is closed. If none is idle,
+    the new one is in the reserve, where only other nodes and health checks are served, and other requests get
+    a 503. A connection is refused with a 503 if the reserve is full too. ``most`` is lower if the process may
+    not have so many open files."""
 
     def __init__(self, clock: Clock, most: int) -> None:
         self._clock = clock
         self.most = most
         self._all: dict[asyncio.BaseProtocol, _Connection] = {}
         self._idle: dict[_Connection, None] = {}
-        """Those that have no request, in the order in which they had their last."""
+        """Connections without a request, in the order of their last one."""
         self.refused = 0
         self.closed = 0
 
@@ -87,7 +88,7 @@ class Connections:
         return len(self._all)
 
     def fit(self) -> None:
-        """Have as many open files as it takes, or else fewer connections."""
+        """Raise the limit of open files as needed, or else allow fewer connections."""
         files = allow_files(self.most + FILES_RESERVED)
         fit = files - min(FILES_RESERVED, files // 2)
         if fit < self.most:
@@ -101,12 +102,12 @@ class Connections:
             self.most = fit
 
     def over(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
-        """What makes the protocol of each connection, for ``loop.create_server``; ``make`` makes that of
-        aiohttp."""
+        """Return the factory of each connection's protocol, for ``loop.create_server``; ``make`` makes the
+        one of aiohttp."""
         return lambda: _Connection(self, make())
 
     async def watch(self) -> None:
-        """Close what stands still, until cancelled."""
+        """Close connections that are idle or too slow, until cancelled."""
         while True:
             await self._clock.sleep(LOOK_S)
             now = self._clock.monotonic()
@@ -116,7 +117,7 @@ class Connections:
 
     @web.middleware
     async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Middleware: a connection whose request is being handled isn't idle."""
+        """Middleware that marks a connection as busy while its request is handled."""
         connection = self._all.get(request.protocol)
         if connection is None:
             return await handler(request)
@@ -135,7 +136,7 @@ class Connections:
 
     @property
     def trouble(self) -> str:
-        """Why the server can't take more connections, for ``/readyz``; empty if it can."""
+        """Return why the server can't take more connections, for ``/readyz``; empty if it can."""
         if len(self._all) >= self.most and all(idle.of_reserve for idle in self._idle):
             return f"all of {self.most} connections are busy (max_connections)"
         try:
@@ -147,10 +148,10 @@ class Connections:
     # --- told by connections
 
     def opened(self, connection: _Connection, inner: asyncio.BaseProtocol) -> bool:
-        """Whether there is room for one more."""
+        """Take a new connection; return whether there is room for it."""
         if len(self._all) >= self.most:
             full = len(self._all) >= self.most + RESERVE
-            # The reserve makes room only once it is full: what was just opened there is idle too.
+            # The reserve closes idle connections only when it is full: a new one in it is idle too.
             longest = next((idle for idle in self._idle if full or not idle.of_reserve), None)
             if longest is not None:
                 self.closed += 1
@@ -167,13 +168,13 @@ class Connections:
         return True
 
     def begun(self, connection: _Connection) -> None:
-        """Bytes came where no request was under way."""
+        """Note that bytes came on a connection without a request."""
         if connection in self._idle and not connection.half_sent:
             connection.half_sent = True
             connection.ends_at = self._clock.monotonic() + HEAD_S
 
     def lost(self, connection: _Connection) -> None:
-        """It is closed."""
+        """Note that a connection is closed."""
         self._all.pop(connection.inner, None)
         self._idle.pop(connection, None)
 
@@ -186,7 +187,7 @@ class Connections:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: all goes on to aiohttp's protocol, and the beginning and the end are told to
+    """One connection. Everything is passed on to aiohttp's protocol; its beginning and end are reported to
     ``connections``."""
 
     __slots__ = ("_connections", "_transport", "ends_at", "half_sent", "inner", "of_reserve")
@@ -200,7 +201,7 @@ class _Connection(asyncio.Protocol):
         self.of_reserve = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are none by inheritance.
+        # uvloop's transports don't inherit from asyncio.Transport.
         self._transport = cast("asyncio.Transport", transport)
         if not self._connections.opened(self, self.inner):
             self._transport.write(_NO_ROOM_ANSWER)
@@ -229,18 +230,18 @@ class _Connection(asyncio.Protocol):
         self.inner.resume_writing()
 
     def close(self) -> None:
-        """Drop it, whatever is still to be written: its other end reads nothing either."""
+        """Abort the connection without writing the rest: the other end reads nothing either."""
         if self._transport is not None:
             self._transport.abort()
 
 
 class OwnSite:
-    """Middleware of a server on loopback that asks nobody who they are: a page of another site, open in a
-    browser of this machine, may not speak to it.
+    """Middleware of a server on loopback that needs no keys. It refuses requests of other sites' pages in a
+    browser of this machine.
 
-    Browsers say by ``Origin`` which site's page sends; that must be the server itself. And ``Host`` must be
-    a name of this machine (one of ``names``, if it isn't loopback's), or the page's site may have given its
-    own name the address of this machine; with ``any_host`` it may be any."""
+    Browsers send the site of the page in ``Origin``, which must be the server itself. ``Host`` must be a name
+    of this machine: a name of loopback, or one of ``names``. Otherwise a site could point its own name to the
+    address of this machine. With ``any_host``, any ``Host`` is accepted."""
 
     def __init__(self, names: Iterable[str] = (), *, any_host: bool = False) -> None:
         self._names = frozenset(name.lower() for name in names)
@@ -248,7 +249,7 @@ class OwnSite:
 
     @web.middleware
     async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Refuse what another site's page sends."""
+        """Refuse a request of another site's page."""
         host, origin = request.headers.get("Host", ""), request.headers.get("Origin")
         if host and not self._any_host and not self._is_own(host):
             return problem_response(foreign(f"Host is {host[:200]!r}, which is no name of this machine"))
@@ -265,12 +266,12 @@ class OwnSite:
 
 
 def foreign(detail: str) -> Problem:
-    """What another site's page is told."""
+    """The error for another site's page."""
     return Problem("urn:holdfast:foreign", "Pages of other sites may not", 403, detail)
 
 
 def is_loopback(host: str) -> bool:
-    """True for names and addresses that only this machine has."""
+    """Return True for names and addresses of loopback."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -278,12 +279,12 @@ def is_loopback(host: str) -> bool:
 
 
 def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
-    """TLS for whoever is called, with a certificate and its key. Raises ConfigError, which calls them
-    ``named``."""
+    """Return the TLS context of a server, with a certificate and its key. Raises ConfigError, in which they
+    are called ``named``."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         context.load_cert_chain(cert, key)
-    except OSError as error:  # which an SSLError is
+    except OSError as error:  # an SSLError is an OSError
         raise ConfigError(f"{named} must be a certificate and its key: {error}") from None
     return context
 
@@ -297,12 +298,12 @@ class PeerTls(msgspec.Struct, frozen=True):
     ca: Path
 
     def server(self) -> ssl.SSLContext:
-        """For whoever is called. Raises ConfigError."""
+        """Return the context of the called side. Raises ConfigError."""
         return tls_server(self.cert, self.key, f"peer_tls_cert {self.cert} and peer_tls_key {self.key}")
 
     def client(self) -> ssl.SSLContext:
-        """For whoever calls: only a certificate of the authority, for the address called, will do. Raises
-        ConfigError."""
+        """Return the context of the calling side. It accepts only a certificate of the authority for the
+        called address. Raises ConfigError."""
         try:
             return ssl.create_default_context(cafile=self.ca)
         except OSError as error:
@@ -310,11 +311,11 @@ class PeerTls(msgspec.Struct, frozen=True):
 
 
 NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
-"""Why a node isn't called by one that speaks TLS: the secret and all messages would travel in the clear."""
+"""Why a node with TLS doesn't call one without: the secret and all messages would be sent unencrypted."""
 
 
 class Secrets:
-    """What callers must show one of, if there is any: ``Authorization: Bearer SECRET``."""
+    """The secrets of which callers must show one, if there are any: ``Authorization: Bearer SECRET``."""
 
     def __init__(self, *secrets: str | None) -> None:
         self._lines = [f"Bearer {secret}".encode() for secret in secrets if secret]
@@ -323,7 +324,8 @@ class Secrets:
         return bool(self._lines)
 
     def admit(self, request: web.Request) -> bool:
-        """True if the caller shows one, or need not. Takes as long whichever it is."""
+        """Return True if the caller shows a secret or needs none. The time doesn't depend on which secret it
+        is."""
         given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         same = [hmac.compare_digest(given, line) for line in self._lines]
         return any(same) or not same
@@ -336,7 +338,7 @@ class ConnectionMetrics(Collector):
         self._connections = connections
 
     def collect(self) -> Iterable[Metric]:
-        """How many there are, and how many were closed or refused."""
+        """Return how many connections there are, and how many were closed or refused."""
         told = self._connections
         yield GaugeMetricFamily(
             "holdfast_connections", "Connections to this process (limit: max_connections).", value=len(told)
@@ -350,18 +352,18 @@ class ConnectionMetrics(Collector):
 
 
 def allow_files(count: int) -> int:
-    """Let this process open ``count`` files, as far as it may; returns how many of them it can."""
+    """Let this process open ``count`` files, as far as the system allows; returns how many it can open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= count:
         return count
     wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
-    with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit than they say
+    with contextlib.suppress(OSError, ValueError):  # some systems have a lower limit than they report
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A problem as an answer."""
+    """Return an answer with problem details."""
     return web.Response(
         body=msgspec.json.encode(problem), status=problem.status, content_type=MEDIA_TYPE, headers=headers
     )
@@ -369,7 +371,7 @@ def problem_response(problem: Problem, headers: Mapping[str, str] | None = None)
 
 @web.middleware
 async def problems(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Middleware: whatever goes wrong is told as a problem, and a bug tells strangers nothing more."""
+    """Middleware that answers errors as problem details. For a bug, the answer has no details."""
     try:
         return await handler(request)
     except web.HTTPException as error:
@@ -400,7 +402,7 @@ _KINDS = {
 
 
 def not_ready(reason: str) -> Problem:
-    """What ``/readyz`` says while it isn't."""
+    """The answer of ``/readyz`` while the server isn't ready."""
     return Problem("urn:holdfast:not-ready", "Not ready", 503, redact(reason))
 
 

@@ -1,4 +1,5 @@
-"""Where dead letters of tasks are kept beside their queues: for longer, and for other programs to look at."""
+"""A back-up of the dead letters of tasks: it keeps them for longer than their queues, and other programs can
+read it."""
 
 from __future__ import annotations
 
@@ -19,19 +20,21 @@ class Kept(msgspec.Struct, frozen=True):
 
     @property
     def identity(self) -> tuple[str, str, float]:
-        """A task that fails again makes a letter of the same id at another time."""
+        """The identity of the dead letter. A task that fails again makes one with the same id at another
+        time."""
         return self.app, self.letter.id, self.letter.at
 
 
 class Backup(Protocol):
-    """Letters of any number of apps. Raises Unavailable (nothing happened) or OutcomeUnknown; all may be
-    repeated."""
+    """Dead letters of any number of apps. Calls raise Unavailable (nothing happened) or OutcomeUnknown; all
+    may be repeated."""
 
     async def add(self, letters: Sequence[Kept]) -> int:
-        """Keep letters; returns how many were not there before."""
+        """Add dead letters; returns how many were not there before."""
 
     def letters(self, app: str) -> AsyncIterator[Kept]:
-        """All letters of an app, the oldest first. Of them ``stream``, ``run`` and ``seq`` are not kept."""
+        """Yield all dead letters of an app, oldest first. Their ``stream``, ``run`` and ``seq`` are not
+        kept."""
 
     async def close(self) -> None:
-        """Release connections."""
+        """Close all connections."""

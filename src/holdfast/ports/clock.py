@@ -1,4 +1,4 @@
-"""The clock: time, sleeping, ids and randomness, so that a simulation can own them all."""
+"""The clock: time, sleeping, ids and random numbers, so that a simulation can control them all."""
 
 from __future__ import annotations
 
@@ -10,19 +10,20 @@ class Clock(Protocol):
     """One node's clock."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back and counts time spent suspended."""
+        """Return seconds on a clock that never goes back, and that counts time while the machine is
+        suspended."""
 
     def wall(self) -> float:
-        """Seconds since 1970. For people and for retention by age; never for safety."""
+        """Return seconds since 1970. Use it for people and for retention by age, never for safety."""
 
     def random(self) -> float:
-        """A number in [0, 1), for jitter."""
+        """Return a random number in [0, 1), for jitter."""
 
     def new_id(self) -> str:
-        """A new unique id of 32 characters at most."""
+        """Return a new unique id of at most 32 characters."""
 
     async def sleep(self, seconds: float) -> None:
-        """Return ``seconds`` later."""
+        """Sleep for ``seconds``."""
 
     async def wait(self, event: asyncio.Event, timeout_s: float | None) -> bool:
         """Wait until ``event`` is set (True) or ``timeout_s`` has passed (False)."""

@@ -1,6 +1,6 @@
-"""The coordinator: memberships, claims and their changes. For liveness and routes only.
+"""The coordinator: memberships, claims and their changes, used only for liveness and routes.
 
-It may lose everything at any time; nothing wrong is committed, because the state store fences.
+It may lose everything at any time. Nothing wrong is committed then, because the state store fences.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ class Claim(msgspec.Struct, frozen=True):
 
 
 class Change(msgspec.Struct, frozen=True):
-    """Something changed. ``claim`` carries the new claim, or one without member when it was released."""
+    """A change of the members or of a claim. ``claim`` is the new claim, or one without a member if it was
+    released."""
 
     kind: Literal["joined", "left", "claim"]
     member: Member | None = None
@@ -37,38 +38,38 @@ class Coordinator(Protocol):
         """Register a new membership that lives for ``ttl_s`` from now unless renewed."""
 
     async def renew(self, member: Member, ttl_s: float) -> None:
-        """Prolong and publish the load. Raises MembershipLost if the membership isn't known or lapsed."""
+        """Renew the membership and publish its load. Raises MembershipLost if it isn't known or has ended."""
 
     async def leave(self, member: str) -> None:
-        """End an own membership; its claims become free."""
+        """End the caller's own membership; its claims become free."""
 
     async def evict(self, member: str) -> bool:
-        """End another's membership on evidence of its death; True if this call ended it."""
+        """End the membership of a dead node; return True if this call ended it."""
 
     async def members(self) -> list[Member]:
-        """The living, in order of id."""
+        """Return the living members, in order of id."""
 
     async def lookup(self, key: str) -> Claim | None:
-        """The claim of a living membership on ``key``, or None: free."""
+        """Return the claim of a living membership on ``key``; None if it is free."""
 
     async def claim(self, key: str, member: str) -> Claim:
-        """Claim ``key`` for a membership if it is free; returns the claim that stands afterwards,
-        which may be another's. Raises MembershipLost if ``member`` doesn't live."""
+        """Claim ``key`` for a membership if it is free. Returns the present claim, which may be another
+        member's. Raises MembershipLost if ``member`` isn't alive."""
 
     async def transfer(self, claim: Claim, to: str) -> Claim:
-        """Hand a claim over if it still stands exactly so. Raises ClaimLost if not, MembershipLost if
-        ``to`` doesn't live; then nothing changed."""
+        """Transfer a claim to ``to`` if it is unchanged. Raises ClaimLost if it has changed, and
+        MembershipLost if ``to`` isn't alive; then nothing changed."""
 
     async def release(self, claim: Claim) -> bool:
-        """Free the key if the claim still stands exactly so; else change nothing and return False."""
+        """Free the key if the claim is unchanged; else change nothing and return False."""
 
     async def claims(self, member: str | None = None) -> list[Claim]:
-        """Claims of the living, in order of key; only those of ``member`` if given."""
+        """Return the claims of living members, in order of key; only those of ``member`` if given."""
 
     async def watch(self, after: int, wait_s: float) -> tuple[int, list[Change]]:
-        """Changes after the number ``after``, waiting up to ``wait_s`` for the first, and the number to
-        go on from. ``after=-1`` gives the present number at once. Changes may be lost when the
-        coordinator forgets or prunes: a number lower than ``after`` means start again."""
+        """Return changes after the number ``after``, waiting up to ``wait_s`` for the first, and the number
+        to go on from. ``after=-1`` gives the present number at once. Changes may be lost when the coordinator
+        loses or deletes them: a number lower than ``after`` means to start again."""
 
     async def close(self) -> None:
-        """Release connections."""
+        """Close all connections."""

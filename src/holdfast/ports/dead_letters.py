@@ -1,4 +1,4 @@
-"""The dead letters of a queue, read page by page."""
+"""Reads the dead letters of a queue, page by page."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PAGE = 500
 
 
 async def at_once(call: Callable[[], Awaitable[list[DeadLetter]]]) -> list[DeadLetter]:
-    """The answer of a call that is made once."""
+    """Make each call once."""
     return await call()
 
 
@@ -21,7 +21,7 @@ async def dead_letters(
     *,
     read: Callable[[Callable[[], Awaitable[list[DeadLetter]]]], Awaitable[list[DeadLetter]]] = at_once,
 ) -> AsyncIterator[DeadLetter]:
-    """All dead letters, or those of the plain ``key``, in order of id. ``read`` makes each call."""
+    """Yield all dead letters, or those of the plain ``key``, in order of id. ``read`` makes each call."""
     after = ""
     while page := await read(partial(queue.dead_letters, PAGE, after, key)):
         for letter in page:
@@ -30,5 +30,5 @@ async def dead_letters(
 
 
 def in_order(letter: DeadLetter) -> tuple[str, int, str]:
-    """Sorts letters by key, and those of a key as its messages were ordered."""
+    """A sort key: by key, and within a key in the order of its messages."""
     return letter.key, letter.run, letter.seq

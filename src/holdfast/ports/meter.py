@@ -1,4 +1,4 @@
-"""The meter: counts calls to services, for what they cost."""
+"""The meter: counts the calls to services, which may cost money."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections import Counter
 
 
 class Meter:
-    """Calls so far by service and operation, such as ``("sqs", "ReceiveMessage")``."""
+    """The number of calls so far by service and operation, such as ``("sqs", "ReceiveMessage")``."""
 
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, str]] = Counter()
 
     def count(self, service: str, operation: str, times: int = 1) -> None:
-        """One more call went out, or several, whatever comes of it."""
+        """Count one more call, or several, whether or not they succeed."""
         self.calls[service, operation] += times
 
     def drain(self) -> list[tuple[str, str, int]]:
-        """The counts, which begin anew: for another meter to add."""
+        """Return the counts and reset them, so that another meter can add them."""
         counts = [(service, operation, times) for (service, operation), times in self.calls.items()]
         self.calls.clear()
         return counts

@@ -9,11 +9,12 @@ class Objects(Protocol):
     """A store of immutable objects."""
 
     async def get(self, url: str) -> bytes:
-        """The object's bytes. Raises FileNotFoundError, Unavailable, or InvalidMessage for a URL that
+        """Return the object's bytes. Raises FileNotFoundError, Unavailable, or InvalidMessage for a URL that
         this store doesn't serve."""
 
     async def put(self, name: str, data: bytes) -> str:
-        """Store ``data`` whole or not at all under ``name`` (segments split by ``/``); returns its URL."""
+        """Store ``data`` under ``name`` (segments separated by ``/``), completely or not at all; returns its
+        URL."""
 
     async def close(self) -> None:
-        """Release connections."""
+        """Close all connections."""

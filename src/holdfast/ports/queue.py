@@ -11,8 +11,8 @@ from holdfast.common.message import SeqKind
 
 
 class Outgoing(msgspec.Struct, frozen=True):
-    """A message to send. ``attributes`` are short texts that travel beside the body. ``key`` is the stream's
-    key, for queues that keep order by it."""
+    """A message to send. ``attributes`` are short texts beside the body. ``key`` is the stream's key, for
+    queues that keep the order of each key."""
 
     body: bytes
     attributes: dict[str, str] = {}
@@ -23,8 +23,8 @@ class Outgoing(msgspec.Struct, frozen=True):
 class Delivery(msgspec.Struct, frozen=True):
     """One delivery of a message.
 
-    ``receipt`` extends, deletes or gives back this delivery, in any process. ``receives`` counts
-    deliveries so far, this one included. ``number`` is the queue's own order number, where it has one.
+    ``receipt`` extends, deletes or gives back this delivery, in any process. ``receives`` counts the
+    deliveries so far, with this one. ``number`` is the queue's own sequence number, if it has one.
     """
 
     receipt: str
@@ -38,9 +38,9 @@ class Delivery(msgspec.Struct, frozen=True):
 class DeadLetter(msgspec.Struct, frozen=True):
     """A message set aside with its reason.
 
-    ``id`` is unique to message and cause, so that sending the letter again changes nothing.
-    ``stream``, ``key``, ``run`` and ``seq`` are empty where the message could not be understood.
-    ``detail`` holds a traceback or a stack. ``at`` is wall time in seconds; the queue sets it.
+    ``id`` is unique to message and cause, so that sending the dead letter again changes nothing. ``stream``,
+    ``key``, ``run`` and ``seq`` are empty if the message could not be understood. ``detail`` is a traceback
+    or a stack. ``at`` is wall time in seconds, set by the queue.
     """
 
     id: str
@@ -56,8 +56,8 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How many messages are ready, delivered and not yet deleted, delayed, and dead. ``lag_s`` is the age
-    of the oldest that is not deleted, where the queue tells it."""
+    """How many messages are ready, delivered and not yet deleted, delayed, and dead-lettered. ``lag_s`` is
+    the age of the oldest message that is not deleted, if the queue knows it."""
 
     ready: int
     in_flight: int
@@ -70,21 +70,22 @@ class Queue(Protocol):
     """One named queue and its dead letters.
 
     Attributes:
-        max_batch: messages a call at most, for every batch call.
-        max_bytes: largest body in bytes.
-        max_receives: receives worth having under way at once.
-        linger_s: how long a receive or a delete may wait to share its call with others; 0 where calls
-            cost next to nothing, or where what follows waits for them.
-        hold_max_s: after so long a delivery can't be extended any more, and its message must be sent
-            again under its identity; infinite where nothing of the kind is needed.
+        max_batch: the most messages in any batch call.
+        max_bytes: the largest body in bytes.
+        max_receives: how many receives are useful at once.
+        linger_s: how long a receive or a delete may wait to share its call with others; 0 if calls cost
+            almost nothing, or if other work waits for them.
+        hold_max_s: after how long a delivery can't be extended any more, so that its message must be
+            reissued; infinite if there is no such limit.
         seq_kind: ``increasing`` if deliveries carry the queue's own number, ``absent`` if not.
-        fifo: of messages sent with one key, none is delivered while an earlier one is in flight or ready: a
-            receive brings an unbroken piece of the key's order, beginning with the oldest there is.
-        delay_max_s: longest delay of a single message; 0 where none can be delayed.
-        tells_lag: ``depth`` knows the age of the oldest message.
-        tells_stale: a receipt goes stale at the next delivery of its message, and is then refused and told
-            by every call. Where not, one may still extend, give back or delete that later delivery.
-        frees_on_evict: ``free`` makes a dead holder's deliveries visible at once.
+        fifo: whether messages with one key are delivered in order. None is delivered while an earlier one is
+            in flight or ready, and a receive brings messages of a key without gaps, from the oldest on.
+        delay_max_s: the longest delay of a single message; 0 if messages can't be delayed.
+        tells_lag: whether ``depth`` knows the age of the oldest message.
+        tells_stale: whether a receipt becomes stale at the next delivery of its message, and every call then
+            refuses and returns it. If not, an old receipt may still extend, give back or delete the later
+            delivery.
+        frees_on_evict: whether ``free`` makes a dead holder's deliveries visible at once.
     """
 
     max_batch: int
@@ -100,49 +101,49 @@ class Queue(Protocol):
     frees_on_evict: bool
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        """Add messages; returns their ids in order. Raises TooLarge before anything is sent, for a delay
-        over ``delay_max_s`` too."""
+        """Add messages; returns their ids in order. Raises TooLarge before anything is sent, also for a delay
+        over ``delay_max_s``."""
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        """Up to ``limit`` deliveries, waiting up to ``wait_s`` for the first.
+        """Receive up to ``limit`` deliveries, waiting up to ``wait_s`` for the first.
 
-        Each stays invisible for ``visibility_s``. ``holder`` is the membership that receives.
+        Each is hidden for ``visibility_s``. ``holder`` is the membership that receives.
         """
 
     def wake(self) -> None:
-        """Let the receives that wait in this process end at once with what they have, where the service
-        allows that; else they end by themselves."""
+        """End the waiting receives of this process at once with what they have, if the service allows that.
+        Otherwise they end after ``wait_s``."""
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
-        """Make deliveries invisible for ``visibility_s`` from now; returns the receipts known to be stale."""
+        """Hide deliveries for ``visibility_s`` from now; returns the receipts known to be stale."""
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        """Delete the messages; returns the receipts known to be stale, whose messages still stand."""
+        """Delete the messages; returns the receipts known to be stale, whose messages were not deleted."""
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
         """End deliveries so that their messages show again in ``delay_s``; returns stale receipts."""
 
     async def free(self, holder: str) -> int:
-        """Make visible at once what a dead ``holder`` received; returns how many. Receipts of those
-        deliveries go stale at the next delivery. 0 where ``frees_on_evict`` is False."""
+        """Make the deliveries of a dead ``holder`` visible at once; returns how many. Their receipts become
+        stale at the next delivery. Returns 0 if ``frees_on_evict`` is False."""
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Add dead letters. The message itself is deleted by its receipts, afterwards."""
+        """Add dead letters. The caller deletes the messages afterwards, by their receipts."""
 
     async def depth(self) -> Depth:
-        """Counts at this moment (may be approximate where the service's are)."""
+        """Return the counts at this moment. They are approximate if the service's counts are."""
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
-        """Dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
+        """Return dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        """Send dead letters to the queue again, in the order given, and remove them; returns how many."""
+        """Send dead letters to the queue again, in the given order, and remove them; returns how many."""
 
     async def purge(self, ids: Sequence[str]) -> int:
-        """Remove dead letters for good; returns how many."""
+        """Delete dead letters for good; returns how many."""
 
     async def expire(self, dead_before: float) -> int:
-        """Drop dead letters older than this wall time; returns how many."""
+        """Delete dead letters older than this wall time; returns how many."""
 
     async def close(self) -> None:
-        """Release connections. Waiting receives end with what they have."""
+        """Close all connections. Waiting receives end with what they have."""

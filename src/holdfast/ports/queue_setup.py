@@ -1,4 +1,5 @@
-"""Queue setup: makes and checks the queues of an app, where a service doesn't make them by itself."""
+"""Queue setup: makes and checks the queues of an app, for services that don't make them at their first
+use."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was done to one queue. ``changed`` names the attributes that were not as asked."""
+    """What was done to one queue. ``changed`` names the attributes that were changed."""
 
     name: str
     url: str
@@ -19,7 +20,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True)
 class QueueFinding:
-    """One thing about a queue, and what to do about it if that is anything."""
+    """A finding about a queue, and what to do about it, if anything."""
 
     level: Literal["ok", "warning", "error"]
     text: str
@@ -32,17 +33,18 @@ class QueueSetup(Protocol):
     async def create(
         self, stream: str, *, visibility_s: float, tags: Mapping[str, str], encrypt: bool, kms_key: str
     ) -> Sequence[Made]:
-        """Make the stream's queue and that of its dead letters, or set right what is not as asked."""
+        """Make the stream's queue and its dead-letter queue, or correct their attributes."""
 
     async def check(self, stream: str, *, visibility_s: float) -> Iterable[QueueFinding]:
-        """What there is to say of the stream's queue."""
+        """Return the findings about the stream's queue."""
 
     async def lacking(self, stream: str) -> str:
-        """What is missing beside a stream's queue, in words, or nothing. What can't be asked counts as there.
-        Raises ConfigError if it is the queue itself."""
+        """Return in words what is missing beside a stream's queue, or "". What can't be checked counts as
+        there. Raises ConfigError if the queue itself is missing."""
 
     async def identity(self) -> str:
-        """By which credentials the service is used, and where. Raises ConfigError, Unavailable."""
+        """Return whose credentials are used, and where. Raises ConfigError, Unavailable."""
 
     async def statement(self, streams: Iterable[str]) -> dict[str, Any]:
-        """What a node must be allowed on the queues of ``streams``, as a statement of an IAM policy."""
+        """Return what a node must be allowed to do with the queues of ``streams``, as a statement of an IAM
+        policy."""

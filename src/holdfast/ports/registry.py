@@ -8,7 +8,7 @@ import msgspec
 
 
 class Document(msgspec.Struct, frozen=True):
-    """A document as it stands. ``version`` grows with each change, and never comes twice for a name."""
+    """A document. ``version`` grows with each change, and is never used twice for a name."""
 
     name: str
     version: int
@@ -21,27 +21,28 @@ class Registry(Protocol):
     Raises Unavailable (nothing happened) or OutcomeUnknown.
 
     Attributes:
-        max_bytes: largest document.
+        max_bytes: the largest document in bytes.
     """
 
     max_bytes: int
 
     async def get(self, name: str) -> Document | None:
-        """The document, or None."""
+        """Return the document, or None."""
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
-        """Write a document if its version is ``expect`` (0: there is none); returns it as it stands then.
-        None if another version stands. Raises TooLarge."""
+        """Write a document if its version is ``expect`` (0: there is none), and return the new document.
+        Return None if it has another version. Raises TooLarge."""
 
     async def drop(self, name: str, expect: int) -> bool:
-        """Remove a document if its version is ``expect``; False if another stands, or none."""
+        """Delete a document if its version is ``expect``; return False if it has another version, or there is
+        none."""
 
     async def list(self, prefix: str) -> list[Document]:
-        """All documents whose names begin so, in order of name."""
+        """Return all documents whose names begin with ``prefix``, in order of name."""
 
     async def changed(self, name: str, version: int, wait_s: float) -> Document | None:
-        """The document once its version is another than ``version`` (0: there is none), or as it stands after
-        ``wait_s``."""
+        """Wait until the document's version differs from ``version`` (0: there is none), at most ``wait_s``;
+        return the document."""
 
     async def close(self) -> None:
-        """Release connections. Waiting calls end with what stands."""
+        """Close all connections. Waiting calls end with the present document."""

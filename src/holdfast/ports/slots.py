@@ -1,13 +1,62 @@
-"""Slots: the processes that run handlers. A stream stays in its slot; a slot runs one message at a time."""
+"""Slots: the processes that run handlers. Streams stay in their slot; tasks run in any.
+
+A slot for streams answers calls. A slot for tasks has a *tray* of attempts that wait for it. The kernel, or
+what stands for it, arbitrates: what lies in the tray is either taken by the process or withdrawn by the
+node, never both, whatever the process hangs in.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+import math
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 T = TypeVar("T")
+
+
+class Exit(msgspec.Struct, frozen=True):
+    """Why a process ended, the stacks that it dumped as it did, if any, and which attempts it left untouched
+    in its tray."""
+
+    reason: str
+    stacks: str = ""
+    untouched: Sequence[int] = ()
+
+
+class Slot(Protocol):
+    """One living child process. ``name`` is unique among the node's slots, ever."""
+
+    name: str
+
+    async def kill(self, reason: str) -> str:
+        """Kill the process and its descendants; returns when they are gone, with the stacks that it dumped
+        ("" if none)."""
+
+    async def exited(self) -> Exit:
+        """Return when the process is gone. Whatever it told before has been told by then."""
+
+
+class SlotMaker(Protocol):
+    """Makes slots."""
+
+    async def close(self) -> None:
+        """End every slot: in good order where they answer in time, killed where not."""
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
+
+
+# --- streams
 
 
 class MessageWork(msgspec.Struct, frozen=True, array_like=True):
@@ -20,7 +69,7 @@ class MessageWork(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a ``Slot.run``.
+    """What came of a ``StreamSlot.run``.
 
     ``results``: one for each message that was handled, in order (None: no result). If all went well
     ``state`` is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty.
@@ -42,13 +91,13 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotHost(Protocol):
-    """What a slot gives to the worker in it."""
+    """What a slot for streams gives to the worker in it."""
 
     def now(self) -> float:
         """Monotonic time in seconds."""
 
-    def progress(self, note: str = "") -> None:
-        """Work advances. Cheap enough to be called at every step."""
+    def progress(self, stream: str, key: str, note: str = "") -> None:
+        """The call at work for a key advances, if there is one. Cheap enough to be called at every step."""
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
         """A message is about to be handled. What this raises counts as raised by the handler."""
@@ -56,8 +105,8 @@ class SlotHost(Protocol):
     def failed(self, error: BaseException) -> None:
         """User code raised."""
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
-        """The model that is being loaded ("" for none), and the declared ones that are."""
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+        """The model that a key's call is loading ("" for none), and the declared ones that are loaded."""
 
 
 class SlotWorker(Protocol):
@@ -67,44 +116,108 @@ class SlotWorker(Protocol):
     """
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        """As Slot.load."""
+        """As StreamSlot.load."""
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """As Slot.open."""
+        """As StreamSlot.open."""
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> Ran:
-        """As Slot.run. Never raises for what a handler does."""
+        """As StreamSlot.run. Never raises for what a handler does."""
 
     async def close(self, stream: str, key: str) -> None:
-        """As Slot.close."""
+        """As StreamSlot.close."""
 
     async def stop(self) -> None:
         """Close every handler."""
 
 
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    work.close()
-    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
-
-
-class Slot(Protocol):
-    """One living child process.
+class SlotCall:
+    """One call into a slot, for whoever watches how it goes. Times are the node's monotonic ones.
 
     Attributes:
-        name: unique among the node's slots, ever.
-        progress_at: monotonic time of the last sign of progress while it works.
+        timeout_s: how long it may be at work without progress.
+        begun_at: when the slot began it; None while it waits there.
+        advanced_at: when it was last seen to advance.
+        loading: the model that it is loading, "" for none: that is no handler's time.
+        note: what its handler last said.
     """
 
-    name: str
-    progress_at: float
+    __slots__ = ("_on_begun", "advanced_at", "begun_at", "loading", "note", "timeout_s")
+
+    def __init__(self, timeout_s: float = math.inf, on_begun: Callable[[], None] = lambda: None) -> None:
+        self.timeout_s = timeout_s
+        self.begun_at: float | None = None
+        self.advanced_at = 0.0
+        self.loading = ""
+        self.note = ""
+        self._on_begun = on_begun
+
+    def advance(self, now: float) -> None:
+        """It advances, or begins."""
+        self.advanced_at = now
+        if self.begun_at is None:
+            self.begun_at = now
+            self._on_begun()
+
+
+class SlotCalls(Collection[SlotCall]):
+    """The calls that a slot has not answered yet, the oldest first, each under a number of its own.
+
+    A slot that has calls works at one of them at least: at the oldest, unless it has told of another.
+    """
+
+    def __init__(self) -> None:
+        self._calls: dict[int, SlotCall] = {}
+        self._count = 0
+
+    def add(self, call: SlotCall, now: float) -> int:
+        """Another call is given to the slot; returns its number."""
+        self._count += 1
+        self._calls[self._count] = call
+        self._begin_one(now)
+        return self._count
+
+    def advance(self, number: int, now: float) -> SlotCall | None:
+        """The slot told something of a call; None if it has no such call."""
+        if (call := self._calls.get(number)) is not None:
+            call.advance(now)
+        return call
+
+    def finish(self, number: int, now: float) -> SlotCall | None:
+        """The slot has answered a call; None if it has no such call."""
+        call = self._calls.pop(number, None)
+        self._begin_one(now)
+        return call
+
+    def clear(self) -> None:
+        """The slot is gone. Those that waited in it are never begun."""
+        self._calls.clear()
+
+    def _begin_one(self, now: float) -> None:
+        if self._calls and not any(call.begun_at is not None for call in self):
+            next(iter(self)).advance(now)
+
+    def __iter__(self) -> Iterator[SlotCall]:
+        return iter(self._calls.values())
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def __contains__(self, call: object) -> bool:
+        return any(call is known for known in self)
+
+
+class StreamSlot(Slot, Protocol):
+    """A slot for streams. It has a *lane* for each key: the calls of a key are worked off one after another,
+    in the order in which they were made. Who gives a ``call`` can watch how it goes. Calls that are not
+    answered when the process ends raise SlotDied, with the stacks that it dumped as detail.
+    """
+
+    @property
+    def calls(self) -> Collection[SlotCall]:
+        """The calls that it has not answered yet, the oldest first."""
 
     @property
     def models(self) -> Sequence[str]:
@@ -112,41 +225,182 @@ class Slot(Protocol):
 
     @property
     def loading(self) -> str:
-        """The model that is being loaded, "" for none: that is no handler's time."""
+        """The model that is being loaded, "" for none."""
 
-    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
+    async def load(
+        self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
+    ) -> None:
         """Load those of the models that the app declares, for the use of ``key`` until it is closed. Raises
         ModelFailed, SlotDied."""
 
-    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        """Make a handler for ``key`` with that state. Raises StateRejected, HandlerFailed, ModelFailed,
-        SlotDied."""
+    async def open(
+        self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
+    ) -> None:
+        """Make a handler for ``key`` with that state, in place of the one that it has. Raises StateRejected,
+        HandlerFailed, ModelFailed, SlotDied."""
 
     async def run(
-        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+        self,
+        stream: str,
+        key: str,
+        work: Sequence[MessageWork],
+        limit: int,
+        after_s: float,
+        *,
+        call: SlotCall | None = None,
     ) -> Ran:
         """Handle messages in order, then snapshot.
 
-        Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Calls wait
-        their turn: a slot runs one at a time. Raises SlotDied."""
+        Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Raises
+        SlotDied."""
 
-    async def close(self, stream: str, key: str) -> None:
+    async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         """Drop the key's handler. Never raises for a dead slot."""
 
-    async def kill(self, reason: str) -> str:
-        """Dump the stacks of the child, kill it and its descendants, and return the dump ("" if none).
 
-        Calls in flight raise SlotDied with the dump as detail."""
+class StreamSlotMaker(SlotMaker, Protocol):
+    """Makes slots for streams."""
 
-    async def exited(self) -> str:
-        """Return when the process is gone, with what is known of why."""
-
-
-class Slots(Protocol):
-    """Makes slots."""
-
-    async def spawn(self) -> Slot:
+    async def spawn(self) -> StreamSlot:
         """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
 
-    async def close(self) -> None:
-        """End every slot: handlers closed where they answer in time, killed where not."""
+
+# --- tasks
+
+
+class Attempt(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt at a task, as ``TaskSpec.attempt`` makes it.
+
+    ``body_name`` is the full name of the protobuf message in ``body``, empty for text or JSON. ``attempt``
+    counts from 1 to ``tries``; ``epoch`` is the fencing token. ``timeout_s`` is the total time it may take,
+    ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process
+    and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
+    process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
+    """
+
+    trace: str
+    type: str
+    body: bytes
+    body_name: str = ""
+    attempt: int = 1
+    tries: int = 1
+    epoch: int = 0
+    timeout_s: float = 60.0
+    stall_s: float = 0.0
+    memory_mb: int = 0
+    lease_s: float = 0.0
+
+
+class Progress(msgspec.Struct, frozen=True, array_like=True):
+    """How far a task is: ``fraction`` is from 0 to 1 (None: not said), ``note`` and ``numbers`` say more."""
+
+    fraction: float | None = None
+    note: str = ""
+    numbers: dict[str, float] = {}
+
+
+class Tried(msgspec.Struct, frozen=True, array_like=True):
+    """What came of an attempt that its process lived to tell of.
+
+    ``result`` is JSON (empty: none). Otherwise ``error`` and ``detail`` (a traceback) say what was raised;
+    ``permanent``: no retry can help; ``cancelled``: it ended because it was told to. ``spoiled``: the process
+    should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is how long
+    it ran, ``memory_mb`` the most that its process ever used.
+    """
+
+    result: bytes = b""
+    error: str = ""
+    detail: str = ""
+    permanent: bool = False
+    cancelled: bool = False
+    spoiled: bool = False
+    output: bool = False
+    took_s: float = 0.0
+    memory_mb: int = 0
+
+
+class TaskHost(Protocol):
+    """What a slot for tasks gives to the worker in it."""
+
+    def now(self) -> float:
+        """Monotonic time in seconds."""
+
+    def progress(self, number: int, progress: Progress) -> None:
+        """An attempt advances. Cheap enough to be called at every step."""
+
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """A line of an attempt for the node's log."""
+
+    async def begin(self, attempt: Attempt) -> None:
+        """An attempt begins. What this raises counts as raised by the handler."""
+
+    def failed(self, error: BaseException) -> None:
+        """The handler raised."""
+
+    def interrupt(self) -> None:
+        """Have ``TaskWorker.raise_if_cancelled`` called where the handler is, if it can be reached there."""
+
+
+class TaskWorker(Protocol):
+    """The handlers inside a slot. Made by a factory from a host; slots know no more of it than this.
+
+    ``attempt`` suspends only where a loop runs already; else it can be stepped with ``drive``.
+    """
+
+    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+        """Run the handler. The host is told of what it does by its number. Never raises for what it does."""
+
+    def cancel(self, reason: str) -> None:
+        """Tell the attempt at hand to end. May come from any thread."""
+
+    def raise_if_cancelled(self) -> None:
+        """Called in the midst of the handler: raise there if it was told to end, once."""
+
+
+class Listener(Protocol):
+    """Who is told of what happens in slots."""
+
+    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
+        """An attempt in the slot has ended; where it was at work, the next one in the tray begins."""
+
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        """An attempt advances, and says how far it is."""
+
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        """An attempt wrote to the log, or to its standard output (then ``values`` is empty)."""
+
+
+class TaskSlot(Slot, Protocol):
+    """A slot for tasks. It runs one attempt of its tray after another, and can be stopped in the midst of
+    one."""
+
+    def offer(self, number: int, attempt: Attempt) -> bool:
+        """Put an attempt in the tray, under a number of the caller's; False if there is no room for it, or
+        the slot is dead."""
+
+    def withdraw(self) -> list[int]:
+        """Take back all that lies in the tray, in order."""
+
+    def cancel(self, number: int, reason: str) -> None:
+        """Tell an attempt to end, by raising in its handler and running its terminate hooks. Does nothing for
+        one that is not at hand."""
+
+    def lease(self, seconds: float | None) -> None:
+        """Have the process and its descendants killed after so long, whatever becomes of the node, unless
+        this is called again; None: never."""
+
+    async def dump(self) -> str:
+        """The stacks of its threads, "" if it doesn't tell in a tenth of a second."""
+
+    def terminate(self) -> None:
+        """Ask the process's descendants to end, as SIGTERM does."""
+
+    async def stop(self, grace_s: float) -> None:
+        """Let it end once it is done; kill it if that takes longer."""
+
+
+class TaskSlotMaker(SlotMaker, Protocol):
+    """Makes slots for tasks."""
+
+    async def spawn(self, listener: Listener) -> TaskSlot:
+        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""

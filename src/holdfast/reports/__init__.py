@@ -9,16 +9,18 @@ What users need stands here: ``from holdfast import reports``, then ``reports.Re
 
 from typing import TYPE_CHECKING
 
-from holdfast.common.lazy import exports
+from holdfast.extend.tools import exports
 
 if TYPE_CHECKING:
-    from holdfast.common.rate import Rate
+    from holdfast.extend.tools import Rate
     from holdfast.reports.deliver import Delivered, deliver_file
     from holdfast.reports.deliver_credentials import Credential, Credentials
     from holdfast.reports.deliver_plan import Companion, FileToDeliver
     from holdfast.reports.deliver_pool import PoolLimits, SinkPool
     from holdfast.reports.opening import open_sink, publish_reports
     from holdfast.reports.order import Column, Condition, Csv, ReportDelivery, ReportOrder, Sort, Table, Xlsx
+    from holdfast.reports.ports.destination import SinkOpening, SinkService
+    from holdfast.reports.ports.sink import Sink
     from holdfast.reports.report import Report
 else:  # Each needs libraries of its own, which are imported with it.
     __getattr__ = exports(
@@ -33,11 +35,14 @@ else:  # Each needs libraries of its own, which are imported with it.
             "Delivered": "holdfast.reports.deliver",
             "FileToDeliver": "holdfast.reports.deliver_plan",
             "PoolLimits": "holdfast.reports.deliver_pool",
-            "Rate": "holdfast.common.rate",
+            "Rate": "holdfast.extend.tools",
             "Report": "holdfast.reports.report",
             "ReportDelivery": "holdfast.reports.order",
             "ReportOrder": "holdfast.reports.order",
+            "Sink": "holdfast.reports.ports.sink",
+            "SinkOpening": "holdfast.reports.ports.destination",
             "SinkPool": "holdfast.reports.deliver_pool",
+            "SinkService": "holdfast.reports.ports.destination",
             "Sort": "holdfast.reports.order",
             "Table": "holdfast.reports.order",
             "Xlsx": "holdfast.reports.order",
@@ -61,7 +66,10 @@ __all__ = [
     "Report",
     "ReportDelivery",
     "ReportOrder",
+    "Sink",
+    "SinkOpening",
     "SinkPool",
+    "SinkService",
     "Sort",
     "Table",
     "Xlsx",

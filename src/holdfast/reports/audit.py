@@ -15,10 +15,8 @@ import datetime as dt
 import msgspec
 
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.registry import Document, Registry
+from holdfast.extend import Clock, Document, Registry, TaskState
 from holdfast.reports.deliver_plan import Record
-from holdfast.tasks.rules.task import State
 
 TASK_TYPE = "report.publish"
 DAYS = "reports/days/"
@@ -56,7 +54,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     day: dt.date
     destination: str
     name: str
-    state: State = State.RUNNING
+    state: TaskState = TaskState.RUNNING
     ordered_at: float = 0.0
     started_at: float = 0.0
     ended_at: float = 0.0

@@ -13,16 +13,14 @@ from cyclopts import App, Parameter
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from holdfast.cli import exits, output
-from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
+from holdfast.extend import TaskState
+from holdfast.extend.commands import DEFAULTS, Json, Options, exits, output
+from holdfast.extend.products import MemoryRegistry, Services
 from holdfast.reports.audit import TASK_TYPE, Audit, AuditedAttempt, Row
 from holdfast.reports.deliver_credentials import Credentials
 from holdfast.reports.opening import report_publisher, report_sample
 from holdfast.reports.order import ReportOrder, from_plain
-from holdfast.services.memory.registry import MemoryRegistry
-from holdfast.tasks.rules.task import State
-from holdfast.wiring import Services
 
 app = App(name="reports", help="Reports: publish one, and see what became of those that were ordered.")
 
@@ -132,7 +130,7 @@ async def status(
     *,
     date: Annotated[dt.date | None, Parameter(show_default=False)] = None,
     customer: str = "",
-    state: State | None = None,
+    state: TaskState | None = None,
     of: str = "",
     json: Json = False,
     options: Options = DEFAULTS,
@@ -153,7 +151,7 @@ async def status(
             their day, and those that ended so on this day.
         json: Print JSON lines.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         day = date or dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
         rows = await Audit(services.registry(), services.clock).day(day)
         rows = [await _as_it_stands(services, row) for row in rows]
@@ -168,7 +166,7 @@ async def status(
             output.json_line(_record(row))
     else:
         output.console().print(output.table(f"reports of {day}", COLUMNS, map(_cells, found)))
-    return exits.FAILED if any(row.state is State.FAILED for row in found) else exits.OK
+    return exits.FAILED if any(row.state is TaskState.FAILED for row in found) else exits.OK
 
 
 @app.command
@@ -182,7 +180,7 @@ async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
     Args:
         before: The first day that is kept.
     """
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         dropped = await Audit(services.registry(), services.clock).forget(before)
     output.say(f"{dropped} files are forgotten")
 
@@ -205,10 +203,10 @@ async def _show(order: ReportOrder, now: float, known: Credentials, *, json: boo
 
 async def _as_it_stands(services: Services, row: Row) -> Row:
     """The row of a file whose task has ended without its worker's doing, as that tells."""
-    if row.state not in (State.RUNNING, State.QUEUED) or not row.app:
+    if row.state not in (TaskState.RUNNING, TaskState.QUEUED) or not row.app:
         return row
     task = await services.task_store(row.app).get(row.trace)
-    if task is None or not task.ended or task.state is State.SUCCEED:
+    if task is None or not task.ended or task.state is TaskState.SUCCEED:
         return row
     return msgspec.structs.replace(row, state=task.state, error=task.detail, ended_at=task.ended_at)
 
@@ -217,7 +215,8 @@ async def _never_begun(services: Services, owner: str, day: dt.date, known: set[
     """Tasks that no worker has begun: of their orders nothing is known but whose they are. Those that ended
     so, as when they were cancelled while they waited, count for the day of their end."""
     store, midnight = services.task_store(owner), dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()
-    for state, since in ((State.QUEUED, 0.0), (State.FAILED, midnight), (State.TIMEOUT, midnight)):
+    starts = {TaskState.QUEUED: 0.0, TaskState.FAILED: midnight, TaskState.TIMEOUT: midnight}
+    for state, since in starts.items():
         after = ""
         while page := await store.list(500, after, state=state, type=TASK_TYPE, since=since):
             for task in page:

@@ -10,9 +10,9 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, Damaged, HoldfastError, NoRoom, Retry
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
+from holdfast.extend.tools import Backoff
 from holdfast.reports.deliver_pipe import pieces
 from holdfast.reports.deliver_plan import (
     MARKS_MAX,

@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from holdfast.common.rate import Limiter, Rate
-from holdfast.common.settings import Count, Delay, check_settings
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
+from holdfast.extend.tools import Count, Delay, Limiter, Rate, check_settings
 from holdfast.reports.ports.sink import Sink
 
 

@@ -16,11 +16,9 @@ from zoneinfo import ZoneInfo
 import msgspec
 from msgspec import Meta, Struct
 
-from holdfast.common.exact_json import decode_plain
-from holdfast.common.exact_json import encode as write_json
-from holdfast.common.message import check_key
-from holdfast.common.settings import faults
 from holdfast.errors import InvalidMessage
+from holdfast.extend.tools import check_key, decode_json, faults
+from holdfast.extend.tools import encode_json as write_json
 from holdfast.reports.names import template_fault
 
 Text = Annotated[str, Meta(min_length=1, max_length=1024)]
@@ -231,7 +229,7 @@ def decode(body: bytes) -> ReportOrder:
 def plain_json(body: bytes) -> object:
     """What ``body`` says, which is JSON. Raises InvalidMessage."""
     try:
-        return decode_plain(body)
+        return decode_json(body)
     except ValueError as error:
         raise InvalidMessage(f"the order is no JSON: {error}", "order") from error
 

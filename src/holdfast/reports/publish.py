@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock, TaskState
+from holdfast.extend.tools import redact, redact_url
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver import Connect, deliver_file
 from holdfast.reports.deliver_credentials import Credential, Credentials
@@ -25,7 +25,6 @@ from holdfast.reports.names import remote_name
 from holdfast.reports.order import ReportDelivery, ReportOrder, Xlsx
 from holdfast.reports.ports.sink import Sink
 from holdfast.reports.report import Report, ReportFile
-from holdfast.tasks.rules.task import State
 
 ERROR_CHARS_MAX = 1000
 CONFLICTS_MAX = 20
@@ -272,7 +271,7 @@ class _Book:
         row = known or begun
         await self._keep(
             msgspec.structs.replace(
-                row, name=name, epoch=told.epoch, attempts=told.attempt, state=State.RUNNING, error=""
+                row, name=name, epoch=told.epoch, attempts=told.attempt, state=TaskState.RUNNING, error=""
             )
         )
 
@@ -292,13 +291,13 @@ class _Book:
         """It is delivered, perhaps ``before`` this attempt, or there is nothing to deliver."""
         ended_at = (before and self.row.ended_at) or self._clock.wall()
         await self._keep(
-            msgspec.structs.replace(self.row, record=record, state=State.SUCCEED, ended_at=ended_at)
+            msgspec.structs.replace(self.row, record=record, state=TaskState.SUCCEED, ended_at=ended_at)
         )
         return self.row
 
     async def fail(self, error: BaseException) -> None:
         """The attempt failed: for good, or for another to come."""
-        if isinstance(error, Fenced) or self.row.state is State.SUCCEED:
+        if isinstance(error, Fenced) or self.row.state is TaskState.SUCCEED:
             return
         told = self._attempt
         permanent = isinstance(error, HoldfastError) and error.retry is Retry.NEVER
@@ -309,7 +308,7 @@ class _Book:
             await self._keep(
                 msgspec.structs.replace(
                     self.row,
-                    state=State.FAILED if over else State.QUEUED,
+                    state=TaskState.FAILED if over else TaskState.QUEUED,
                     error=redact(text)[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode(),
                     ended_at=self._clock.wall() if over else 0.0,
                 )

@@ -13,17 +13,15 @@ from typing import Any, Unpack
 
 import msgspec
 
-from holdfast.app import App
-from holdfast.common.redaction import redact_url
-from holdfast.common.retry import Backoff
+from holdfast import App, Job
 from holdfast.errors import AlreadyThere, ConfigError, InvalidMessage, TooLarge
+from holdfast.extend.products import TaskSettings
+from holdfast.extend.tools import Backoff, redact_url
 from holdfast.reports.audit import TASK_TYPE, AuditedAttempt
 from holdfast.reports.faults import TooManyRows, UnreadableSource, UnwritableColumn
 from holdfast.reports.order import ReportOrder, from_plain, plain_json
 from holdfast.reports.publish import Headway, Misread, Publisher, delivery_of
 from holdfast.reports.wire import OrderMessage, plain_protobuf
-from holdfast.tasks.handler import Job
-from holdfast.tasks.spec import TaskSettings
 
 PERMANENT = (
     AlreadyThere,

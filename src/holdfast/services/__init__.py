@@ -1,1 +1,1 @@
-"""What stands behind the ports: one folder a service, one file a port."""
+"""The services behind the ports: one folder per service, one file per port."""

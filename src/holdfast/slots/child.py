@@ -37,9 +37,9 @@ class NodeConnection:
         self.peer = peer
         self._sending = threading.Lock()
 
-    def send(self, message: msgspec.Struct) -> None:
-        """Say something to the node."""
-        data = wire.frame(message)
+    def send(self, message: msgspec.Struct, call: int = 0) -> None:
+        """Say something to the node, about that call."""
+        data = wire.frame(message, call)
         with self._sending:
             self.peer.sendall(data)
 
@@ -70,47 +70,77 @@ def make_worker(line: NodeConnection, start: wire.SlotSetup, host: object) -> An
     return worker
 
 
+class CallAtWork:
+    """A call that a slot works at: its number, and when its progress was last told."""
+
+    __slots__ = ("number", "told_at")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.told_at = time.monotonic()
+
+
 class ChildHost:
-    """The worker's host in a process of its own."""
+    """The worker's host in a process of its own: one call at a time."""
 
     def __init__(self, line: NodeConnection) -> None:
         self._line = line
-        self._told_at = 0.0
+        self._at_work: dict[tuple[str, str], CallAtWork] = {}
+
+    def answer(self, worker: SlotWorker, call: int, request: wire.Request) -> None:
+        """Have the worker do what a call asks for, and answer it."""
+        lane = request.stream, request.key
+        self._at_work[lane] = CallAtWork(call)
+        answer = _answer(worker, request)
+        del self._at_work[lane]
+        self._line.send(answer, call)
 
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, note: str = "") -> None:
+    def progress(self, stream: str, key: str, note: str = "") -> None:
+        call = self._at_work.get((stream, key))
+        if call is None:
+            return  # what a handler left behind in a thread goes on without a call
         now = time.monotonic()
-        if now - self._told_at >= TELL_EVERY_S:
-            self._told_at = now
-            self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()))
+        if now - call.told_at >= TELL_EVERY_S:
+            call.told_at = now
+            self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()), call.number)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
-        self.progress()
+        self.progress(stream, key)
 
     def failed(self, error: BaseException) -> None:
         pass
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
-        self._line.send(wire.SlotModels(loading, list(loaded)))
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
+        call = self._at_work.get((stream, key))
+        self._line.send(wire.SlotModels(loading, list(loaded)), call.number if call is not None else 0)
 
 
 def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
     """Answer the calls that come from the node until it hangs up; returns the exit code."""
     line = NodeConnection(socket.socket(fileno=fds[0]))
     set_up(line, fds[1], start)
-    worker: SlotWorker | None = make_worker(line, start, ChildHost(line))
+    host = ChildHost(line)
+    worker: SlotWorker | None = make_worker(line, start, host)
     if worker is None:
         return 1
     splitter, resident = wire.Splitter(), Resident()
     while data := line.peer.recv(READ_BYTES):
-        payloads = splitter.feed(data)
-        while payloads:  # none is held on to while the next one is waited for
-            line.send(_answer(worker, _decode(payloads.pop(0))))
+        frames = splitter.feed(data)
+        while frames:  # none is held on to while the next one is waited for
+            _serve(host, worker, frames)
             resident.settle()
     drive(worker.stop())
     return 0
+
+
+def _serve(host: ChildHost, worker: SlotWorker, frames: list[tuple[int, bytes]]) -> None:
+    call, payload = frames.pop(0)
+    request = _decode(payload)
+    del payload
+    host.answer(worker, call, request)
 
 
 def _answer(worker: SlotWorker, request: wire.Request) -> wire.Answer:

@@ -91,7 +91,7 @@ class ForkServer:
             return
         except ConnectionResetError:
             data = b""
-        for payload in self._splitter.feed(data):
+        for _, payload in self._splitter.feed(data):
             self._heard(_decode(payload))
         if not data:
             self._hang_up()

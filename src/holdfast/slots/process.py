@@ -6,9 +6,10 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import NamedTuple, cast
 
 from holdfast.ports.clock import Clock
+from holdfast.ports.slots import Exit
 from holdfast.slots import wire
 from holdfast.slots.child import DUMP_SIGNAL
 from holdfast.slots.launcher import ForkServer
@@ -17,6 +18,17 @@ DUMP_TIMEOUT_S = 0.2
 KILL_TIMEOUT_S = 2.0
 LAST_WORDS_TIMEOUT_S = 0.2
 STACKS_BYTES_MAX = 1 << 16
+
+
+class ProcessSetup(NamedTuple):
+    """What is known of a process before it is forked: its name, the node's clock, its server, where it writes
+    its stacks, and what it may use before it is killed, in MiB (0 for any amount)."""
+
+    name: str
+    clock: Clock
+    server: ForkServer
+    stacks: int
+    memory_mb: int
 
 
 class SlotProcess(asyncio.Protocol):
@@ -29,15 +41,16 @@ class SlotProcess(asyncio.Protocol):
         refusal: why it could not load it.
     """
 
-    def __init__(self, name: str, clock: Clock, server: ForkServer, stacks: int, memory_mb: int) -> None:
-        self.name = name
+    def __init__(self, given: ProcessSetup) -> None:
+        self.name = given.name
         self.pid = 0
-        self.memory_mb = memory_mb
+        self.memory_mb = given.memory_mb
         self.ready = asyncio.Event()
         self.refusal = ""
-        self._clock = clock
-        self._server = server
-        self._stacks = stacks
+        self._clock = given.clock
+        self._server = given.server
+        self._stacks = given.stacks
+        self._untouched: Sequence[int] = ()
         self._splitter = wire.Splitter()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -55,8 +68,8 @@ class SlotProcess(asyncio.Protocol):
     def forked(self) -> None:
         """It has its descriptors, or will never exist."""
 
-    def heard(self, payload: bytes) -> None:
-        """It said something."""
+    def heard(self, call: int, payload: bytes) -> None:
+        """It said something, of that call."""
         raise NotImplementedError
 
     def lost(self) -> None:
@@ -79,10 +92,10 @@ class SlotProcess(asyncio.Protocol):
         await self._exited.wait()
         return self._dump
 
-    async def gone(self) -> str:
-        """Return when it is gone, with what is known of why."""
+    async def exited(self) -> Exit:
+        """As Slot.exited."""
         await self._exited.wait()
-        return self._why
+        return Exit(self._why, self._dump, self._untouched)
 
     async def stop(self, grace_s: float) -> None:
         """Let it end in good order; kill it if that takes longer than ``grace_s``."""
@@ -122,9 +135,9 @@ class SlotProcess(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
 
     def data_received(self, data: bytes) -> None:
-        heard: Callable[[bytes], None] = self.heard
-        for payload in self._splitter.feed(data):
-            heard(payload)
+        heard: Callable[[int, bytes], None] = self.heard
+        for call, payload in self._splitter.feed(data):
+            heard(call, payload)
 
     def eof_received(self) -> None:
         self._hung_up.set()

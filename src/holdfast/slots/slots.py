@@ -1,185 +1,200 @@
-"""Slots for streams, from a fork server."""
+"""Makes the processes of slots, of either kind, and looks after them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import os
-from collections import deque
-from collections.abc import Mapping, Sequence
+import signal
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-import msgspec
-
-from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
+from holdfast.errors import ConfigError, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran
 from holdfast.slots import wire
-from holdfast.slots.family import MIB
+from holdfast.slots.family import memory_mb
 from holdfast.slots.launcher import ForkServer
-from holdfast.slots.nursery import Nursery
-from holdfast.slots.process import SlotProcess
+from holdfast.slots.process import ProcessSetup, SlotProcess
 
-_decode = msgspec.msgpack.Decoder(wire.Answer).decode
-
-
-class ForkserverSlot(SlotProcess):
-    """A child process and the calls that wait for it. It answers calls in the order they were sent."""
-
-    def __init__(
-        self, name: str, clock: Clock, server: ForkServer, stacks: int, memory_mb: int, meter: Meter
-    ) -> None:
-        super().__init__(name, clock, server, stacks, memory_mb)
-        self.progress_at = clock.monotonic()
-        self.models: Sequence[str] = ()
-        self.loading = ""
-        self._meter = meter
-        self._calls: deque[asyncio.Future[wire.Answer]] = deque()
-        self._turn = asyncio.Lock()
-        self._note = ""
-
-    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        await self._open(wire.LoadStream(stream, key, list(models)))
-
-    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        await self._open(wire.OpenStream(stream, key, state, version))
-
-    async def _open(self, request: wire.LoadStream | wire.OpenStream) -> None:
-        answer = await self._call(request)
-        assert isinstance(answer, wire.Opened)
-        if answer.rejected:
-            raise StateRejected(answer.error)
-        if answer.model:
-            raise ModelFailed(answer.error, answer.model, detail=answer.detail)
-        if answer.error:
-            raise HandlerFailed(answer.error, detail=answer.detail)
-
-    async def run(
-        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
-    ) -> Ran:
-        answer = await self._call(wire.RunMessages(stream, key, list(work), limit, after_s))
-        assert isinstance(answer, wire.RunDone)
-        for service, operation, times in answer.ran.calls:
-            self._meter.count(service, operation, times)
-        return answer.ran
-
-    async def close(self, stream: str, key: str) -> None:
-        with contextlib.suppress(SlotDied):
-            await self._call(wire.CloseStream(stream, key))
-
-    async def exited(self) -> str:
-        return await self.gone()
-
-    def data_received(self, data: bytes) -> None:
-        self.progress_at = self._clock.monotonic()
-        super().data_received(data)
-
-    def heard(self, payload: bytes) -> None:
-        match _decode(payload):
-            case wire.Noted(note):
-                self._note = note or self._note
-            case wire.SlotModels(loading, loaded):
-                self.loading, self.models = loading, loaded
-            case wire.SlotReady(pid, error):
-                self.pid = pid
-                self.refusal = error
-                self.ready.set()
-            case answer:
-                call = self._calls.popleft()
-                if not call.done():
-                    call.set_result(answer)
-
-    def lost(self) -> None:
-        for call in self._calls:
-            if not call.done():
-                call.set_exception(self._death())
-        self._calls.clear()
-
-    async def _call(self, request: wire.Request) -> wire.Answer:
-        async with self._turn:
-            await self._writable.wait()
-            if self._why or self._closing:
-                raise self._death()
-            if not self._calls:
-                self.progress_at = self._clock.monotonic()
-                self._note = ""
-            call: asyncio.Future[wire.Answer] = asyncio.get_running_loop().create_future()
-            self._calls.append(call)
-            if not (self._hung_up.is_set() or self._transport.is_closing()):
-                self._transport.write(wire.frame(request))  # else it fails when the death is reported
-        return await call
-
-    def _death(self) -> SlotDied:
-        note = f"it last said: {self._note}\n" if self._note else ""
-        return SlotDied(f"slot {self.name} {self._why or 'is closing'}", detail=note + self._dump)
+A = ParamSpec("A")
+P = TypeVar("P", bound=SlotProcess)
 
 
-class ForkserverSlots:
-    """Makes slots for the app at ``module:name``.
+@dataclass(frozen=True, kw_only=True)
+class SlotSettings:
+    """How slots are made.
 
-    Args:
-        app: where the app is.
-        clock: the node's clock.
-        memory_mb: what one slot may allocate, and use with all that it started, in MiB; 0 for no limit.
-        objects: ``module:object``, the service that opens ``objects_url``; "" for none.
-        objects_url: where objects are.
-        model_memory_mb: what the models in one slot may take before those that no stream uses are unloaded,
-            in MiB; 0 for no limit.
+    Attributes:
+        app: where the app is: ``module:name``.
+        worker: ``module:function`` that makes a slot's worker from a host, the app and what else its kind of
+            slot has.
+        prefix: of the slots' names.
+        memory_mb: what one slot may allocate, and use with all that it started, in MiB; 0 for no limit. An
+            attempt at a task may have a limit of its own.
         preload: import the app before forking, so that slots share its memory and start in milliseconds.
             Switch it off for an app that starts threads or opens devices when imported.
-        worker: ``module:function`` that makes a slot's worker from a host, ``app``, the objects and the
-            memory for models.
-        prefix: of the slots' names.
         environment: is put into that of the slots.
-        meter: counts the calls of handlers to the object store.
         spawn_timeout_s: how long the app may take to import.
         close_timeout_s: how long handlers may take to close.
         check_s: how often the memory of slots is looked at.
     """
 
+    app: str
+    worker: str
+    prefix: str = "slot"
+    memory_mb: int = 0
+    preload: bool = True
+    environment: Mapping[str, str] = field(default_factory=dict)
+    spawn_timeout_s: float = 120.0
+    close_timeout_s: float = 5.0
+    check_s: float = 1.0
+
+
+class ForkserverSlots(Generic[A, P]):
+    """Makes slots: processes that are forked from one server. That is started when it is needed, and again
+    when it was lost.
+
+    Args:
+        settings: how they are made.
+        clock: the node's clock.
+        setup: what the server is told first.
+        make: the node's side of a process that is to be forked, from its setup and what ``spawn`` is given.
+    """
+
     def __init__(
         self,
-        app: str,
+        settings: SlotSettings,
         clock: Clock,
-        *,
-        memory_mb: int = 0,
-        objects: str = "",
-        objects_url: str = "",
-        model_memory_mb: int = 0,
-        preload: bool = True,
-        worker: str = "holdfast.streams.worker:load",
-        prefix: str = "slot",
-        environment: Mapping[str, str] | None = None,
-        meter: Meter | None = None,
-        spawn_timeout_s: float = 120.0,
-        close_timeout_s: float = 5.0,
-        check_s: float = 1.0,
+        setup: wire.SlotSetup,
+        make: Callable[Concatenate[ProcessSetup, A], P],
     ) -> None:
-        modules = [place.partition(":")[0] for place in (worker, objects) if place]
-        if preload:
-            modules.append(app.partition(":")[0])
-        arguments = [app, objects, objects_url, str(model_memory_mb)]
-        self._nursery: Nursery[ForkserverSlot] = Nursery(
-            wire.SlotSetup(os.getpid(), modules, worker, arguments, memory_mb * MIB),
-            app,
-            clock,
-            prefix=prefix,
-            environment=environment,
-            spawn_timeout_s=spawn_timeout_s,
-            close_timeout_s=close_timeout_s,
-            check_s=check_s,
-        )
+        self._settings = settings
         self._clock = clock
-        self._memory_mb = memory_mb
-        self._meter = meter or Meter()
+        self._setup = setup
+        self._make = make
+        self._count = 0
+        self._closed = False
+        self._loaded = False
+        self._server: ForkServer | None = None
+        self._slots: dict[str, P] = {}
+        self._tasks: set[asyncio.Task[object]] = set()
+        self._watch: asyncio.Task[None] | None = None
 
-    async def spawn(self) -> ForkserverSlot:
-        if self._memory_mb:
-            self._nursery.watch_memory()
-        return await self._nursery.spawn(self._make)
+    async def spawn(self, *args: A.args, **kwargs: A.kwargs) -> P:
+        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
+        if self._closed:
+            raise ConfigError("these slots are closed")
+        if self._server is None:
+            self._server = ForkServer(self._setup, self._heard, self._settings.environment)
+        if self._watch is None and (self._settings.memory_mb or self._setup.tasks):
+            self._watch = asyncio.create_task(self._watch_memory())
+        slot = await self._fork(self._server, *args, **kwargs)
+        timeout_s = self._settings.spawn_timeout_s
+        try:
+            if not await self._clock.wait(slot.ready, timeout_s):
+                if not slot.pid:
+                    self._server.abort()
+                dump = await slot.kill("its app did not load in time")
+                raise self._unloadable(f"importing it took longer than {timeout_s:g} s\n{dump}")
+        except asyncio.CancelledError:
+            self._server.signal(slot.name, signal.SIGKILL, group=True)
+            raise
+        if slot.refusal:
+            await slot.exited()
+            raise self._unloadable(slot.refusal)
+        if slot.name not in self._slots:
+            why = (await slot.exited()).reason
+            # An app that loaded before isn't to blame for a process that could not start now.
+            raise (
+                SlotDied(f"slot {slot.name} {why}")
+                if self._loaded
+                else self._unloadable(f"its process {why}")
+            )
+        self._loaded = True
+        return slot
 
     async def close(self) -> None:
-        await self._nursery.close()
+        """End every process, and the server."""
+        self._closed = True
+        if self._watch is not None:
+            self._watch.cancel()
+        timeout_s = self._settings.close_timeout_s
+        await asyncio.gather(*(slot.stop(timeout_s) for slot in list(self._slots.values())))
+        if self._server is not None:
+            server, self._server = self._server, None
+            await server.close()
+        await asyncio.gather(*self._tasks)
 
-    def _make(self, name: str, server: ForkServer, stacks: int) -> ForkserverSlot:
-        return ForkserverSlot(name, self._clock, server, stacks, self._memory_mb, self._meter)
+    def _background(self, work: Coroutine[object, object, object]) -> None:
+        """Have ``close`` wait for ``work``."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _fork(self, server: ForkServer, *args: A.args, **kwargs: A.kwargs) -> P:
+        self._count += 1
+        name = f"{self._settings.prefix}-{self._count}"
+        ours, theirs = socket.socketpair()
+        stacks, pen = os.pipe()
+        for end in (stacks, pen):
+            os.set_blocking(end, False)  # rather half a dump than a wait
+        slot = self._make(
+            ProcessSetup(name, self._clock, server, stacks, self._settings.memory_mb), *args, **kwargs
+        )
+        try:
+            ours.setblocking(False)
+            await asyncio.get_running_loop().create_unix_connection(lambda: slot, sock=ours)
+            if self._server is not server:
+                raise SlotDied(f"slot {name} lost its fork server")
+            server.spawn(name, [theirs.fileno(), pen, *slot.fds])
+        except BaseException:
+            ours.close()
+            slot.lost()
+            os.close(stacks)
+            raise
+        finally:
+            theirs.close()
+            os.close(pen)
+            slot.forked()
+        self._slots[name] = slot
+        return slot
+
+    def _unloadable(self, reason: str) -> ConfigError:
+        return ConfigError(f"app {self._settings.app} can't be loaded: {reason}".rstrip())
+
+    def _heard(self, event: wire.Event | None) -> None:
+        match event:
+            case wire.Spawned(name, pid):
+                self._slots[name].pid = pid
+            case wire.Exited(name, code):
+                self._end(name, _last_words(code))
+            case None:
+                self._server = None
+                for name, slot in list(self._slots.items()):
+                    if slot.pid:
+                        with contextlib.suppress(ProcessLookupError, PermissionError):
+                            os.killpg(slot.pid, signal.SIGKILL)
+                    self._end(name, "lost its fork server, which was killed or crashed")
+
+    def _end(self, name: str, why: str) -> None:
+        self._background(self._slots.pop(name).ended(why))
+
+    async def _watch_memory(self) -> None:
+        """The second net: memory that the limit on allocation doesn't count, or isn't there to count, and
+        that of what a slot started."""
+        while True:
+            await self._clock.sleep(self._settings.check_s)
+            for slot in list(self._slots.values()):
+                limit_mb = slot.memory_mb
+                if not (slot.pid and limit_mb):
+                    continue
+                used_mb = await asyncio.to_thread(memory_mb, slot.pid, limit_mb)
+                if used_mb > limit_mb == slot.memory_mb and slot.name in self._slots:
+                    reason = f"it used {used_mb} MiB, with all that it started, over memory_mb = {limit_mb}"
+                    self._background(slot.kill(reason))
+
+
+def _last_words(code: int) -> str:
+    return f"died of {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"

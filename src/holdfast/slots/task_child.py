@@ -20,8 +20,7 @@ import msgspec
 
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
-from holdfast.ports.slots import drive
-from holdfast.ports.task_slots import Attempt, Progress, TaskWorker, Tried
+from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried, drive
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
 from holdfast.system.resident import Resident
@@ -48,9 +47,14 @@ _decode_cancel = msgspec.msgpack.Decoder(wire.CancelAttempt).decode
 
 
 class TaskChildHost:
-    """The worker's host in a process of its own."""
+    """The worker's host in a process of its own: one attempt at a time.
+
+    Attributes:
+        at_hand: the number of the attempt that runs; -1 for none.
+    """
 
     def __init__(self, line: NodeConnection) -> None:
+        self.at_hand = -1
         self._line = line
         self._main = threading.main_thread().ident or 0
         self._news = Limiter(NEWS)
@@ -68,19 +72,21 @@ class TaskChildHost:
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, number: int, progress: Progress) -> None:
+        if number != self.at_hand:
+            return  # what an attempt left behind in a thread takes no other's turn
         if self._news.take("", 1, time.monotonic()) == 0:
-            self._send(wire.Advanced(msgspec.structs.replace(progress, note=_text(progress.note))))
+            self._send(wire.Advanced(msgspec.structs.replace(progress, note=_text(progress.note))), number)
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         if self._lines.take("", 1, time.monotonic()) > 0:
             self._dropped += 1
             return
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._send(wire.LogLine("warning", f"{dropped} lines were dropped: too many", {}))
+            self._send(wire.LogLine("warning", f"{dropped} lines were dropped: too many", {}), number)
         plain = {str(k): v if isinstance(v, bool | float | None) else _text(v) for k, v in values.items()}
-        self._send(wire.LogLine(level, _text(event), plain))
+        self._send(wire.LogLine(level, _text(event), plain), number)
 
     async def begin(self, attempt: Attempt) -> None:
         pass
@@ -96,14 +102,14 @@ class TaskChildHost:
         again.daemon = True
         again.start()
 
-    def _send(self, message: msgspec.Struct) -> None:
+    def _send(self, message: msgspec.Struct, number: int) -> None:
         """Send, and be interrupted only afterwards: half a frame would be the end of the connection."""
         if threading.get_ident() != self._main:
-            self._line.send(message)
+            self._line.send(message, number)
             return
         self._sending = True
         try:
-            self._line.send(message)
+            self._line.send(message, number)
         finally:
             self._sending = False
         if self._interrupted:
@@ -132,25 +138,32 @@ def main(fds: Sequence[int], start: wire.SlotSetup) -> int:
     if worker is None:
         return 1
     host.serve(worker)
-    TaskChild(line, socket.socket(fileno=tray), worker, start.memory_bytes // MIB).serve()
+    TaskChild(line, socket.socket(fileno=tray), host, worker, start.memory_bytes // MIB).serve()
     return 0
 
 
 class TaskChild:
     """Runs one attempt after another; a thread listens for what the node says of the one at hand."""
 
-    def __init__(self, line: NodeConnection, tray: socket.socket, worker: TaskWorker, memory_mb: int) -> None:
+    def __init__(
+        self,
+        line: NodeConnection,
+        tray: socket.socket,
+        host: TaskChildHost,
+        worker: TaskWorker,
+        memory_mb: int,
+    ) -> None:
         self._line = line
         self._tray = tray
+        self._host = host
         self._worker = worker
         self._pid = os.getpid()
         self._memory_mb = self._limit_mb = memory_mb
-        self._at_hand = -1
         self._switching = threading.Lock()
 
     def serve(self) -> None:
         """Until the tray is closed."""
-        threading.Thread(target=self._listen, name="holdfast-ear", daemon=True).start()
+        threading.Thread(target=self._listen, name="holdfast-listener", daemon=True).start()
         buffer = bytearray(TRAY_BYTES)
         view = memoryview(buffer)
         room = socket.CMSG_SPACE(struct.calcsize("i"))
@@ -168,18 +181,18 @@ class TaskChild:
         if offer.attached:
             body = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
             attempt = msgspec.structs.replace(attempt, body=body)
-        self._line.send(wire.AttemptEnded(offer.number, self._run(offer.number, attempt)))
+        self._line.send(wire.AttemptEnded(self._run(offer.number, attempt)), offer.number)
 
     def _run(self, number: int, attempt: Attempt) -> Tried:
         self._limit_memory(attempt.memory_mb or self._memory_mb)
         with self._switching:
-            self._at_hand = number
-        tried = drive(self._worker.attempt(attempt))
+            self._host.at_hand = number
+        tried = drive(self._worker.attempt(number, attempt))
         if os.getpid() != self._pid:
             os._exit(0)  # a fork that a handler let return: there is one slot, and it is not this
         # Terminate hooks hold the lock while they run: they are part of the attempt.
         with self._switching:
-            self._at_hand = -1
+            self._host.at_hand = -1
         waiting = bytearray(struct.calcsize("i"))
         with contextlib.suppress(OSError):  # closed by the handler
             fcntl.ioctl(1, termios.FIONREAD, waiting)
@@ -195,10 +208,10 @@ class TaskChild:
         splitter = wire.Splitter()
         with contextlib.suppress(OSError):
             while data := self._line.peer.recv(READ_BYTES):
-                for payload in splitter.feed(data):
+                for number, payload in splitter.feed(data):
                     cancel = _decode_cancel(payload)
                     with self._switching:
-                        if cancel.number == self._at_hand:
+                        if number == self._host.at_hand:
                             self._worker.cancel(cancel.reason)
 
 

@@ -9,20 +9,20 @@ import signal
 import socket
 import struct
 import tempfile
-from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import IO
 
 import msgspec
+import structlog
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener
+from holdfast.ports.slots import Attempt, Listener, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.family import MIB
-from holdfast.slots.launcher import ForkServer
-from holdfast.slots.nursery import Nursery
 from holdfast.slots.output import Output
-from holdfast.slots.process import SlotProcess
+from holdfast.slots.process import ProcessSetup, SlotProcess
+from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
 
 LOOK_TIMEOUT_S = 0.1
@@ -33,6 +33,7 @@ _decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
 _encode = msgspec.msgpack.Encoder().encode
 
+log = structlog.get_logger()
 
 FD_ROOM = socket.CMSG_SPACE(struct.calcsize("i"))
 
@@ -94,27 +95,15 @@ class Tray:
 class ForkserverTaskSlot(SlotProcess):
     """A child process that takes attempts from its tray, one after another."""
 
-    def __init__(
-        self,
-        name: str,
-        clock: Clock,
-        server: ForkServer,
-        stacks: int,
-        memory_mb: int,
-        listener: Listener,
-    ) -> None:
-        super().__init__(name, clock, server, stacks, memory_mb)
-        self._default_mb = memory_mb
+    def __init__(self, given: ProcessSetup, listener: Listener) -> None:
+        super().__init__(given)
+        self._default_mb = given.memory_mb
         self._listener = listener
         self._tray = Tray()
         pipe, self._pen = os.pipe()
-        self._output = Output(
-            pipe,
-            clock,
-            lambda line: listener.said(self, "info", line, {}),
-        )
-        self._in_tray: deque[tuple[int, int]] = deque()
-        self._untouched: list[int] = []
+        self._output = Output(pipe, given.clock, self._said)
+        self._given: dict[int, int] = {}
+        """What each attempt that has not ended may use, in MiB, by its number, the oldest first."""
         self._seen = asyncio.Event()
 
     @property
@@ -127,19 +116,19 @@ class ForkserverTaskSlot(SlotProcess):
     def offer(self, number: int, attempt: Attempt) -> bool:
         if self._why or not self._tray.put(wire.Offer(number, attempt)):
             return False
-        self._in_tray.append((number, attempt.memory_mb or self._default_mb))
-        self.memory_mb = self._in_tray[0][1]
+        self._given[number] = attempt.memory_mb or self._default_mb
+        self.memory_mb = next(iter(self._given.values()))
         return True
 
     def withdraw(self) -> list[int]:
         numbers = [] if self._why else self._tray.take_back()
-        for _ in numbers:
-            self._in_tray.pop()
+        for number in numbers:
+            del self._given[number]
         return numbers
 
     def cancel(self, number: int, reason: str) -> None:
         if not self._transport.is_closing():
-            self._transport.write(wire.frame(wire.CancelAttempt(number, reason)))
+            self._transport.write(wire.frame(wire.CancelAttempt(reason), number))
 
     def lease(self, seconds: float | None) -> None:
         self._server.lease(self.name, seconds)
@@ -164,25 +153,32 @@ class ForkserverTaskSlot(SlotProcess):
     async def kill(self, reason: str) -> str:
         return await self._kill(reason, dump=False)
 
-    async def exited(self) -> Exit:
-        return Exit(await self.gone(), self._dump, self._untouched)
-
-    def heard(self, payload: bytes) -> None:
+    def heard(self, call: int, payload: bytes) -> None:
         match _decode(payload):
-            case wire.AttemptEnded(number, tried):
-                self._in_tray.popleft()
-                self.memory_mb = self._in_tray[0][1] if self._in_tray else self._default_mb
-                if tried.output or self._output.owes:
-                    self._output.flush()
-                self._listener.told(self, number, tried)
+            case wire.AttemptEnded(tried):
+                self._ended(call, tried)
             case wire.Advanced(progress):
-                self._listener.advanced(self, progress)
+                self._listener.advanced(self, call, progress)
             case wire.LogLine(level, event, values):
-                self._listener.said(self, level, event, values)
+                self._listener.said(self, call, level, event, values)
             case wire.SlotReady(pid, error):
                 self.pid = pid
                 self.refusal = error
                 self.ready.set()
+
+    def _ended(self, number: int, tried: Tried) -> None:
+        if number not in self._given:
+            log.warning("a slot ended an attempt that it does not have", slot=self.name, attempt=number)
+            return
+        if tried.output or self._output.owes:
+            self._output.flush()
+        del self._given[number]
+        self.memory_mb = next(iter(self._given.values()), self._default_mb)
+        self._listener.told(self, number, tried)
+
+    def _said(self, line: str) -> None:
+        """A line of its standard output: of the attempt at work, for its process runs one at a time."""
+        self._listener.said(self, next(iter(self._given), 0), "info", line, {})
 
     def lost(self) -> None:
         self._see()
@@ -198,48 +194,28 @@ class ForkserverTaskSlot(SlotProcess):
         self._seen.set()
 
 
-class ForkserverTaskSlots:
-    """Makes slots for the tasks of the app at ``module:name``. The settings are those of
-    :class:`ForkserverSlots`; ``memory_mb`` is for tasks that declare none of their own."""
+@dataclass(frozen=True, kw_only=True)
+class TaskSlotSettings(SlotSettings):
+    """How slots for tasks are made."""
 
-    def __init__(
-        self,
-        app: str,
-        clock: Clock,
-        *,
-        memory_mb: int = 0,
-        preload: bool = True,
-        worker: str = "holdfast.tasks.worker:load",
-        prefix: str = "task-slot",
-        environment: Mapping[str, str] | None = None,
-        spawn_timeout_s: float = 120.0,
-        close_timeout_s: float = 1.0,
-        check_s: float = 0.5,
-    ) -> None:
-        modules = [place.partition(":")[0] for place in ((worker, app) if preload else (worker,))]
-        self._nursery: Nursery[ForkserverTaskSlot] = Nursery(
-            wire.SlotSetup(os.getpid(), modules, worker, [app], memory_mb * MIB, tasks=True),
-            app,
-            clock,
-            prefix=prefix,
-            environment=environment,
-            spawn_timeout_s=spawn_timeout_s,
-            close_timeout_s=close_timeout_s,
-            check_s=check_s,
-        )
-        self._clock = clock
-        self._memory_mb = memory_mb
+    worker: str = "holdfast.tasks.worker:load"
+    prefix: str = "task-slot"
+    close_timeout_s: float = 1.0
+    check_s: float = 0.5
 
-    async def spawn(self, listener: Listener) -> ForkserverTaskSlot:
-        self._nursery.watch_memory()
 
-        def make(name: str, server: ForkServer, stacks: int) -> ForkserverTaskSlot:
-            return ForkserverTaskSlot(name, self._clock, server, stacks, self._memory_mb, listener)
-
-        return await self._nursery.spawn(make)
-
-    async def close(self) -> None:
-        await self._nursery.close()
+def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Listener], ForkserverTaskSlot]:
+    """Makes slots for the tasks of an app."""
+    places = [settings.worker, settings.app if settings.preload else ""]
+    setup = wire.SlotSetup(
+        os.getpid(),
+        [place.partition(":")[0] for place in places if place],
+        settings.worker,
+        [settings.app],
+        settings.memory_mb * MIB,
+        tasks=True,
+    )
+    return ForkserverSlots(settings, clock, setup, ForkserverTaskSlot)
 
 
 def _file(body: bytes) -> IO[bytes]:

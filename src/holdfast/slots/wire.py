@@ -1,4 +1,8 @@
-"""Frames between a node, its fork server and its slots: a length of four bytes, then MessagePack."""
+"""Frames between a node, its fork server and its slots.
+
+A frame is its length in four bytes, the number of the call that it is about in eight, then MessagePack. A
+slot's calls are numbered from 1, attempts at tasks as their pool numbers them. 0 stands for no call.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,9 @@ import struct
 
 import msgspec
 
-from holdfast.ports.slots import MessageWork, Ran
-from holdfast.ports.task_slots import Attempt, Progress, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, Tried
 
-HEADER = struct.Struct("!I")
+HEADER = struct.Struct("!IQ")
 
 
 class SlotSetup(msgspec.Struct, frozen=True, array_like=True):
@@ -102,7 +105,7 @@ class SlotReady(msgspec.Struct, frozen=True, array_like=True, tag=0):
 
 
 class Noted(msgspec.Struct, frozen=True, array_like=True, tag=1):
-    """From a slot for streams, at any time: it advances."""
+    """From a slot for streams, at any time: the call advances."""
 
     note: str
 
@@ -125,7 +128,7 @@ class RunDone(msgspec.Struct, frozen=True, array_like=True, tag=3):
 
 
 class SlotModels(msgspec.Struct, frozen=True, array_like=True, tag=4):
-    """From a slot, whenever either changes: the model that is being loaded, and those that are."""
+    """From a slot, whenever either changes: the model that the call is loading, and those that are loaded."""
 
     loading: str
     loaded: list[str]
@@ -141,27 +144,25 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CancelAttempt(msgspec.Struct, frozen=True, array_like=True):
-    """To a slot for tasks: an attempt is to end."""
+    """To a slot for tasks: the attempt is to end."""
 
-    number: int
     reason: str
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=5):
-    """From a slot for tasks: an attempt has ended."""
+    """From a slot for tasks: the attempt has ended."""
 
-    number: int
     tried: Tried
 
 
 class Advanced(msgspec.Struct, frozen=True, array_like=True, tag=6):
-    """From a slot for tasks, at any time."""
+    """From a slot for tasks, at any time: the attempt advances."""
 
     progress: Progress
 
 
 class LogLine(msgspec.Struct, frozen=True, array_like=True, tag=7):
-    """From a slot for tasks, at any time: a line for the log."""
+    """From a slot for tasks, at any time: a line of the attempt for the log."""
 
     level: str
     event: str
@@ -177,14 +178,14 @@ TaskAnswer = SlotReady | AttemptEnded | Advanced | LogLine
 _encoder = msgspec.msgpack.Encoder()
 
 
-def frame(message: msgspec.Struct) -> bytearray:
-    """A message with its length."""
+def frame(message: msgspec.Struct, call: int = 0) -> bytearray:
+    """A message with its length, and the call that it is about."""
     buffer = bytearray(HEADER.size)
     try:
         _encoder.encode_into(message, buffer, HEADER.size)
     except OverflowError:
         _encoder.encode_into(_spelled(message), buffer, HEADER.size)
-    HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size)
+    HEADER.pack_into(buffer, 0, len(buffer) - HEADER.size, call)
     return buffer
 
 
@@ -196,22 +197,29 @@ def _spelled(message: msgspec.Struct) -> msgspec.Struct:
 
 
 class Splitter:
-    """Cuts a byte stream into the payloads of its frames."""
+    """Cuts a byte stream into frames.
+
+    Attributes:
+        unfinished: the call whose frame has come in part; 0 for none.
+    """
 
     def __init__(self) -> None:
+        self.unfinished = 0
         self._buffer = bytearray()
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """Take what was read; returns the payloads that are complete."""
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """Take what was read; returns the frames that are complete, each as its call and its payload."""
         buffer = self._buffer
         buffer += data
-        payloads = []
-        at = 0
+        frames = []
+        at = self.unfinished = 0
         while len(buffer) >= at + HEADER.size:
-            end = at + HEADER.size + HEADER.unpack_from(buffer, at)[0]
+            size, call = HEADER.unpack_from(buffer, at)
+            end = at + HEADER.size + size
             if len(buffer) < end:
+                self.unfinished = call
                 break
-            payloads.append(bytes(buffer[at + HEADER.size : end]))
+            frames.append((call, bytes(buffer[at + HEADER.size : end])))
             at = end
         del buffer[:at]
-        return payloads
+        return frames

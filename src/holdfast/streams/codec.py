@@ -22,12 +22,12 @@ from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec, names_of
 
 PREFIX_ENDS = "-_:# "
-"""What may stand between a seq's prefix and its digits."""
+"""The characters that may stand between a seq's prefix and its digits."""
 
 ID_CHARS_MAX = 256
 
 _NOT_GIVEN = object()
-"""In place of a run that a message may be without, and is."""
+"""Stands for the run of a message that has none, where a stream allows that."""
 
 Read = Callable[[bytes, Mapping[str, str]], Sequence[Any]]
 
@@ -35,9 +35,10 @@ Read = Callable[[bytes, Mapping[str, str]], Sequence[Any]]
 def address(
     spec: StreamSpec, body: bytes, attributes: Mapping[str, str], delivery_id: str, number: int | None
 ) -> tuple[str, Place]:
-    """The key and place of a message, from its fields (or attributes, where bodies are raw bytes).
+    """Read the key and place of a message from its fields, or from its attributes if bodies are raw bytes.
 
-    Where the stream has no seq, ``delivery_id`` tells messages apart, or the attribute ``id`` if given.
+    If the stream has no seq, messages are told apart by the attribute ``id``, or by ``delivery_id`` without
+    one.
     Raises InvalidMessage naming the field and what it should be.
     """
     fields, read = _reader(spec)
@@ -60,36 +61,37 @@ def address(
 
 
 def wrap(spec: StreamSpec, key: str, place: Place, body: bytes, media_type: str, at: float) -> bytes:
-    """A JSON message around a body that is none: its fields say key, run and seq by the stream's first names,
-    ``timestamp_ms`` when it came (wall time), and ``body_field`` holds the body as a data URL (RFC 2397)."""
+    """Make a JSON message from a body that isn't JSON. It has key, run and seq in the fields that the stream
+    names first. ``timestamp_ms`` is the wall time of its arrival, and ``body_field`` holds the body as a data
+    URL (RFC 2397)."""
     message: dict[str, Any] = {"timestamp_ms": round(at * 1000)}
     message[spec.body_field] = f"data:{media_type};base64,{base64.b64encode(body).decode()}"
     return msgspec.json.encode(with_fields(message, _named(spec, key, place)))
 
 
 def labels(spec: StreamSpec, key: str, place: Place) -> dict[str, str]:
-    """The attributes by which a raw message is addressed; none where its body says all that."""
+    """Return the attributes that hold key, run and seq of a raw message; empty if its body holds them."""
     if spec.message is not bytes:
         return {}
     return {name: str(value) for name, value in _named(spec, key, place).items()}
 
 
 def _named(spec: StreamSpec, key: str, place: Place) -> dict[str, str | int]:
-    """Key, run and seq by the first names that the stream has for them."""
+    """Return key, run and seq under the first names that the stream has for them."""
     said = {"key": key, "run": None if place.run == NO_RUN else place.run, "seq": place.seq}
     return {name: value for part, name in first_names(spec).items() if (value := said[part]) is not None}
 
 
 def first_names(spec: StreamSpec) -> dict[str, str]:
-    """The first names that a stream's messages have for ``key``, ``run`` and ``seq``, where they have one."""
+    """Return the first name that a stream has for each of ``key``, ``run`` and ``seq``, if it has one."""
     has_seq = spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER
     names = {"key": names_of(spec.key), "run": spec.run_names, "seq": names_of(spec.seq) if has_seq else ()}
     return {part: some[0] for part, some in names.items() if some}
 
 
 def with_fields(message: Mapping[str, Any], fields: Mapping[str, str | int]) -> dict[str, Any]:
-    """``message`` with ``fields`` in it, in whose names dots reach into objects. Raises InvalidMessage where
-    it says something else already."""
+    """Return ``message`` with ``fields`` added. Dots in their names reach into nested objects. Raises
+    InvalidMessage if the message already has another value there."""
     made = dict(message)
     for name, value in fields.items():
         *path, last = name.split(".")
@@ -111,7 +113,7 @@ def with_fields(message: Mapping[str, Any], fields: Mapping[str, str | int]) -> 
 
 
 def unwrap(url: str) -> bytes:
-    """The bytes in a data URL that :func:`wrap` made. Raises InvalidMessage."""
+    """Return the bytes in a data URL that :func:`wrap` made. Raises InvalidMessage."""
     head, comma, data = url.partition(",")
     if not (comma and head.endswith(";base64")):
         raise InvalidMessage(f"a data URL must be data:TYPE;base64,…; it begins {url[:40]!r}")
@@ -126,8 +128,9 @@ def _without(prefix: str, seq: str) -> str:
 
 
 class _Fields:
-    """Where a stream's messages hold key, run and seq: for each the names of which one is enough, and these
-    in words. What a stream doesn't have repeats the key."""
+    """The fields of a stream's key, run and seq. Each has one or several names, of which a message needs one,
+    and a text that lists them. For a run or seq that the stream doesn't have, the names of the key are
+    repeated."""
 
     def __init__(self, spec: StreamSpec) -> None:
         has_seq = spec.seq_kind != "absent" and spec.seq != QUEUE_NUMBER
@@ -140,13 +143,13 @@ class _Fields:
         self.key_name, self.run_name, self.seq_name = map(" or ".join, self.all)
 
     def optional(self, names: tuple[str, ...]) -> bool:
-        """True if a message may have none of ``names``."""
+        """Return True if a message may have none of ``names``."""
         return names is self.run and self.run_optional
 
 
 @functools.cache
 def _reader(spec: StreamSpec) -> tuple[_Fields, Read]:
-    """A stream's fields, and what reads (key, run, seq) of its messages."""
+    """Return a stream's fields, and the function that reads (key, run, seq) from a message."""
     fields = _Fields(spec)
     return fields, (_attribute_reader if spec.message is bytes else _body_reader)(fields)
 
@@ -167,7 +170,7 @@ def _body_reader(fields: _Fields) -> Read:
 
 
 def _chooser(fields: _Fields) -> Callable[[Sequence[Any]], Sequence[Any]]:
-    """What picks key, run and seq out of the values of all their names."""
+    """Return the function that chooses key, run and seq from the values of all their names."""
     ends = list(itertools.accumulate(len(names) for names in fields.all))
     spans = [
         (slice(end - len(names), end), _NOT_GIVEN if fields.optional(names) else UNSET)
@@ -207,10 +210,10 @@ Tree = dict[str, "Tree"]
 def _head(
     stream: str, fields: list[str], *, optional: bool
 ) -> tuple[Callable[[bytes], Any], Callable[[Any], Sequence[Any]]]:
-    """A decoder of only these fields (dots reach into objects), and what then reads them in order; where
-    they are ``optional``, UNSET stands for one that is missing.
+    """Return a decoder of only these fields, and a function that then reads them in order. Dots in names
+    reach into nested objects. If they are ``optional``, UNSET stands for a missing one.
 
-    Decoding into a struct skips all else unbuilt, which is several times faster than decoding it.
+    Decoding into a struct doesn't build the other fields, which is several times faster.
     """
     tree: Tree = {}
     for field in fields:
@@ -246,7 +249,8 @@ def _struct(tree: Tree, optional: bool) -> type[msgspec.Struct]:
 
 
 def _explain(fields: _Fields, body: bytes, error: Exception) -> InvalidMessage:
-    """Why a body can't be addressed, in the words of its stream's fields."""
+    """Return the error that says why key and place of a body can't be read, with the names of the stream's
+    fields."""
     try:
         whole = msgspec.json.decode(body)
     except UNREADABLE as malformed:
@@ -269,7 +273,7 @@ def _explain(fields: _Fields, body: bytes, error: Exception) -> InvalidMessage:
 
 
 def _lookup(node: Any, field: str) -> Any:
-    """What stands in a decoded body under a field's name, or UNSET."""
+    """Return the value of a field in a decoded body, or UNSET."""
     for name in field.split("."):
         if not isinstance(node, dict) or name not in node:
             return UNSET

@@ -1,4 +1,4 @@
-"""What a user writes: a stream handler, and the context it is given."""
+"""What users write for a stream, its handler, and the context that the handler gets."""
 
 from __future__ import annotations
 
@@ -12,72 +12,76 @@ H_contra = TypeVar("H_contra", contravariant=True)
 
 
 class Context(Protocol):
-    """What a handler may ask of its slot. One per stream; its place fields follow the message in hand."""
+    """What a handler gets with each message: the message's place, and access to models, objects and progress.
+    Each open stream has one context; its fields change with each message."""
 
     key: str
-    """The stream's key, as the message named it."""
+    """The stream's key, as the message has it."""
     run: int
     seq: int
-    """Place of the message in hand (0 where the stream has no seq)."""
+    """The seq of the current message; 0 if the stream has no seqs."""
     attempt: int
-    """1 on the first try of this message in this opening."""
+    """The number of this try of the message, counted from 1 since the stream was opened here."""
 
     @overload
     def model(self, wanted: str) -> Any: ...
     @overload
     def model(self, wanted: Callable[[], T]) -> T: ...
     def model(self, wanted: str | Callable[[], Any]) -> Any:
-        """A costly resource, loaded once a slot and shared by its streams: the model that the app declares by
-        that name, or what a function builds.
+        """Return a model: a costly resource that is loaded once per slot and shared by its streams.
+        ``wanted`` is the name of a model that the app declares, or a function that builds one.
 
-        A function is one of a module, or a ``functools.partial`` of one with hashable arguments.
+        A function must be defined in a module, or be a ``functools.partial`` of such a function with hashable
+        arguments.
         """
 
     def fetch(self, url: str) -> bytes:
-        """Bytes of an object (a frame) from the object store, or in a data URL. Raises FileNotFoundError."""
+        """Return the bytes of an object, such as a frame, from the object store or a data URL. Raises
+        FileNotFoundError."""
 
     async def fetch_async(self, url: str) -> bytes:
-        """The same for async handlers."""
+        """As ``fetch``, for async handlers."""
 
     def progress(self, note: str = "") -> None:
-        """Say that work advances: restarts the handler's timeout."""
+        """Report that the work advances. This restarts the handler's ``timeout_s``."""
 
 
 class StreamHandler(Generic[M]):
-    """Base of stateful handlers: an instance lives for one key, in one slot.
+    """Base class of handlers with state. One instance serves one key, in one slot.
 
-    ``open`` → ``process`` for every message in order → ``snapshot`` at each checkpoint → ``close``.
-    ``process`` may be ``async def``. A result is anything JSON can hold, or bytes, or None for none.
-    Raise to have the message tried again; state is then restored from the last checkpoint first.
+    The calls are ``open``, then ``process`` for every message in order, ``snapshot`` at each checkpoint, and
+    ``close``. ``process`` may be ``async def``. A result is any value that JSON can hold, or bytes, or None
+    for no result. If ``process`` raises an error, the message is tried again, after the state of the last
+    checkpoint is restored.
     """
 
     version: ClassVar[int] = 1
-    """Version of the snapshot's format; raise it when the format changes and write ``migrate``."""
+    """The version of the snapshot's format. When the format changes, increase it and write ``migrate``."""
 
     def open(self, context: Context, state: bytes | None) -> None:
-        """Begin with checkpointed state, or None for a new stream."""
+        """Begin with the state of the last checkpoint, or with None for a new stream."""
 
     def process(self, message: M, context: Context) -> Any:
         """Handle one message; return its result."""
         raise NotImplementedError
 
     def snapshot(self) -> bytes:
-        """The state to checkpoint; ``open`` must be able to continue from it exactly.
+        """Return the state to checkpoint. ``open`` must be able to continue exactly from it.
 
         A handler without this method keeps no state.
         """
         return b""
 
     def close(self) -> None:
-        """The stream leaves this slot (idle, moved); release what ``open`` took."""
+        """Release what ``open`` took. The stream leaves this slot, because it is idle or moves."""
 
     @classmethod
     def migrate(cls, state: bytes, version: int) -> bytes:
-        """Bring state of an older ``version`` to this one. Raise if it can't be."""
+        """Convert state of an older ``version`` to the present one. Raise an error if that isn't possible."""
         raise ValueError(f"state has version {version}, {cls.__name__} has {cls.version} and no migrate()")
 
 
 class HandlerClass(Protocol[H_contra, M_contra]):
-    """A class of handlers, for type checkers: its instances are H and take messages of type M."""
+    """A class of handlers as type checkers see it: its instances are H and take messages of type M."""
 
     def process(self, handler: H_contra, message: M_contra, context: Context, /) -> Any: ...

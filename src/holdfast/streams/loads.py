@@ -1,4 +1,4 @@
-"""How busy streams keep their slots: seconds of handling a second, smoothed."""
+"""The load of streams: seconds of handling per second, smoothed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from holdfast.ports.clock import Clock
 
 ROLL_S = 2.0
 SMOOTHING = 0.5
-"""The weight of the newest while in the average."""
+"""The weight of the newest period in the average."""
 
 FORGOTTEN = 1e-6
 
@@ -22,11 +22,11 @@ class Loads:
         self._busy: dict[str, float] = {}
 
     def note(self, key: str, seconds: float) -> None:
-        """A handler worked so long for a stream."""
+        """Add the time that a handler worked for a stream."""
         self._seconds[key] = self._seconds.get(key, 0.0) + seconds
 
     def roll(self) -> None:
-        """Take what was noted since the last time into the averages."""
+        """Update the averages with the times added since the last call."""
         now = self._clock.monotonic()
         passed_s, self._rolled_at = now - self._rolled_at, now
         if passed_s <= 0:
@@ -39,15 +39,15 @@ class Loads:
                 del self._busy[key]
 
     def forget(self, key: str) -> None:
-        """The stream is not owned here any more."""
+        """Forget a stream that this node no longer owns."""
         self._seconds.pop(key, None)
         self._busy.pop(key, None)
 
     def of(self, key: str) -> float:
-        """The load of one stream that is owned here."""
+        """Return the load of one stream that this node owns."""
         return STREAM_LOAD + self._busy.get(key, 0.0)
 
     @property
     def busy(self) -> float:
-        """The load of all handling."""
+        """Return the load of all streams together."""
         return sum(self._busy.values())

@@ -1,4 +1,5 @@
-"""A message to send. Apart from what sends it, for every program that imports holdfast imports it."""
+"""A message to send. It is apart from what sends it, because every program that imports holdfast imports this
+module."""
 
 from __future__ import annotations
 
@@ -13,11 +14,11 @@ from holdfast.errors import InvalidMessage
 class StreamMessage(msgspec.Struct, frozen=True):
     """A message to send to a stream.
 
-    ``body`` is of the stream's declared type, or its JSON; or the raw body, as bytes, where the stream is of
-    bytes. ``key``, ``seq`` and ``run`` say its place where the body doesn't. ``message_id`` tells messages
-    apart in a stream without seqs: of those with the same, one is handled. A node gets it after ``delay_s``
-    seconds at the earliest. Raises InvalidMessage, which names the field, for a value of another type or out
-    of range.
+    ``body`` is an object of the stream's declared type, or its JSON form, or the raw body as bytes. ``key``,
+    ``seq`` and ``run`` are needed where the body doesn't hold them. ``message_id`` finds duplicates in a
+    stream without seqs: of all messages with one id, one is handled. The queue delivers the message after
+    ``delay_s`` seconds at the earliest. Raises InvalidMessage, which names the field, for a value of a wrong
+    type or out of range.
     """
 
     body: Any

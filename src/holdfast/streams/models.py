@@ -6,7 +6,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -16,7 +16,7 @@ from holdfast.streams.handler import StreamHandler
 
 
 class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared model. Made by ``App.model``; see there for the meaning of each setting."""
+    """A declared model. Made by ``App.model``, which describes each setting."""
 
     name: str
     load: Callable[[], Any]
@@ -28,59 +28,63 @@ class ModelSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"model name {self.name!r} must be a printable text")
 
 
-class _Loaded:
-    """One model in memory, and which streams use it."""
+U = TypeVar("U", bound=Hashable)
+
+
+class _Loaded(Generic[U]):
+    """One model in memory, and the streams that use it."""
 
     __slots__ = ("memory_mb", "model", "users")
 
     def __init__(self, model: Any, memory_mb: int) -> None:
         self.model = model
         self.memory_mb = memory_mb
-        self.users: set[Hashable] = set()
+        self.users: set[U] = set()
 
 
-class Models:
+class Models(Generic[U]):
     """The models of one slot.
 
     Args:
-        specs: the declared ones.
-        tell: is told the model that is being loaded ("" once that is over) and the declared ones that are.
-        memory_mb: what the loaded ones may take before those that no stream uses are unloaded, the one that
-            was used least lately first; 0 for no limit. A model that is needed is loaded in any case.
+        specs: the declared models.
+        tell: called with the stream for which a model is being loaded, that model ("" when that is over) and
+            the declared models that are loaded.
+        memory_mb: the memory that loaded models may take before unused ones are unloaded, least recently used
+            first; 0 for no limit. A model that is needed is always loaded.
     """
 
     def __init__(
         self,
         specs: Mapping[str, ModelSpec],
-        tell: Callable[[str, Sequence[str]], None],
+        tell: Callable[[U, str, Sequence[str]], None],
         memory_mb: int = 0,
     ) -> None:
         self._specs = specs
         self._tell = tell
         self._memory_mb = memory_mb
-        self._loaded: dict[Hashable, _Loaded] = {}  # the one used least lately first
+        self._loaded: dict[Hashable, _Loaded[U]] = {}  # least recently used first
 
-    def get(self, wanted: str | Callable[[], Any], user: Hashable) -> Any:
-        """A model for the stream ``user``: a declared one by its name, or what a function builds.
+    def get(self, wanted: str | Callable[[], Any], user: U) -> Any:
+        """Return a model for the stream ``user``: a declared one by its name, or one that a function builds.
 
-        Raises HandlerFailed for a name that is not declared and for a function that no two streams could
-        share, and whatever the loading raises."""
+        Raises HandlerFailed for a name that is not declared, and for a function whose model streams can't
+        share. An error of the load itself is passed on."""
         identity = wanted if isinstance(wanted, str) else identity_of(wanted)
         loaded = self._loaded.pop(identity, None)
         if loaded is None:
-            loaded = self._load(self._spec(wanted))
+            loaded = self._load(self._spec(wanted), user)
         self._loaded[identity] = loaded
         loaded.users.add(user)
         return loaded.model
 
-    def leave(self, user: Hashable) -> None:
-        """A stream is closed, and uses no model any more."""
+    def leave(self, user: U) -> None:
+        """Note that a stream is closed and uses no model any more."""
         for identity, loaded in list(self._loaded.items()):
             if user in loaded.users:
                 loaded.users.discard(user)
                 self._loaded[identity] = self._loaded.pop(identity)
         if self._make_room(0):
-            self._tell("", self.names)
+            self._tell(user, "", self.names)
 
     @property
     def declared(self) -> Mapping[str, ModelSpec]:
@@ -100,20 +104,21 @@ class Models:
             raise HandlerFailed(f"the app declares no model {wanted!r} (App.model); it has {known}")
         return self._specs[wanted]
 
-    def _load(self, spec: ModelSpec) -> _Loaded:
+    def _load(self, spec: ModelSpec, user: U) -> _Loaded[U]:
         self._make_room(spec.memory_mb)
-        self._tell(spec.name, self.names)
+        self._tell(user, spec.name, self.names)
         try:
-            loaded = _Loaded(spec.load(), spec.memory_mb)
+            loaded: _Loaded[U] = _Loaded(spec.load(), spec.memory_mb)
         except BaseException:
-            self._tell("", self.names)
+            self._tell(user, "", self.names)
             raise
         known = self._specs.get(spec.name) is spec
-        self._tell("", sorted([*self.names, spec.name]) if known else self.names)
+        self._tell(user, "", sorted([*self.names, spec.name]) if known else self.names)
         return loaded
 
     def _make_room(self, more_mb: int) -> bool:
-        """Unload until ``more_mb`` fits, as far as that can be; True if anything went."""
+        """Unload unused models until ``more_mb`` fits, as far as possible. Return True if any was
+        unloaded."""
         if not self._memory_mb:
             return False
         taken_mb = more_mb + sum(loaded.memory_mb for loaded in self._loaded.values())
@@ -126,12 +131,12 @@ class Models:
                 taken_mb -= loaded.memory_mb
                 unloaded = True
         if unloaded:
-            gc.collect()  # networks are full of cycles, and their memory is wanted now
+            gc.collect()  # networks are full of cycles, and their memory is needed now
         return unloaded
 
 
 def identity_of(load: Callable[[], Any]) -> Hashable:
-    """What is the same for functions that load the same model."""
+    """Return a value that is equal for functions that load the same model."""
     if isinstance(load, functools.partial):
         return identity_of(load.func), load.args, tuple(sorted(load.keywords.items()))
     owner = getattr(load, "__self__", None)
@@ -146,14 +151,14 @@ def identity_of(load: Callable[[], Any]) -> Hashable:
 
 
 def label(load: Callable[[], Any]) -> str:
-    """What a function that loads a model is called, for people."""
+    """Return the name of a function that loads a model, for logs and errors."""
     if isinstance(load, functools.partial):
         return label(load.func)
     return getattr(load, "__qualname__", type(load).__name__)
 
 
 def takes_arguments(wanted: str | Callable[[], Any]) -> bool:
-    """True if what a function builds depends on what it was given, which may be part of a message."""
+    """Return True if what a function builds depends on its arguments, which may be part of a message."""
     if isinstance(wanted, str) or inspect.isclass(wanted):
         return False
     return not inspect.isfunction(wanted) or bool(wanted.__defaults__ or wanted.__kwdefaults__)

@@ -1,7 +1,7 @@
-"""Streams that this node can't run at present, for a declared model of theirs doesn't load here.
+"""Streams that this node can't run now, because one of their declared models doesn't load here.
 
-While there is such an obstacle the node tells the others, which then place no such stream here, and tries the
-load again now and then: the file may have been mended.
+The node reports this to the others, which then place no such stream here. It tries the load again with
+pauses, because the file may have been repaired.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from holdfast.cluster.host import Host
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 
 AGAIN = Backoff(1.0, 15.0)
 """The pauses between tries of a load that failed."""
 
 PAUSE_PER_LOAD = 10
-"""A pause is so many times as long as the last try, at least: other streams wait for the slot meanwhile."""
+"""A pause is at least so many times as long as the last try, because other streams wait for the slot."""
 
 
 def pause_s(failures: int, took_s: float, random: float, waiting: int = 1) -> float:
-    """How long to wait after so many tries, of which the last took so long, where so many ``waiting`` streams
-    share a slot and each tries for itself."""
+    """Return how long to wait before the next try. ``waiting`` is how many streams share the slot and each
+    try the load themselves."""
     return max(AGAIN.delay_s(failures, random), PAUSE_PER_LOAD * took_s * waiting)
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Why a stream can't run here: the model, what its load said, and the seat whose slot was to have it."""
+    """Why a stream can't run here: the model, the error of its load, and the seat whose slot tried to load
+    it."""
 
     model: str
     reason: str
@@ -41,13 +42,13 @@ class Obstacle(msgspec.Struct, frozen=True):
 class Obstacles:
     """The obstacles of one node, by stream.
 
-    ``on_change`` is told a stream when it gets an obstacle, when it still has it after another try, and when
-    it has lost it."""
+    ``on_change`` is called with a stream when it gets an obstacle, when it still has it after another try,
+    and when the obstacle is gone."""
 
     def __init__(
         self,
         specs: Mapping[str, StreamSpec],
-        pool: SlotPool,
+        pool: Seats,
         host: Host,
         *,
         on_change: Callable[[str], None],
@@ -60,16 +61,16 @@ class Obstacles:
 
     @property
     def streams(self) -> Mapping[str, Obstacle]:
-        """The streams that have one."""
+        """The streams that have an obstacle."""
         return self._known
 
     def of(self, stream: str) -> str:
-        """What keeps a stream from running here, "" if nothing does."""
+        """Return why a stream can't run here; "" if it can."""
         known = self._known.get(stream)
         return known.reason if known is not None else ""
 
     def found(self, stream: str, model: str, reason: str, seat: Seat) -> None:
-        """A model of the stream didn't load in a seat's slot, in the last call into it."""
+        """Note that a model of the stream didn't load in the last call to a seat's slot."""
         is_new = stream not in self._known
         self._known[stream] = Obstacle(model, reason, seat)
         if is_new:
@@ -83,7 +84,8 @@ class Obstacles:
             self._on_change(stream)
 
     async def _try_again(self, stream: str, took_s: float) -> None:
-        """Load until that works: then the streams go on. The try that failed took so long."""
+        """Try the load until it works, after which the streams go on. ``took_s`` is how long the failed try
+        took."""
         failures = 0
         while True:
             failures += 1
@@ -103,10 +105,11 @@ class Obstacles:
                 return
 
     async def _load(self, stream: str, known: Obstacle) -> None:
-        """Only for its own sake: each stream that opens in the slot takes the model for itself."""
+        """Try the load only to see if it works: each stream that opens in the slot asks for the model
+        itself."""
         spec = self._specs[stream]
         models = tuple(dict.fromkeys((*spec.models, known.model)))
         _, slot = await self._pool.call(
-            known.seat, spec.timeout_s, lambda slot: slot.load(stream, "", models)
+            known.seat, spec.timeout_s, lambda slot, call: slot.load(stream, "", models, call=call)
         )
-        await slot.close(stream, "")
+        await self._pool.close_stream(slot, stream, "", spec.timeout_s)

@@ -1,7 +1,7 @@
-"""What an operator may do to a stream: pause, resume, skip, reset.
+"""The operations on a stream for operators: pause, resume, skip, reset.
 
-Each opens the stream, which fences its owner, and changes the checkpoint in one commit. The owner finds out
-at its next commit, or at once if it is poked, and opens the stream again as it now stands.
+Each opens the stream, which fences its owner, and changes the checkpoint in one commit. The owner notices at
+its next commit, or at once if it is poked, and opens the stream again from the changed checkpoint.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ async def pause(state: StateStore, key: str) -> Checkpoint:
     """Park the stream ``key`` (``stream/key``). Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
-        # Pausing is no way to make a message that kills nodes look new: its count stays.
+        # A pause keeps the count of a message that kills nodes, so that the message doesn't look new.
         head = now.started.head if now.started else ""
         return msgspec.structs.replace(_unchanged(now), parked=PAUSED, starting=head)
 
@@ -42,7 +42,7 @@ async def pause(state: StateStore, key: str) -> Checkpoint:
 
 
 async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint, int]:
-    """Let a parked stream go on, its head with all its tries, and send its overflow to the queue again, in
+    """Resume a parked stream. Its head gets all its tries again, and its overflow is sent to the queue in
     order. Returns the checkpoint and how many messages were sent. Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
@@ -63,8 +63,8 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
 
 
 async def skip(state: StateStore, key: str, through: int | None = None, run: int | None = None) -> Checkpoint:
-    """Pass over the head, or every seq of ``run`` up to ``through``. Which message the head is, is found out
-    once. Raises OperationRefused; OutcomeUnknown, which names that message."""
+    """Skip the head, or every seq of ``run`` up to ``through``. The head is looked up once. Raises
+    OperationRefused, and OutcomeUnknown, which names the message."""
 
     def resolve(standing: Checkpoint) -> Wish:
         place = _skipped_place(standing, through, run)
@@ -79,8 +79,9 @@ async def skip(state: StateStore, key: str, through: int | None = None, run: int
 
 
 async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Checkpoint:
-    """Forget the stream's state, and its place too unless ``keep_place``: then messages that were handled
-    before are new again. What was begun is forgotten with either. Results stay. Raises OperationRefused."""
+    """Delete the stream's state. Unless ``keep_place``, its place is deleted too, so that messages that were
+    handled before count as new. The marks of messages that were begun are always deleted. Results stay.
+    Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
         commit = msgspec.structs.replace(_unchanged(now), clear_state=True, clear_suspects=True, parked="")
@@ -90,8 +91,8 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
 
 
 async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
-    """Tell the stream's owner to look at the store; returns its name, or "" if nobody could be told, which
-    does no harm: it finds out at its next commit."""
+    """Ask the stream's owner to read the store. Returns its name, or "" if no owner could be reached. That
+    does no harm, because the owner notices the change at its next commit."""
     try:
         claim = await coordinator.lookup(key)
         members = await coordinator.members() if claim else []
@@ -106,7 +107,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
 
 
 class Wish(msgspec.Struct, frozen=True):
-    """What an operator wants of a stream: the commit that does it, and how to see that it is done, where that
+    """A change that an operator asks for: the commit that makes it, and how to see that it is done, if that
     can be seen. ``what`` names it."""
 
     change: Callable[[Checkpoint], Commit]
@@ -115,8 +116,8 @@ class Wish(msgspec.Struct, frozen=True):
 
 
 async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], Wish]) -> Checkpoint:
-    """Open the stream and commit what is wished; again if an owner came between, or an answer was lost. What
-    the wish means is resolved once, and what may have been done already is not done twice."""
+    """Open the stream and commit the change; repeat that if an owner opened it in between, or an answer was
+    lost. ``resolve`` is called once, and a change that may already have been made isn't made twice."""
     wish: Wish | None = None
     lost: Commit | None = None
     for attempt in range(1, TRIES + 1):
@@ -126,7 +127,7 @@ async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], W
             if standing is None:
                 raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
             if wish is None:
-                resolve(standing).change(standing)  # refuse what can't be before anybody is fenced
+                resolve(standing).change(standing)  # refuse an impossible change before anybody is fenced
             opened = await state.open(key, standing.epoch, MEMBER)
             wish = wish or resolve(opened)
             if lost is not None and _was_applied(opened, lost, wish):
@@ -144,8 +145,8 @@ async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], W
 
 
 def _was_applied(now: Checkpoint, lost: Commit, wish: Wish) -> bool:
-    """Whether the commit whose answer was lost did what is wished. Raises OutcomeUnknown if nobody can tell:
-    an owner has committed since."""
+    """Return whether the commit whose answer was lost was applied. Raises OutcomeUnknown if that can't be
+    known, because an owner has committed since."""
     if now.number == lost.number and now.commit_id == lost.id:
         return True
     if wish.is_done is not None:
@@ -163,7 +164,7 @@ def _unknown(key: str, wish: Wish) -> OutcomeUnknown:
 
 
 def _unchanged(now: Checkpoint) -> Commit:
-    """The next commit, which changes nothing yet; the window keeps every identity that is known."""
+    """Return the next commit, without any change yet. Its window keeps every known identity."""
     number = now.number + 1
     return Commit(
         key=now.key,
@@ -178,14 +179,14 @@ def _unchanged(now: Checkpoint) -> Commit:
 
 
 def _is_passed(now: Checkpoint, place: Place) -> bool:
-    """True if a commit covers the place, although a mark may have stayed behind."""
+    """Return True if a commit covers the place, even if its mark is still there."""
     if place.id or now.log is None:
         return not {place.name, SKIP_MARK + place.name}.isdisjoint(now.recent)
     return (place.run, place.seq) <= (now.log.run, now.log.seq)
 
 
 def _is_skipped(now: Checkpoint, place: Place) -> bool:
-    """True if the stream knows the place as skipped."""
+    """Return True if the checkpoint says that the place was skipped."""
     if SKIP_MARK + place.name in now.recent:
         return True
     logs = (now.log, *now.past)
@@ -193,11 +194,12 @@ def _is_skipped(now: Checkpoint, place: Place) -> bool:
 
 
 def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
-    """The commit that passes over ``place``, and all before it. ``alone``: it is the head."""
+    """Return the commit that skips ``place`` and everything before it. ``alone``: the place is the head, so
+    nothing before it is skipped."""
     log, past = now.log, now.past
     if log is not None and place.run < log.run:
         raise OperationRefused(
-            f"{now.key}: run {place.run} is over, {log.run} is current; nothing of it is waited for"
+            f"{now.key}: run {place.run} is over, {log.run} is current; nothing of it can be skipped"
         )
     if log is None or place.run > log.run:
         if log is not None:
@@ -218,14 +220,15 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
         skipped=1 if alone else min(COUNT_MAX, seq - log.seq),
     )
     if now.recent or (now.started is not None and alone):
-        # A stream that tells messages by identity must know this one; one that doesn't won't mind.
+        # A stream that finds duplicates by identity must remember this one; for others it does no harm.
         mark = SKIP_MARK + place.name
         commit = msgspec.structs.replace(commit, identities=(mark,), window=len(now.recent) + 1)
     return commit
 
 
 def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Place:
-    """The named place, else the head whose handler was begun, else the next seq."""
+    """Return the place to skip: the one that was named, else the head whose handler was begun, else the next
+    seq."""
     if through is not None:
         current = now.log.run if now.log else 0
         return Place(current if run is None else run, through)
@@ -233,5 +236,7 @@ def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Pla
         return head
     by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
     if now.log is None or by_identity:
-        raise OperationRefused(f"{now.key}: no message of it was begun; name the seq to skip with --through")
+        raise OperationRefused(
+            f"{now.key}: no message of it is under way; name the seq to skip with --through"
+        )
     return Place(now.log.run, now.log.seq + 1)

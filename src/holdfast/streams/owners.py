@@ -1,4 +1,5 @@
-"""The owners of one node: performs what each owner machine commands, and feeds the answers back."""
+"""The owners of one node: carries out the commands of each owner's state machine, and gives it the
+answers."""
 
 from __future__ import annotations
 
@@ -31,7 +32,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.coordinator import Claim
-from holdfast.ports.slots import MessageWork, Slot
+from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
@@ -41,7 +42,7 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
-from holdfast.streams.slots import Died, Seat, SlotPool
+from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -50,16 +51,16 @@ FAILURES_TOLD = 4
 TELL_EVERY_S = 5.0
 
 SILENT_LOOK_S = 2.0
-"""How often owners that hold messages look at the store while the coordinator is silent: one that commits
-nothing would not learn that another node has opened its stream, and keep its messages from that one."""
+"""How often owners that hold messages read the store while the coordinator is silent. An owner that commits
+nothing would not notice that another node has opened its stream, and would keep messages from it."""
 
 NUMBERS_MAX = 100_000
-"""Streams whose number of commits is remembered, to notice that the store has lost some."""
+"""For how many streams the number of commits is remembered, to notice that the store has lost some."""
 
 
 class Owned:
-    """One owned key: its machine, its claim and since when, its seat, and the slot its handler was last
-    opened in."""
+    """One owned key: its state machine, its claim and since when, its seat, and the slot in which its handler
+    was last opened."""
 
     __slots__ = (
         "alone",
@@ -86,29 +87,30 @@ class Owned:
         self.claim = claim
         self.since = since
         self.seat: Seat | None = None
-        self.slot: Slot | None = None
+        self.slot: StreamSlot | None = None
         self.last: Checkpoint | None = None
-        """What the last answered commit has left at the store."""
+        """The checkpoint that the last answered commit left at the store."""
         self.committed_at: float | None = None
-        """When its last commit was answered, in monotonic seconds."""
+        """When the last commit was answered, in monotonic seconds."""
         self.reopened = 0
         self.looks = 0
-        """Looks at the store that aren't answered yet."""
+        """How many reads of the store aren't answered yet."""
         self.alone = False
         self.timer_at: float | None = None
         self.failed_loads = 0
-        """How often a model that isn't declared has failed to load since a message was handled."""
+        """How many times an undeclared model has failed to load since a message was last handled."""
         self.tries_alone = False
-        """It waits for such a model, which no other stream may need."""
+        """True while it waits for such a model, which perhaps no other stream needs."""
 
     @property
     def plain_key(self) -> str:
-        """The key without its stream."""
+        """The key without the name of its stream."""
         return self.key.partition("/")[2]
 
 
 class Warming:
-    """A stream that is to come: the seat it will have, and what stands in the way once that is known."""
+    """A stream that is about to move here: the seat that it will have, and why it can't run here, once that
+    is known."""
 
     __slots__ = ("obstacle", "seat")
 
@@ -118,7 +120,7 @@ class Warming:
 
 
 def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
-    """What the owner machine needs of a declared stream."""
+    """Return the settings of a declared stream that the owner's state machine needs."""
     return OwnerRules(
         order=Rules(
             kind=spec.seq_kind,
@@ -145,19 +147,19 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
 
 
 class ClientRequests(Protocol):
-    """Clients' requests, as the owners see them."""
+    """The requests of clients, as the owners see them."""
 
     def settled(self, key: str, held: Held, duplicate: bool) -> None:
-        """A commit covers the message of some requests."""
+        """Note that a commit covers the message of some requests."""
 
     def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
-        """The owner lets the message of some requests go; the next one, if it knows it, is the membership
-        ``target`` at ``epoch`` or above."""
+        """Note that the owner gives up the message of some requests. The next owner, if known, is the
+        membership ``target`` at ``epoch`` or a higher one."""
 
 
 class Owners:
-    """All owners of a node. ``models`` are those that the app declares. ``on_obstacle`` is told a stream that
-    can't run here (see ``Obstacles``), or can again. ``requests`` is set before it starts."""
+    """All owners of a node. ``models`` are those that the app declares. ``on_obstacle`` is called with a
+    stream that can't run here (see ``Obstacles``), or can again. Set ``requests`` before the start."""
 
     def __init__(
         self,
@@ -165,7 +167,7 @@ class Owners:
         specs: Mapping[str, StreamSpec],
         models: Collection[str],
         state: StateStore,
-        pool: SlotPool,
+        pool: Seats,
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
@@ -185,13 +187,13 @@ class Owners:
         self._report = report
         self.requests: ClientRequests
         self._entries: dict[str, Owned] = {}
-        self._holding: dict[str, Owned] = {}  # those with messages: cost goes with work, not with keys
+        self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
         self._warm: dict[str, Warming] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
         self._quarantine = asyncio.Lock()
         self._numbers: dict[str, int] = {}
-        """How many commits streams had, as far as was seen here."""
+        """How many commits each stream had when this node last saw it."""
         self._told_at = -TELL_EVERY_S
         self._went = asyncio.Event()
         self.loads = Loads(host.clock)
@@ -212,7 +214,7 @@ class Owners:
         return iter(list(self._entries.values()))
 
     def with_messages(self) -> list[Owned]:
-        """Those that hold messages."""
+        """The owned keys that hold messages."""
         return list(self._holding.values())
 
     def get(self, key: str) -> Owned | None:
@@ -221,12 +223,13 @@ class Owners:
 
     @property
     def held(self) -> int:
-        """Messages in inboxes, without those that stand behind a gap: what they wait for must get in."""
+        """The number of messages in inboxes, without those that wait behind a gap: the missing message must
+        get in."""
         return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
     def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
-        """Messages that owners of ``stream`` hold and must keep alive, each with its key; or only those of
-        owners that have ``opened`` it, and know of no other opening."""
+        """Yield the messages of ``stream`` whose deliveries must be extended, each with its key. With
+        ``opened``, only those of owners that have opened the stream, and know of no other opening."""
         for entry in self._holding.values():
             if entry.spec.name != stream or entry.owner.suspended:
                 continue
@@ -258,24 +261,27 @@ class Owners:
         return True
 
     def vanished(self) -> None:
-        """The membership is lost: every owner must see its own epoch before it accepts again."""
+        """Note that the membership is lost: every owner must find its own epoch at the store before it
+        accepts messages again."""
         for entry in self:
             entry.owner.vanished()
             self._perform(entry)
 
     def claim_changed(self, claim: Claim) -> None:
-        """A claim changed at the coordinator. If it was ours and we didn't give it away, look into it."""
+        """Note that a claim has changed at the coordinator. If its owner is here and isn't giving it up, the
+        owner checks what happened."""
         entry = self._entries.get(claim.key)
         if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
         if claim.member == self._host.membership.id:
-            entry.claim = claim  # it is ours again, whoever has put it there
+            entry.claim = claim  # it is ours again, whoever has set it
         else:
             entry.owner.vanished()
             self._perform(entry)
 
     async def check_claims(self) -> None:
-        """Changes may have gone by unseen: ask which claims are ours, and look into the rest."""
+        """Ask the coordinator which claims are ours, as changes may have been missed. Owners of other keys
+        check what happened."""
         before = dict(self._entries)
         try:
             ours = {claim.key for claim in await self._coordinator.claims(self._host.membership.id)}
@@ -288,13 +294,13 @@ class Owners:
                 self._perform(entry)
 
     def poke(self, key: str) -> None:
-        """An operator changed the stream at the store."""
+        """Note that an operator has changed the stream at the store."""
         if (entry := self._entries.get(key)) is not None:
             entry.owner.poked()
             self._perform(entry)
 
     def slot_died(self, seat: Seat) -> None:
-        """The slot of a seat is gone; what ran in it hears of it by its own call."""
+        """Note that the slot of a seat has died. A call that ran in it fails by itself."""
         for entry in self:
             if entry.seat is seat:
                 entry.slot = None
@@ -311,7 +317,7 @@ class Owners:
         self._on_obstacle(stream)
 
     def obstructed(self, stream: str) -> list[Owned]:
-        """The owned keys of a stream that found a declared model missing and wait for it."""
+        """Return the owned keys of a stream that wait for a declared model which doesn't load."""
         return [
             entry
             for entry in self
@@ -321,7 +327,7 @@ class Owners:
     async def _load_models(self, entry: Owned, generation: int) -> None:
         owner = entry.owner
         if owner.generation != generation:
-            return  # it may have been let go, and would keep a seat for ever
+            return  # it may have been released, and would then keep a seat for ever
         seat = self._seat(entry)
         async with seat.loads:
             if owner.generation == generation:
@@ -334,7 +340,9 @@ class Owners:
             return
         try:
             _, slot = await self._pool.call(
-                seat, spec.timeout_s, lambda slot: slot.load(spec.name, entry.plain_key, spec.models)
+                seat,
+                spec.timeout_s,
+                lambda slot, call: slot.load(spec.name, entry.plain_key, spec.models, call=call),
             )
             self._is_in(entry, slot)
         except ModelFailed as error:
@@ -352,28 +360,30 @@ class Owners:
             self._answer(entry, generation, owner.models_loaded)
 
     def _known_obstacle(self, spec: StreamSpec, seat: Seat) -> str:
-        """A load that failed is tried again by itself, and not for each stream anew."""
+        """Return the known obstacle. A failed load is tried again once for all streams, not for each of
+        them."""
         loaded = seat.slot.models if seat.slot is not None else ()
         return "" if {*spec.models} <= {*loaded} else self.obstacles.of(spec.name)
 
     def _model_failed(self, entry: Owned, generation: int, model: str, reason: str, handled: int = 0) -> None:
-        """A handler asked for a model that doesn't load, after so many messages of its run."""
+        """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
+        of its run."""
         if model not in self._models:
             self._wait_alone(entry, generation, model, reason, handled)
             return
-        if entry.seat is not None:  # else the stream was let go meanwhile
+        if entry.seat is not None:  # else the stream was released meanwhile
             self.obstacles.found(entry.spec.name, model, reason, entry.seat)
         self._obstructed(entry, generation, reason, handled)
 
     def _obstructed(self, entry: Owned, generation: int, obstacle: str, handled: int = 0) -> None:
-        """The node's fault: the stream waits here, or goes to a node that can run it."""
+        """Note that this node can't run the stream, which waits here or moves to a node that can."""
         entry.tries_alone = False
         self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
 
     def _wait_alone(self, entry: Owned, generation: int, model: str, reason: str, handled: int) -> None:
-        """Only a message can show if a model loads that isn't declared, and of which other streams need it
-        nobody knows: this one waits here."""
+        """Have the stream wait for a model that isn't declared. Only a message can show whether it loads, and
+        nobody knows which other streams need it, so this stream waits here alone."""
         self._answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
         if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
             return
@@ -403,8 +413,8 @@ class Owners:
     # -- moves ------------------------------------------------------------------------------------------
 
     async def warm(self, stream: str, key: str) -> str:
-        """Get ready to own a key: its handler opens from the state as it stands, with its models loaded,
-        in the seat that the stream will have. Returns what stood in the way, or nothing."""
+        """Prepare to own a key: load its models and open its handler from the present state, in the seat that
+        the stream will have. Returns why that failed, or ""."""
         spec = self._specs.get(stream)
         if spec is None:
             return f"stream {stream!r} is not declared here"
@@ -430,7 +440,7 @@ class Owners:
             del self._warm[key]
             self._pool.leave(seat, spec.models)
             if key not in self._entries and seat.slot is not None:
-                await seat.slot.close(spec.name, plain)
+                await self._pool.close_stream(seat.slot, spec.name, plain, spec.timeout_s)
 
     async def _open_warm(self, spec: StreamSpec, key: str, seat: Seat) -> str:
         try:
@@ -447,7 +457,9 @@ class Owners:
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
         try:
             await self._pool.call(
-                seat, spec.timeout_s, lambda slot: slot.open(spec.name, plain, state, version)
+                seat,
+                spec.timeout_s,
+                lambda slot, call: slot.open(spec.name, plain, state, version, call=call),
             )
         except ModelFailed as error:
             if error.model in self._models:
@@ -462,7 +474,7 @@ class Owners:
         return ""
 
     def move(self, key: str, target: str) -> bool:
-        """Begin to bring an owned stream to the membership ``target``, or to nobody if that is empty."""
+        """Begin to move an owned stream to the membership ``target``; if that is empty, release it."""
         entry = self._entries.get(key)
         if entry is None or not entry.owner.move(target, self._clock.monotonic()):
             return False
@@ -470,7 +482,7 @@ class Owners:
         return True
 
     async def gone(self, key: str) -> None:
-        """Return when ``key`` is not owned here any more, or when its move has come to nothing."""
+        """Wait until ``key`` is no longer owned here, or its move has failed."""
         while (entry := self._entries.get(key)) is not None and entry.owner.phase is not OwnerPhase.OWNER:
             await self._went.wait()
 
@@ -479,12 +491,12 @@ class Owners:
         self._went = asyncio.Event()
 
     def give_up_all(self) -> None:
-        """Finish what runs, commit, and free every key for whoever comes."""
+        """Finish the running messages, commit, and release every key."""
         for entry in self:
             self.move(entry.key, "")
 
     def drop_all(self) -> None:
-        """Let go of everything at once: what is held goes back to its senders and the queue."""
+        """Drop every key at once. Held messages go back to their senders and to the queue."""
         for entry in self:
             entry.owner.drop()
             self._perform(entry)
@@ -525,7 +537,7 @@ class Owners:
 
     def _perform(self, entry: Owned) -> None:
         for command in entry.owner.commands():
-            generation = entry.owner.generation  # the answer is worth nothing in a later one
+            generation = entry.owner.generation  # an answer doesn't count in a later generation
             match command:
                 case commands.Run():
                     self._tasks.spawn(self._run(entry, generation, command))
@@ -573,7 +585,7 @@ class Owners:
         self._set_timer(entry)
 
     def _answer(self, entry: Owned, generation: int, feed: Callable[[float], None]) -> None:
-        """Feed an answer to the machine, unless it belongs to an opening that is over."""
+        """Give an answer to the state machine, unless it belongs to an opening that is over."""
         if entry.owner.generation == generation:
             feed(self._clock.monotonic())
             self._perform(entry)
@@ -581,10 +593,11 @@ class Owners:
     async def _insist(
         self, entry: Owned, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
     ) -> T:
-        """Repeat a call for as long as it fails in a way that may be retried, and the opening stands. That a
-        service refuses (its password was changed) had no effect either, and people can put it right.
+        """Repeat a call while it fails in a way that may be retried, and the opening is current. A refused
+        login, such as after a change of password, is retried too: it had no effect, and people can correct
+        it.
 
-        Raises Fenced once the opening doesn't stand."""
+        Raises Fenced once the opening is over."""
         failures = 0
         while entry.owner.generation == generation:
             try:
@@ -598,7 +611,7 @@ class Owners:
         raise Fenced(f"{entry.key}: the opening is over", 0)
 
     def _note_failure(self, entry: Owned, error: HoldfastError, failures: int) -> None:
-        """One that lasts is told to people, for all streams together now and then."""
+        """Log a failure that lasts, at intervals and for all streams together."""
         now = self._clock.monotonic()
         if failures >= FAILURES_TOLD and now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
@@ -647,11 +660,12 @@ class Owners:
         self._answer(
             entry, generation, lambda now: entry.owner.opened(standing, now, quiet_s, recalled=recalled)
         )
-        self._tell_went()  # a move that an opening has ended came to nothing
+        self._tell_went()  # a move that an opening has ended has failed
 
     async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
-        """How long ago the last commit was, where that matters; by the clock that dated it, as this host's
-        may be set meanwhile. One that only its owner knows of, the owner has seen."""
+        """Return how many seconds ago the last commit was, where that matters. The clock of the store is
+        used, which dated the commit, because this host's clock may have been set. A recalled commit is dated
+        by this node."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
         if recalled and entry.committed_at is not None:
@@ -662,9 +676,10 @@ class Owners:
         return max(0.0, now - standing.at)
 
     def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-        """What an opening found, or what is known of a stream whose checkpoint the store has lost. Nobody has
-        committed since where it has nothing at all: then the stream goes on from what this owner committed
-        last. An older checkpoint may have been gone on from: it stands."""
+        """Return the checkpoint that an opening found, or the last one of this owner if the store has lost it
+        (with True). If the store has nothing at all, nobody has committed since, so the stream goes on from
+        this owner's last commit. If the store has an older checkpoint, another owner may have gone on from
+        it, so it counts."""
         last, known = entry.last, self._numbers.get(entry.key, 0)
         entry.last = checkpoint
         if checkpoint.number >= known:
@@ -697,7 +712,7 @@ class Owners:
         return checkpoint, recalled
 
     def _note_number(self, key: str, number: int) -> None:
-        """Remember how many commits a stream had, also when it is owned here no more."""
+        """Remember how many commits a stream had, even after it is no longer owned here."""
         self._numbers.pop(key, None)
         self._numbers[key] = number
         if len(self._numbers) > NUMBERS_MAX:
@@ -719,7 +734,8 @@ class Owners:
         self._answer(entry, generation, lambda now: entry.owner.claim_checked(ours, now))
 
     async def _standing_claim(self, entry: Owned) -> Claim | None:
-        """The claim on a key; none where the coordinator is silent for so long that ours may be over."""
+        """Return the claim on a key; None if the coordinator has been silent for so long that our membership
+        may have ended."""
         try:
             return await self._coordinator.lookup(entry.key)
         except (Unavailable, OutcomeUnknown):
@@ -729,8 +745,9 @@ class Owners:
         return None
 
     async def _see_who_opened(self, entry: Owned) -> None:
-        """Another opening than this owner's may stand while the coordinator is silent. An operator can have
-        made it; another node can't, unless the coordinator answers it."""
+        """Check who opened the stream last, while the coordinator is silent. If another node did, the
+        coordinator must have answered that node, so only this node is cut off. An operator can open a stream
+        without it."""
         try:
             standing = await self._state.peek(entry.key)
         except HoldfastError as error:
@@ -742,7 +759,8 @@ class Owners:
             self._host.membership.cut_off()
 
     async def _reclaim(self, entry: Owned, generation: int, epoch: int | None) -> None:
-        """After a lost membership: the store says whether this opening still stands."""
+        """Claim the key again after a lost membership, if the store shows that this opening is still
+        current."""
         membership = self._host.membership
         await membership.joined.wait()
         try:
@@ -771,7 +789,7 @@ class Owners:
         if command.alone:
             await self._quarantine.acquire()
             if entry.owner.generation != generation:
-                self._quarantine.release()  # a later opening of this stream may be the next in turn
+                self._quarantine.release()  # a later opening of this stream may be next
                 return
             entry.alone = True
         try:
@@ -789,7 +807,7 @@ class Owners:
         self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
 
     async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
-        """Send a commit; while its outcome is unknown, the very same again."""
+        """Send a commit, and repeat it unchanged while its outcome is unknown."""
         commit = command.commit
         try:
             await self._insist(entry, generation, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
@@ -813,7 +831,7 @@ class Owners:
         self._answer(entry, generation, entry.owner.committed)
 
     def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
-        """What never came is passed over for good now."""
+        """Log the gaps that a commit has skipped for good."""
         for gap in gaps:
             self._stats.gaps_skipped += 1
             self._stats.seqs_missed += gap.span.last - gap.span.first + 1
@@ -831,7 +849,7 @@ class Owners:
             if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)
             if owner.generation != generation:
-                return  # its handler may stand in the slot by now: run nothing in it
+                return  # its handler may be open in the slot by now: run nothing in it
             seat, slot = entry.seat, entry.slot
             if seat is None or slot is None:
                 raise Died("the slot was replaced", "", guilty=False)
@@ -839,8 +857,13 @@ class Owners:
             ran, _ = await self._pool.call(
                 seat,
                 spec.timeout_s,
-                lambda slot: slot.run(
-                    spec.name, entry.plain_key, works, command.limit, spec.checkpoint_after_ms / 1000
+                lambda slot, call: slot.run(
+                    spec.name,
+                    entry.plain_key,
+                    works,
+                    command.limit,
+                    spec.checkpoint_after_ms / 1000,
+                    call=call,
                 ),
                 slot,
             )
@@ -887,20 +910,25 @@ class Owners:
         _, slot = await self._pool.call(
             self._seat(entry),
             spec.timeout_s,
-            lambda slot: slot.open(spec.name, key, command.state, command.version),
+            lambda slot, call: slot.open(spec.name, key, command.state, command.version, call=call),
         )
         self._is_in(entry, slot)
 
-    def _is_in(self, entry: Owned, slot: Slot | None) -> None:
-        """A slot has a stream's models, or its handler. One that was let go meanwhile is closed there, unless
-        it has come again and is in the same slot: that is another's to close."""
+    def _is_in(self, entry: Owned, slot: StreamSlot | None) -> None:
+        """Note that a slot has a stream's models or handler. If the stream was released meanwhile, close it
+        there, unless a later owner of it uses the same slot."""
         standing = self._entries.get(entry.key)
         if standing is entry:
             entry.slot = slot
         elif slot is not None and (
             standing is None or standing.seat is None or standing.seat.slot is not slot
         ):
-            self._tasks.spawn(slot.close(entry.spec.name, entry.plain_key))
+            self._close(entry, slot)
+
+    def _close(self, entry: Owned, slot: StreamSlot) -> None:
+        """Have a stream closed in a slot."""
+        spec = entry.spec
+        self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner = entry.owner
@@ -910,7 +938,7 @@ class Owners:
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
 
         def done() -> None:
-            # Only now is the letter sent: a client that is told may throw the message away.
+            # Answer only now that the dead letter is sent: the client may then delete the message.
             self._answer_requests(entry, command, [held for held in asked if held.aside])
             owner.settled(self._clock.monotonic())
             self._perform(entry)
@@ -956,13 +984,13 @@ class Owners:
         except MembershipLost:
             return "kept"
         except ClaimLost:
-            # Perhaps an earlier try took effect and its answer was lost.
+            # Perhaps an earlier try took effect, and its answer was lost.
             claim = await self._coordinator.lookup(entry.key)
             return "done" if claim is not None and claim.member == target else "refused"
         except (Unavailable, OutcomeUnknown):
             if self._host.membership.alive:
                 raise
-            return "kept"  # should it have taken effect, the next commit or look shows who has opened
+            return "kept"  # if it took effect, the next commit or read shows who has opened the stream
         return "done"
 
     async def _release(self, entry: Owned, generation: int) -> None:
@@ -980,7 +1008,7 @@ class Owners:
         if entry.seat is not None:
             self._pool.leave(entry.seat, entry.spec.models)
             if entry.slot is not None:
-                self._tasks.spawn(entry.slot.close(entry.spec.name, entry.plain_key))
+                self._close(entry, entry.slot)
             entry.seat = entry.slot = None
 
 

@@ -1,4 +1,4 @@
-"""What a producer does with a stream: it sends messages to the stream's queue."""
+"""Sends messages to a stream's queue, for producers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
 
 UNDECLARED = {"key": "key", "seq": "seq", "run": "run"}
-"""The names of key, seq and run in messages of a stream of which only the name is known."""
+"""The names of key, seq and run in messages of a stream that isn't declared in this program."""
 
 
 class StreamProducer:
-    """Sends messages to the stream ``name``, by its queue. With ``spec``, which is how the stream is
-    declared, messages are checked before they are sent; without it they go as they are."""
+    """Sends messages to the queue of the stream ``name``. With ``spec``, the declaration of the stream,
+    messages are checked before they are sent; without it they aren't."""
 
     def __init__(self, name: str, queue: Queue, spec: StreamSpec | None = None) -> None:
         self._name = name
@@ -29,19 +29,19 @@ class StreamProducer:
 
     async def send(self, messages: Iterable[StreamMessage]) -> list[str]:
         """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order.
-        Raises InvalidMessage and TooLarge before anything is sent; if the queue doesn't answer, some may have
-        been sent, and to send the same again does no harm if they have seqs or message ids."""
+        Raises InvalidMessage and TooLarge before anything is sent. If the queue doesn't answer, some messages
+        may have been sent. Sending the same again does no harm if they have seqs or message ids."""
         return await self.send_outgoing([self.outgoing(message) for message in messages])
 
     async def send_outgoing(self, outgoing: Sequence[Outgoing]) -> list[str]:
-        """Send what ``outgoing`` made, as ``send`` does."""
+        """Send messages that ``outgoing`` made, as ``send`` does."""
         ids: list[str] = []
         for start in range(0, len(outgoing), self._queue.max_batch):
             ids += await self._queue.send(outgoing[start : start + self._queue.max_batch])
         return ids
 
     def outgoing(self, message: StreamMessage) -> Outgoing:
-        """A message as the queue takes it. Raises InvalidMessage, TooLarge."""
+        """Return a message in the form that the queue takes. Raises InvalidMessage, TooLarge."""
         is_raw = isinstance(message.body, bytes | bytearray | memoryview)
         if self._spec is not None and self._spec.message is bytes and not is_raw:
             raise InvalidMessage(
@@ -60,7 +60,7 @@ class StreamProducer:
             key = "" if message.key is None else check_key(message.key, "key")
         else:
             key, _ = address(self._spec, body, attributes, "to be sent", 0)
-            decoder(self._spec.message)(body)  # one that doesn't fit is refused now, not by the handler
+            decoder(self._spec.message)(body)  # refuse a wrong type now, not in the handler
         self._check_fits(body, message.delay_s)
         return Outgoing(body, attributes, message.delay_s, key)
 
@@ -77,7 +77,8 @@ class StreamProducer:
             )
 
     def _place(self, message: StreamMessage) -> dict[str, str | int]:
-        """What is said of a message's place beside its body, by the names of fields or attributes."""
+        """Return key, seq and run that were given beside the body, by the names of their fields or
+        attributes."""
         names = UNDECLARED if self._spec is None else first_names(self._spec)
         said: dict[str, str | int | None] = {
             "key": None if message.key is None else check_key(message.key, "key"),
@@ -112,5 +113,5 @@ def _object(body: bytes) -> Mapping[str, Any]:
     except ValueError as error:
         raise InvalidMessage(f"the body can't be read: {error}") from None
     if not isinstance(decoded, dict):
-        raise InvalidMessage("key, seq and run can be said of a message that is a JSON object only")
+        raise InvalidMessage("key, seq and run can be given only for a message that is a JSON object")
     return decoded

@@ -1,4 +1,4 @@
-"""Tells senders what became of the parcels that this node accepted from them."""
+"""Reports to senders what happened to the parcels that this node accepted from them."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from holdfast.common.protocol import SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable
 
 SETTLED_AFTER_S = 0.05
-"""How long settled parcels are gathered for one report. Nobody waits: custody lasts a moment longer."""
+"""How long settled parcels are gathered for one report. Nothing waits for the report but the end of
+custody."""
 
 TRIES = 10
-"""Tries to tell a sender that it must look after its parcels again."""
+"""How many times a report of returned parcels is tried."""
 
 Sender = tuple[str, str]
-"""Where a sender is reached, and its membership."""
+"""The address of a sender, and its membership."""
 
 
 class Reports:
@@ -26,8 +27,9 @@ class Reports:
         self._settled: dict[Sender, list[int]] = {}
 
     async def tell(self, receipts: list[Receipt], settled: bool) -> None:
-        """Tell the senders of parcels. That they are settled may get lost: it costs another offer. That they
-        are returned must not, and is told at once: nobody else keeps them alive."""
+        """Report parcels to their senders. A lost report of settled parcels only costs another offer. A
+        report of returned parcels must not get lost and is sent at once, because only the sender extends them
+        from now on."""
         for sender, numbers in _by_sender(receipts).items():
             if not settled:
                 self._tasks.spawn(self._send(sender, returned=numbers, tries=TRIES))
@@ -38,7 +40,7 @@ class Reports:
                 self._tasks.spawn(self._send_soon(sender))
 
     async def flush(self) -> None:
-        """Send what is gathered, before the node ends."""
+        """Send all gathered reports, before the node ends."""
         for sender in list(self._settled):
             await self._send_settled(sender)
 

@@ -1,7 +1,7 @@
-"""Messages that clients bring themselves, and whose results they wait for.
+"""Messages that clients send to a node over HTTP, and whose results they wait for.
 
-A request takes the same inbox, sequencer, slot and commit as a delivery of the queue; it differs in its
-acknowledgement, which is the answer. It is answered after the commit, with what the commit says.
+A request uses the same inbox, sequencer, slot and commit as a delivery of the queue. It differs only in its
+acknowledgement, which is the answer. It is answered after the commit, with what was committed.
 """
 
 from __future__ import annotations
@@ -24,21 +24,23 @@ from holdfast.streams.owners import Owners
 from holdfast.streams.rules.owner import Owner
 
 BUSY_S = 1.0
-"""When a client whose stream's inbox is full may come again, or the soonest where its turn would be late."""
+"""After how long a client may try again whose stream has a full inbox. It is also the shortest such time if a
+request would have to wait too long."""
 
 PATIENCE = 0.25
-"""The share of its time that a request may have to wait for its turn: the rest is for what may go wrong."""
+"""The share of its timeout that a request may wait before it is handled. The rest is a reserve for
+failures."""
 
 MODEL_MISSING = "a model that the stream uses does not load on this node at present"
-"""What a client is told; what the load said is for operators."""
+"""The text for clients. The error of the load itself is for operators only."""
 
 ANSWERS, ANSWERS_MIN = 64, 16
-"""The pace of a node is that of its last answers; it is known from so many on."""
+"""The rate of a node is that of its last answers: the most that count, and the fewest that are needed."""
 
 
 class RequestAnswer(msgspec.Struct, frozen=True):
-    """What a request gets: the handler's result as it was committed, and whether an earlier request or
-    delivery had brought the same message."""
+    """The answer to a request: the handler's committed result, and whether an earlier request or delivery had
+    brought the same message."""
 
     result: bytes | None
     epoch: int
@@ -46,7 +48,8 @@ class RequestAnswer(msgspec.Struct, frozen=True):
 
 
 class PendingRequest(msgspec.Struct, eq=False):
-    """One request under way: ``over`` is set once it ended, ``error`` if that was without a result."""
+    """A request under way. ``over`` is set when it has ended; ``error`` is set if it ended without a
+    result."""
 
     over: asyncio.Event
     held: Held | None = None
@@ -57,23 +60,23 @@ class PendingRequest(msgspec.Struct, eq=False):
 class Pace:
     """How fast requests are answered while some wait.
 
-    The longest pause among the last answers doesn't count: it may be a model that was loaded, or a service
-    that was away, after which all goes on as before."""
+    The longest pause among the last answers doesn't count. It may come from the load of a model or an outage
+    of a service, after which the rate is as before."""
 
     def __init__(self) -> None:
         self._at: deque[float] = deque(maxlen=ANSWERS)
 
     def answered(self, now: float) -> None:
-        """One more has its answer."""
+        """Note that a request was answered."""
         self._at.append(now)
 
     def rest(self) -> None:
-        """Nobody waits."""
+        """Note that no request waits."""
         self._at.clear()
 
     @property
     def interval_s(self) -> float:
-        """The time from one answer to the next; 0 if nobody can tell."""
+        """The mean time from one answer to the next, in seconds; 0 if it isn't known."""
         if len(self._at) < ANSWERS_MIN:
             return 0.0
         longest_s = max(later - earlier for earlier, later in pairwise(self._at))
@@ -107,11 +110,11 @@ class Requests:
         attributes: Mapping[str, str],
         timeout_s: float,
     ) -> RequestAnswer:
-        """Bring a message to the stream's owner here and wait for its result. ``key`` is the full key.
+        """Give a message to the stream's owner here and wait for its result. ``key`` is the full key.
 
-        Raises NotOwner if the owner is another node, Unavailable; Busy at once if there is no room, or its
-        turn would come late; SetAside if the stream passed over it; OutcomeUnknown if nothing was committed
-        in time, though it may be still."""
+        Raises NotOwner if another node owns the stream; Unavailable; Busy at once if there is no room, or the
+        request would have to wait too long; SetAside if the stream skipped the message; OutcomeUnknown if
+        nothing was committed in time, though it still may be."""
         deadline = self._clock.monotonic() + timeout_s
         self._admit(key, timeout_s)
         self._number += 1
@@ -138,11 +141,12 @@ class Requests:
         stands = entry.owner.standstill() if entry is not None else None
         if stands is None:
             return ""
-        # What an error says of files and services is for operators.
+        # What an error says about files and services is for operators only.
         return f" (it waits for {stands.text})" if stands.kind == "gap" else f" (it waits: {stands.kind})"
 
     def _admit(self, key: str, timeout_s: float) -> None:
-        """Who would wait in vain is told at once. Behind a gap nobody is: the missing message must get in."""
+        """Refuse a request at once if it would wait too long. Streams with a gap are exempt, because the
+        missing message must get in."""
         if len(self._waiting) >= self._most:
             raise Busy(f"{key}: {self._most} requests wait on this node already (max_held)", BUSY_S)
         late_s = self._wait_s(key) - PATIENCE * timeout_s
@@ -153,7 +157,7 @@ class Requests:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 
     def _wait_s(self, key: str) -> float:
-        """How long one more would wait, as it looks: streams that have requests take turns."""
+        """Estimate how long one more request would wait. The streams with requests are served in turn."""
         ahead = self._lines[key]
         return ahead * len(self._lines) * self._pace.interval_s if ahead else 0.0
 
@@ -173,7 +177,7 @@ class Requests:
         try:
             logged = await self._state.result(key, waiting.held.place.name)
             has_lost = logged is None and entry is not None and await self._has_lost(key, entry.owner)
-        except (Unavailable, OutcomeUnknown) as error:  # whose text is for operators
+        except (Unavailable, OutcomeUnknown) as error:  # their texts are for operators only
             raise Unavailable(f"{key}: it is done, but the result can't be read at present") from error
         if has_lost:
             self._owners.poke(key)
@@ -181,8 +185,8 @@ class Requests:
         return RequestAnswer(logged.result.body if logged else None, epoch, duplicate=True)
 
     async def _has_lost(self, key: str, owner: Owner) -> bool:
-        """Nothing is kept for a message that is done: because it had no result, or because the store has lost
-        its owner's last commits. True for the latter."""
+        """A handled message has no stored result, either because its handler returned none or because the
+        store has lost the owner's last commits. Return True for the latter."""
         known = owner.epoch, owner.number
         stands = await self._state.peek(key)
         return stands is None or (stands.epoch, stands.number) < known
@@ -201,7 +205,8 @@ class Requests:
             raise Unavailable(f"{key}: this node may not own the stream any more; try again")
 
     async def _claim(self, key: str, timeout_s: float) -> Claim:
-        """Whose the key is; ours if it was nobody's. However many ask, the coordinator is asked once."""
+        """Return the claim on the key, after claiming it if it was free. Calls at the same time share one
+        call to the coordinator."""
         if not self._host.membership.alive:
             silent = self._host.membership.stands
             raise Unavailable(
@@ -222,11 +227,11 @@ class Requests:
     def _claimed(self, key: str, asked: asyncio.Task[Claim]) -> None:
         del self._claiming[key]
         if not asked.cancelled():
-            asked.exception()  # nobody may be waiting any more
+            asked.exception()  # mark it as read: perhaps nobody waits for it any more
 
     async def _ask(self, key: str) -> Claim:
-        """A draining node takes no new streams, nor does one that can't run them; but it tells where those
-        are that others have."""
+        """Ask the coordinator for the claim. A node that drains, or can't run the stream, claims nothing; it
+        only looks up the owner."""
         lacks = key.partition("/")[0] in self._owners.obstacles.streams
         obstacle = "this node is draining" if self._host.draining else MODEL_MISSING if lacks else ""
         try:
@@ -257,7 +262,7 @@ class Requests:
             waiting.over.set()
 
     def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
-        """The owner here lets the message go."""
+        """The owner here gives up the message."""
         for waiting in self._of(held):
             waiting.error = self._not_owner(key, target, epoch)
             waiting.over.set()

@@ -1,8 +1,9 @@
-"""One router for every way in: find the owner of a key, or choose a node for it; forward; keep custody.
+"""The router: it finds the owner of a key or chooses a node for it, forwards messages and keeps custody of
+them.
 
-A message that another node owns is passed on with its receipt. This node keeps body and receipt until the
-owner reports the commit, and offers them to the next owner if that one is lost. What nobody has accepted
-is offered again after a pause that grows, and goes back to the queue, with jitter, only as the last resort.
+A message whose key another node owns is forwarded with its receipt. This node keeps body and receipt until
+the owner reports the commit, and offers them to the next owner if that one is lost. A message that no owner
+has accepted is offered again after growing pauses. As a last resort, it goes back to the queue, with jitter.
 """
 
 from __future__ import annotations
@@ -26,35 +27,35 @@ from holdfast.ports.coordinator import Claim
 from holdfast.ports.queue import Queue
 
 ASK_AGAIN = Backoff(0.05, 5.0)
-"""Pauses before a node that failed is asked again."""
+"""The pauses before a node that failed is called again."""
 
 FORWARD_PARCELS_MAX = 200
 DEPARTED_MAX = 10_000
 ROUTES_MAX = 100_000
-"""Routes that are remembered; of further streams the coordinator is asked again."""
+"""How many routes are remembered. For further streams, the coordinator is asked again."""
 
 
 class LocalOwners(Protocol):
-    """The owners on this node, as the router sees them. Keys are full keys."""
+    """The owners on this node, as the router sees them. All keys are full keys."""
 
     def offer(self, key: str, held: Held) -> Literal["accepted", "full", "no", "unknown"]:
-        """Offer to a local owner; ``unknown``: there is none."""
+        """Offer a message to a local owner; ``unknown`` means that there is none."""
 
     def adopt(self, stream: str, key: str, claim: Claim) -> bool:
-        """Own a key whose claim is ours; False if its stream isn't declared here."""
+        """Begin to own a key whose claim is ours; return False if its stream isn't declared here."""
 
 
 class Route(msgspec.Struct, frozen=True):
-    """Who owns a key, as far as is known. An owner's word counts only if its epoch is higher."""
+    """The owner of a key, as far as is known. What an owner reports is believed only with a higher epoch."""
 
     member: str
     epoch: int = 0
 
 
 class Custody(msgspec.Struct, eq=False):
-    """A message that this node answers for and does not own.
+    """A message that this node keeps for an owner elsewhere.
 
-    ``to`` is the membership it was sent to, if any; ``accepted`` once that one holds it."""
+    ``to`` is the membership that it was sent to, if any. ``accepted`` is true once that member holds it."""
 
     number: int
     stream: str
@@ -67,8 +68,8 @@ class Custody(msgspec.Struct, eq=False):
 
 
 class Router:
-    """Routes and custody of one node. ``owners`` is set before it starts: whoever makes the owners gives them
-    this router."""
+    """The routes and the custody of one node. Set ``owners`` before the start: the owners are made with this
+    router."""
 
     def __init__(self, host: Host, queues: Mapping[str, Queue]) -> None:
         self._host = host
@@ -83,7 +84,7 @@ class Router:
         self._departed: dict[str, Route] = {}
         self._placing: dict[str, list[Custody]] = {}
         self._failures: dict[str, tuple[int, float]] = {}
-        """How often in a row a node has failed, and when it is asked again."""
+        """By node: how many calls in a row have failed, and when the node is called again."""
         self._outboxes: dict[str, list[Custody]] = {}
         self._deferred: list[tuple[float, int]] = []
         self._defer_changed = asyncio.Event()
@@ -91,23 +92,24 @@ class Router:
         self._given: dict[str, Route] = {}
 
     def start(self, address: str) -> None:
-        """Begin to look after custody; ``address`` is where reports reach this node."""
+        """Start. ``address`` is where reports reach this node."""
         self._address = address
         self._tasks.repeat(self._offer_deferred, self._clock, self._log)
         self._tasks.repeat(self._check_custody, self._clock, self._log)
 
     @property
     def custody(self) -> int:
-        """Messages in custody."""
+        """The number of messages in custody."""
         return len(self._custody)
 
     @property
     def deferred(self) -> int:
-        """Those of them that found no room and wait to be offered again."""
+        """The number of messages in custody that found no room and wait to be offered again."""
         return len(self._deferred)
 
     def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
-        """Messages that no owner has accepted yet, to be kept alive from here, each with its key."""
+        """Yield the messages that no owner has accepted, whose deliveries this node must extend, each with
+        its key."""
         for item in self._custody.values():
             if not item.accepted and item.stream == stream:
                 yield item.key.partition("/")[2], item.held
@@ -115,7 +117,7 @@ class Router:
     # -- in ---------------------------------------------------------------------------------------------
 
     def dispatch(self, stream: str, key: str, held: Held) -> None:
-        """Bring a message that this node received to its owner, wherever that is."""
+        """Bring a message that this node received to its owner, here or elsewhere."""
         verdict = self.owners.offer(key, held)
         if verdict != "accepted":
             item = self._take(stream, key, held)
@@ -125,8 +127,8 @@ class Router:
                 self._defer(item)
 
     def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> list[Receipt]:
-        """Messages that an owner here lets go: own deliveries are routed again (to ``to``, if named);
-        returns the foreign ones, for their senders."""
+        """Take messages that an owner here gives up. This node's deliveries are routed again, to ``to`` if
+        given. Returns the receipts of other nodes, for their senders."""
         foreign: list[Receipt] = []
         for held in messages:
             for receipt in held.receipts:
@@ -157,12 +159,13 @@ class Router:
     # -- placing ----------------------------------------------------------------------------------------
 
     def departed(self, key: str, to: str, epoch: int) -> None:
-        """A stream moved from here to the membership ``to``; it opens at a higher epoch than ours."""
+        """Note that a stream has moved from here to the membership ``to``, which opens it at a higher epoch
+        than ours."""
         _remember(self._departed, key, Route(to, epoch + 1), DEPARTED_MAX)
         _remember(self._routes, key, Route(to, epoch + 1), ROUTES_MAX)
 
     def hint(self, key: str) -> Route:
-        """Who owns a key that isn't ours, if this node knows."""
+        """Return the owner of a key that isn't owned here, as far as this node knows."""
         return self._departed.get(key, Route(""))
 
     def _route(self, item: Custody) -> None:
@@ -182,7 +185,8 @@ class Router:
         self._tasks.spawn(self._place(item.stream, item.key))
 
     async def _place(self, stream: str, key: str) -> None:
-        """Find the owner of ``key``, or claim it for the node with most room, and send what waits."""
+        """Find the owner of ``key``, or claim it for the node with the most room, and send the waiting
+        messages."""
         claim = await self._claim(stream, key)
         waiting = self._placing.pop(key)
         membership = self._host.membership
@@ -219,7 +223,7 @@ class Router:
         if target is None:
             self._log.warning(shortage(key, members), stream=stream, key=key)
             return None
-        self._placed.add(target)  # before the answer: many keys are placed at once, and they must differ
+        self._placed.add(target)  # before the answer: many keys are placed at once, on different nodes
         claim: Claim | None = None
         try:
             claim = await self._coordinator.claim(key, target.id)
@@ -242,8 +246,8 @@ class Router:
             self._log.debug("could not read members", error=str(error))
 
     def _leave(self, item: Custody) -> None:
-        """The stream is in the hands of another program, which receives for itself: only the queue can bring
-        the message there."""
+        """Give a message back to the queue because another program owns the stream and receives for
+        itself."""
         item.tries = self._limits.give_back_after
         self._defer(item)
 
@@ -269,8 +273,8 @@ class Router:
             self._tasks.spawn(self._empty_outbox(member))
 
     async def _empty_outbox(self, member: str) -> None:
-        """One call at a time a peer: what gathers meanwhile goes in the next. One that can't be asked, or
-        won't answer, is asked again after pauses that grow, however much there is for it."""
+        """Send a peer what waits for it, one call at a time; what gathers meanwhile goes in the next call. A
+        peer that can't be reached or doesn't answer is called again after growing pauses."""
         while True:
             _, ask_at = self._failures.get(member, (0, 0.0))
             if (pause_s := ask_at - self._clock.monotonic()) > 0:
@@ -305,8 +309,8 @@ class Router:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
             for item in batch:
-                item.held.receives += 1  # it may be what its owner died of
-            reply = None  # offering again what it may hold is harmless
+                item.held.receives += 1  # it may be what killed its owner
+            reply = None  # offering a message again that it may hold is harmless
         if not isinstance(reply, Answers):
             self._note_failure(member)
             self._tasks.spawn(self._host.membership.suspect(member))
@@ -340,7 +344,8 @@ class Router:
             self._redirect(item, answer)
 
     def _accept(self, item: Custody) -> None:
-        """The owner holds it and keeps it alive; body and receipt stay here until it reports."""
+        """Note that the owner holds a message and extends its delivery. Body and receipt stay here until the
+        owner reports the commit."""
         item.accepted = True
         item.offered_at = self._clock.monotonic()
 
@@ -355,7 +360,7 @@ class Router:
         self._look_again(item)
 
     def _look_again(self, item: Custody) -> None:
-        """The owner is another by now: ask who, at once the first time, then after pauses."""
+        """Look up the owner again, at once the first time, then after pauses: the owner has changed."""
         self._forget_route(item.key, item.to)
         if item.tries:
             self._defer(item)
@@ -370,7 +375,7 @@ class Router:
             del self._routes[key]
 
     def reported(self, report: SettleReport) -> None:
-        """An owner says what became of parcels."""
+        """Take an owner's report on parcels."""
         for settled in report.settled:
             item = self._custody.pop(settled, None)
             if item is not None:
@@ -381,8 +386,8 @@ class Router:
                 self._look_again(item)
 
     def claim_changed(self, claim: Claim) -> None:
-        """A claim changed at the coordinator: that is known here even when it can't be asked any more.
-        Streams that others place fill nodes before their loads tell."""
+        """Note a claim that changed at the coordinator, so that it is known when the coordinator can't be
+        reached. Streams placed by others are counted too, before the loads of their nodes show them."""
         given = self._given.pop(claim.key, None)
         member = self._host.membership.view.get(claim.member)
         is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
@@ -396,7 +401,7 @@ class Router:
             _remember(self._routes, claim.key, Route(claim.member), ROUTES_MAX)
 
     def missed(self) -> None:
-        """Changes of claims may have gone by unseen."""
+        """Forget routes to foreign members, because changes of their claims may have been missed."""
         self._routes = {
             key: route for key, route in self._routes.items() if not self._is_foreign(route.member)
         }
@@ -406,13 +411,13 @@ class Router:
         return known is not None and known.foreign
 
     def left(self, member: str) -> None:
-        """A membership ended: what it held is offered to the next owner at once."""
+        """Note that a membership has ended: messages that it held are offered to the next owner at once."""
         self._failures.pop(member, None)
         self._routes = {key: route for key, route in self._routes.items() if route.member != member}
         for item in [item for item in self._custody.values() if item.to == member]:
             self._take_from_owner(item)
             item.tries = 0
-            item.held.receives += 1  # it may be what its owner died of
+            item.held.receives += 1  # it may be what killed its owner
             self._again(item)
 
     def _again(self, item: Custody) -> None:
@@ -427,7 +432,7 @@ class Router:
     # -- waiting ----------------------------------------------------------------------------------------
 
     def _keep_alive(self, item: Custody) -> None:
-        """An owner that held it kept its deliveries alive until a moment ago, unseen from here."""
+        """Note that the deliveries were extended until now by the owner that held the message."""
         if item.accepted:
             alive_until = self._clock.monotonic() + self._limits.visibility_s / 3
             for receipt in item.held.receipts:
@@ -439,7 +444,7 @@ class Router:
         item.held.come_back()
 
     def _defer(self, item: Custody) -> None:
-        """Offer again after a pause. The last resort is the queue."""
+        """Offer a message again after a pause. After the last try it goes back to the queue."""
         self._take_from_owner(item)
         item.tries += 1
         if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
@@ -467,7 +472,7 @@ class Router:
                 )
 
     async def give_back_all(self) -> int:
-        """Before a stop: what no owner has accepted goes back to the queue; returns how many."""
+        """Give messages that no owner has accepted back to the queue, before a stop. Returns how many."""
         items = [item for item in self._custody.values() if not item.accepted]
         for item in items:
             del self._custody[item.number]
@@ -492,7 +497,8 @@ class Router:
                     self._again(item)
 
     async def _check_custody(self) -> None:
-        """Reports can be lost, and deliveries lapse: look at what has been in custody for long."""
+        """Check messages that have been in custody for long, because reports can be lost and deliveries
+        lapse."""
         while True:
             await self._clock.sleep(self._limits.custody_check_s / 2)
             now = self._clock.monotonic()
@@ -500,11 +506,11 @@ class Router:
                 if item.accepted and now - item.offered_at >= self._limits.custody_check_s:
                     self._send(item, item.to)
                 elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
-                    del self._custody[item.number]  # the queue delivers it to somebody
+                    del self._custody[item.number]  # the queue delivers it to another node
 
 
 def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> None:
-    """The newest of at most ``most``: streams come and go for as long as a node lives."""
+    """Add a route, and forget the oldest beyond ``most``: new streams appear for as long as a node runs."""
     routes.pop(key, None)
     routes[key] = route
     if len(routes) > most:

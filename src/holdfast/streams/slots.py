@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+import math
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from holdfast.cluster.host import Host
+from holdfast.cluster.slot_pool import SlotPool
 from holdfast.common.progress import hung
-from holdfast.common.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError, SlotDied
-from holdfast.ports.slots import Slot, Slots
+from holdfast.errors import SlotDied
+from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
 
 T = TypeVar("T")
 
 MODEL_STREAMS = 2
 """How many more streams a seat gets than others rather than have another slot load a model too."""
-
-
-class SlotCall:
-    """One call into a slot. ``begun_at`` is set when the slot gets to it: then it is the one at work."""
-
-    __slots__ = ("begun_at", "timeout_s")
-
-    def __init__(self, timeout_s: float) -> None:
-        self.timeout_s = timeout_s
-        self.begun_at: float | None = None
 
 
 class Seat:
@@ -37,9 +28,8 @@ class Seat:
     they ask for the same."""
 
     def __init__(self) -> None:
-        self.slot: Slot | None = None
+        self.slot: StreamSlot | None = None
         self.ready = asyncio.Event()
-        self.calls: deque[SlotCall] = deque()
         self.streams = 0
         self.wanted: Counter[str] = Counter()
         self.took_s = 0.0
@@ -61,33 +51,30 @@ class Died(SlotDied):
         self.model = model
 
 
-class SlotPool:
-    """Seats with living slots in them. ``on_death`` is told of a seat whose slot has gone."""
+class Seats:
+    """A node's seats, with living slots in them. ``on_death`` is told of a seat whose slot has gone."""
 
-    def __init__(self, slots: Slots, host: Host, *, on_death: Callable[[Seat], None]) -> None:
-        self._slots = slots
+    def __init__(self, slots: StreamSlotMaker, host: Host, *, on_death: Callable[[Seat], None]) -> None:
+        self._pool = SlotPool(slots, slots.spawn, host, host.limits.spare_slots)
         self._clock, self._limits, self._tasks = host.clock, host.limits, host.tasks
-        self._stats, self._log = host.stats, host.log
+        self._log = host.log
         self._on_death = on_death
         self._seats: list[Seat] = []
-        self._spares: list[Slot] = []
-        self._backoff = Backoff(0.2, 10.0)
         self._busy = asyncio.Event()
 
     async def start(self) -> None:
         """Spawn every slot. Raises ConfigError if the app can't load."""
         self._seats = [Seat() for _ in range(self._limits.slots)]
         for slot, seat in zip(
-            await asyncio.gather(*(self._slots.spawn() for _ in self._seats)), self._seats, strict=True
+            await asyncio.gather(*(self._pool.first() for _ in self._seats)), self._seats, strict=True
         ):
             self._sit(seat, slot)
-        for _ in range(self._limits.spare_slots):
-            self._tasks.spawn(self._prepare_spare())
+        self._pool.warm_up()
         self._tasks.repeat(self._watch_for_hangs, self._clock, self._log)
 
     async def close(self) -> None:
         """End every slot."""
-        await self._slots.close()
+        await self._pool.close()
 
     def assign(self, models: Iterable[str] = ()) -> Seat:
         """The seat with fewest streams, for one more; rather one that has the models that it uses."""
@@ -122,125 +109,88 @@ class SlotPool:
         self,
         seat: Seat,
         timeout_s: float,
-        work: Callable[[Slot], Awaitable[T]],
-        expected: Slot | None = None,
-    ) -> tuple[T, Slot]:
-        """Do ``work`` in the seat's slot, in turn; returns the slot with the answer. ``expected`` is the slot
-        that the work needs, if it isn't any. Raises Died, also where that slot was replaced."""
+        work: Callable[[StreamSlot, SlotCall], Awaitable[T]],
+        expected: StreamSlot | None = None,
+    ) -> tuple[T, StreamSlot]:
+        """Do ``work`` in the seat's slot, by a call that is watched; returns the slot with the answer.
+
+        ``expected`` is the slot that the work needs, if it isn't any. Raises Died, also where that slot was
+        replaced."""
         await seat.ready.wait()
         slot = seat.slot
         assert slot is not None
         if expected is not None and slot is not expected:
             raise Died("the slot was replaced", "", guilty=False)
-        call = SlotCall(timeout_s)
-        seat.calls.append(call)
-        self._promote(seat)
+        call = SlotCall(timeout_s, self._busy.set)
         try:
-            answer = await work(slot)
+            answer = await work(slot, call)
         except SlotDied as error:
-            # Those behind are not promoted: they are not to blame.
+            # Those that waited in it were not begun: they are not to blame.
             guilty = call.begun_at is not None
-            self._note_time(seat, call)
-            raise Died(str(error), error.detail, guilty, slot.loading if guilty else "") from error
-        except BaseException:
-            self._finish(seat, call)
-            raise
-        self._finish(seat, call)
+            raise Died(str(error), error.detail, guilty, call.loading if guilty else "") from error
+        finally:
+            if call.begun_at is not None:
+                seat.took_s = self._clock.monotonic() - call.begun_at
         return answer, slot
 
-    def _finish(self, seat: Seat, call: SlotCall) -> None:
-        self._note_time(seat, call)
-        if call in seat.calls:
-            seat.calls.remove(call)
-            self._promote(seat)
+    async def close_stream(self, slot: StreamSlot, stream: str, key: str, timeout_s: float) -> None:
+        """Drop a key's handler in a slot, which may take so long without progress. Never raises."""
+        await slot.close(stream, key, call=SlotCall(timeout_s, self._busy.set))
 
-    def _note_time(self, seat: Seat, call: SlotCall) -> None:
-        if call.begun_at is not None:
-            seat.took_s = self._clock.monotonic() - call.begun_at
-
-    def _promote(self, seat: Seat) -> None:
-        if seat.calls and seat.calls[0].begun_at is None:
-            seat.calls[0].begun_at = self._clock.monotonic()
-            self._busy.set()
-
-    def _sit(self, seat: Seat, slot: Slot) -> None:
+    def _sit(self, seat: Seat, slot: StreamSlot) -> None:
         seat.slot = slot
-        seat.calls = deque()
         seat.ready.set()
         self._tasks.spawn(self._await_exit(seat, slot))
 
-    async def _await_exit(self, seat: Seat, slot: Slot) -> None:
-        reason = await slot.exited()
+    async def _await_exit(self, seat: Seat, slot: StreamSlot) -> None:
+        gone = await slot.exited()
         seat.ready.clear()
         seat.slot = None
-        self._stats.slot_deaths += 1
-        self._log.warning("slot died", slot=slot.name, reason=reason)
+        self._pool.died(slot, gone)
         self._on_death(seat)
-        self._sit(seat, await self._replacement())
-
-    async def _replacement(self) -> Slot:
-        if self._spares:
-            spare = self._spares.pop(0)
-            self._tasks.spawn(self._prepare_spare())
-            return spare
-        return await self._spawn()
-
-    async def _prepare_spare(self) -> None:
-        self._spares.append(await self._spawn())
-
-    async def _spawn(self) -> Slot:
-        failures = 0
-        while True:
-            try:
-                return await self._slots.spawn()
-            except ConfigError as error:
-                self._log.error("the app does not load in a new slot", error=str(error))
-            except HoldfastError as error:
-                self._log.warning("could not start a slot", error=str(error))
-            failures += 1
-            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+        replacement = self._pool.take() or await self._pool.spawn()
+        if replacement is not None:
+            self._sit(seat, replacement)
 
     async def _watch_for_hangs(self) -> None:
         """A handler without progress for its timeout is dumped and killed: progress, not presence."""
         while True:
             self._busy.clear()
             next_at = self._kill_hung()
-            timeout_s = None if next_at is None else max(0.0, next_at - self._clock.monotonic())
-            if not await self._clock.wait(self._busy, timeout_s) or next_at is None:
+            timeout_s = None if next_at == math.inf else max(0.0, next_at - self._clock.monotonic())
+            if not await self._clock.wait(self._busy, timeout_s) or next_at == math.inf:
                 continue
             # Something began: its timeout may be the shortest, but it is no shorter than this pause.
             await self._clock.sleep(min(0.05, max(0.0, next_at - self._clock.monotonic())))
 
-    async def _kill(self, slot: Slot, reason: str) -> None:
+    async def _kill(self, slot: StreamSlot, reason: str) -> None:
         stacks = await slot.kill(reason)
         self._log.warning("slot hung", slot=slot.name, reason=reason, stacks=stacks)
 
-    def _kill_hung(self) -> float | None:
-        """Kill what hangs; returns when to look next (None: nothing runs)."""
+    def _kill_hung(self) -> float:
+        """Kill what hangs; returns when to look next, infinity if nothing runs."""
         now = self._clock.monotonic()
-        next_at: float | None = None
+        next_at = math.inf
         for seat in self._seats:
             if seat.slot is None or not seat.ready.is_set():
                 continue  # its slot is being killed or replaced
-            if not seat.calls or seat.calls[0].begun_at is None:
-                continue
-            call = seat.calls[0]
-            assert call.begun_at is not None
-            since = max(call.begun_at, seat.slot.progress_at)
-            timeout_s, reason = self._patience(call, seat.slot)
-            if hung(since, now, timeout_s):
-                seat.ready.clear()
-                self._tasks.spawn(self._kill(seat.slot, reason))
-            else:
+            for call in seat.slot.calls:
+                if call.begun_at is None:
+                    continue  # it waits for its turn
+                timeout_s, reason = self._patience(call)
+                if hung(call.advanced_at, now, timeout_s):
+                    seat.ready.clear()
+                    self._tasks.spawn(self._kill(seat.slot, reason))
+                    break
                 # A load may end at any moment, and then the handler's own time begins.
-                at = min(since + timeout_s, now + call.timeout_s) if seat.slot.loading else since + timeout_s
-                next_at = at if next_at is None else min(next_at, at)
+                at = call.advanced_at + timeout_s
+                next_at = min(next_at, at, now + call.timeout_s) if call.loading else min(next_at, at)
         return next_at
 
-    def _patience(self, call: SlotCall, slot: Slot) -> tuple[float, str]:
+    def _patience(self, call: SlotCall) -> tuple[float, str]:
         """How long a call may stand still, and what to say of one that does so for longer."""
-        if slot.loading:
+        if call.loading:
             # No handler is to blame; but where its own time is longer, that is looked at first.
             timeout_s = max(call.timeout_s, self._limits.model_timeout_s)
-            return timeout_s, f"model {slot.loading!r} did not load within {timeout_s:g} s (model_timeout_s)"
+            return timeout_s, f"model {call.loading!r} did not load within {timeout_s:g} s (model_timeout_s)"
         return call.timeout_s, f"no progress for {call.timeout_s:g} s (timeout_s)"

@@ -1,4 +1,4 @@
-"""What a stream is declared as: where its messages carry key and seq, and how it reacts."""
+"""The declaration of a stream: where its messages carry key and seq, and how it handles them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
 
 QUEUE_NUMBER = "queue"
-"""As ``seq`` of a stream: the queue's own number for the message."""
+"""As ``seq`` of a stream, this means the queue's own number of the message."""
 
 MAX_JUMP = 1_000_000
-"""``max_jump`` of a dense stream that doesn't say."""
+"""The default of ``max_jump`` in a dense stream."""
 
 BACKOFF = Backoff(0.2, 10.0)
-"""``backoff`` of a stream that doesn't say."""
+"""The default of ``backoff``."""
 
 
 def names_of(given: Any) -> tuple[Any, ...]:
-    """A setting that is one name, several or none, as a tuple."""
+    """Return a setting that is one name, several or none as a tuple."""
     return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
 class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared stream. Made by ``App.stream``; see there for the meaning of each setting."""
+    """A declared stream. Made by ``App.stream``, which describes each setting."""
 
     name: str
     handler: type[StreamHandler[Any]]
@@ -76,7 +76,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.start_timeout_s is not None and not self.start_timeout_s <= self.gap_timeout_s:
             raise ConfigError(
                 f"stream {self.name!r}: start_timeout_s is {self.start_timeout_s} and gap_timeout_s is"
-                f" {self.gap_timeout_s}; set it to that at most, or leave it out"
+                f" {self.gap_timeout_s}; set start_timeout_s to at most gap_timeout_s, or leave it out"
             )
         for setting in ("max_jump", "restart_after_s"):
             if getattr(self, setting) is not None and (self.seq_kind == "absent" or self.seq == QUEUE_NUMBER):
@@ -92,7 +92,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         if self.restart_after_s is not None and self.restart_after_s < self.gap_timeout_s:
             raise ConfigError(
                 f"stream {self.name!r}: restart_after_s is {self.restart_after_s} and gap_timeout_s is"
-                f" {self.gap_timeout_s}: set it to that at least"
+                f" {self.gap_timeout_s}: set restart_after_s to at least gap_timeout_s"
             )
         parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
         for setting, names in parts.items():
@@ -111,14 +111,14 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_optional(self) -> bool:
-        """True if messages without run are of run 0."""
+        """True if messages without a run belong to run 0."""
         return self.run is None or names_of(self.run)[-1:] == (None,)
 
     @property
     def no_run(self) -> int:
-        """The run of a message that carries none."""
+        """The run of a message without one."""
         return 0 if self.restart_after_s is None else NO_RUN
 
     def full_key(self, key: str) -> str:
-        """The key as coordinator and state store know it: ``stream/key``."""
+        """Return the full key, ``stream/key``, which coordinator and state store use."""
         return f"{self.name}/{key}"

@@ -1,26 +1,28 @@
-"""Streams that wait: for what, since when, and one line of log for each that waits for long."""
+"""Finds streams that wait, for what and since when, and logs one line for each that waits long."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
 from holdfast.ports.clock import Clock
-from holdfast.streams.owners import Owned
 from holdfast.streams.rules.owner import Standstill, StandstillKind
 
+if TYPE_CHECKING:
+    from holdfast.streams.owners import Owned
+
 TOLD_AFTER_S = 5.0
-"""A stream that has waited for so long, for one kind of thing, is logged."""
+"""After how long a stream that waits for one kind of thing is logged."""
 
 LINES_MAX = 20
-"""Streams that one look logs at most; the rest are counted in one line."""
+"""The most streams that are logged at once; the rest are counted in one line."""
 
 
 class Waits(msgspec.Struct):
-    """One stream that waits. ``left_s`` is how long it will, where that is known."""
+    """A stream that waits. ``left_s`` is for how long it will still wait, if that is known."""
 
     key: str
     kind: str
@@ -31,13 +33,13 @@ class Waits(msgspec.Struct):
 
     @property
     def sentence(self) -> str:
-        """For people."""
+        """The wait in words."""
         left = "" if self.left_s is None else f", {self.left_s:.0f} s left"
         return f"{self.text}{left}" if self.kind in ("parked", "model") else f"waits for {self.text}{left}"
 
 
 class KnownStandstill(msgspec.Struct):
-    """Since when a stream waits for one kind of thing, and whether that was told."""
+    """Since when a stream waits for one kind of thing, and whether that was logged."""
 
     kind: str
     since: float
@@ -45,7 +47,7 @@ class KnownStandstill(msgspec.Struct):
 
 
 class Standstills:
-    """Those of one node; ``owned`` gives the streams that may wait."""
+    """The waiting streams of one node. ``owned`` returns the streams that may wait."""
 
     def __init__(self, owned: Callable[[], Iterable[Owned]], clock: Clock, log: Any) -> None:
         self._owned = owned
@@ -54,7 +56,7 @@ class Standstills:
         self._known: dict[str, KnownStandstill] = {}
 
     def look(self) -> None:
-        """Note who waits, and log who has done so for long."""
+        """Note which streams wait, and log those that have waited long."""
         now = self._clock.monotonic()
         before, self._known = self._known, {}
         late: list[Waits] = []
@@ -76,17 +78,17 @@ class Standstills:
             self._log.warning("more streams wait", streams=len(late) - LINES_MAX, **kinds)
 
     def of(self, entry: Owned) -> Waits | None:
-        """What one stream waits for."""
+        """Return what one stream waits for; None if it doesn't wait."""
         stands = entry.owner.standstill()
         return self._waits(entry, stands, self._clock.monotonic()) if stands is not None else None
 
     def all(self) -> list[Waits]:
-        """The streams that wait, the longest first."""
+        """Return the waiting streams, longest wait first."""
         found = [waits for entry in self._owned() if (waits := self.of(entry)) is not None]
         return sorted(found, key=lambda waits: (-waits.since_s, waits.key))
 
     def counts(self) -> dict[str, int]:
-        """How many streams wait, by the kind of what for."""
+        """Return how many streams wait for each kind of thing."""
         counts = dict.fromkeys(get_args(StandstillKind), 0)
         for entry in self._owned():
             if (stands := entry.owner.standstill()) is not None:

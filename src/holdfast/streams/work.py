@@ -1,9 +1,9 @@
-"""Streams as work of a node: from the queues through router and owners to the slots and the store."""
+"""Streams as a kind of work of a node: its queues, router, owners and slots."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -35,7 +35,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery, Queue
-from holdfast.ports.slots import Slots
+from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
 from holdfast.streams.codec import address
 from holdfast.streams.loads import ROLL_S
@@ -43,39 +43,41 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.router import Router
-from holdfast.streams.slots import SlotPool
+from holdfast.streams.slots import Seats
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import Standstills
 
 MOVES_A_SHED = 32
-"""Streams that a node moves away at most when it is asked to shed load."""
+"""The most streams that a node moves away for one request to shed load."""
 
 LOAD_COST = 8.0
-"""What a move costs more that makes the new owner load models."""
+"""The added cost of a move after which the new owner must load models."""
 
 STATE_BYTES_A_COST = 1 << 20
-"""State that costs as much to move as the move itself."""
+"""How many bytes of state cost as much to send as the move itself."""
 
 MOVE_AGAIN = Backoff(0.01, 1.0)
-"""Pauses between rounds of moves, which grow while nobody takes a stream."""
+"""The pauses between rounds of moves. They grow while no node takes a stream."""
 
 MOVES_AT_ONCE = 8
-"""Streams that a draining node moves side by side."""
+"""How many streams a draining node moves at once."""
 
 
 HIDE_SHARE = 3
-"""A first hiding lasts for a third of the visibility at least: the keeper looks some times meanwhile."""
+"""A received message is first hidden for at least this fraction of the visibility (1/3), in which the keeper
+checks it several times."""
 
 
 def first_hide_s(limits: Limits) -> float:
-    """How long the queue hides what a node has just received: until the node has surely looked at it, and no
-    longer. What comes to a node that stands still, by a receive that was open already, is hidden in vain."""
+    """Return how long the queue hides a message that a node has just received: until the node has surely
+    extended it, and no longer. If the node is paused with an open receive, the message is hidden in vain for
+    this time."""
     return min(limits.visibility_s, max(2 * limits.ttl_s, limits.visibility_s / HIDE_SHARE))
 
 
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
-    names of the declared ones."""
+    declared models."""
 
     def __init__(
         self,
@@ -83,7 +85,7 @@ class StreamWork:
         specs: Mapping[str, StreamSpec],
         queues: Mapping[str, Queue],
         state: StateStore,
-        slots: Slots,
+        slots: StreamSlotMaker,
         *,
         models: Collection[str] = (),
     ) -> None:
@@ -97,7 +99,7 @@ class StreamWork:
             name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
             for name, queue in queues.items()
         }
-        self.pool = SlotPool(slots, host, on_death=self._slot_died)
+        self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(
             host,
             specs,
@@ -125,7 +127,7 @@ class StreamWork:
         news.on_claim += [self.router.claim_changed, self.owners.claim_changed]
         news.on_missed.append(self._missed)
         inquiries.add(Forward, self._accept)
-        # Custody outlives a membership, and what becomes of it is told to the one that had it.
+        # Custody outlives a membership, and reports on it name the membership that took it.
         inquiries.add(SettleReport, self._reported, outlives_membership=True)
         inquiries.add(Warm, self._warm)
         inquiries.add(Poke, self._poke)
@@ -178,20 +180,21 @@ class StreamWork:
 
     def _room(self, stream: str) -> int:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
-            return 0  # what no node can run waits in the queue
+            return 0  # messages that no node can run wait in the queue
         return self._host.limits.max_held - self.owners.held - self.router.custody
 
     def _may_receive(self) -> bool:
         return self._host.membership.stands
 
     def _is_crowded(self) -> bool:
-        """Half of what custody may hold found no room: at full speed the rest would soon go back to the
-        queue, and come again in any order."""
+        """True if messages without room fill half of the custody. At full speed, the others would soon go
+        back to the queue too, and return in any order."""
         return self.router.deferred > self._host.limits.custody_limit / 2
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
-        """What to keep alive. A node that is no member keeps nothing: others may hold it by now. While the
-        coordinator is silent it keeps what its owners may go on with, and nothing that waits for an owner."""
+        """Return the messages whose deliveries must be extended. A node without a membership extends nothing,
+        because others may hold the messages by now. While the coordinator is silent, it extends what its
+        owners may go on with, and nothing that waits for an owner."""
         membership = self._host.membership
         if not membership.stands:
             return []
@@ -200,6 +203,32 @@ class StreamWork:
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)
+
+    def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
+        """What the node holds of streams, each number with its name and what it means. ``memory_mb`` is what
+        each declared model takes."""
+        owned = list(self.owners)
+        yield (
+            "held",
+            "Messages in inboxes (limit: inbox_limit a stream, max_held).",
+            sum(o.owner.waiting for o in owned),
+        )
+        yield (
+            "custody",
+            "Messages in custody for other owners (limits: custody_limit, max_held).",
+            self.router.custody,
+        )
+        yield (
+            "model_memory_mb",
+            "Memory of the models loaded in all slots, as declared (limit: model_memory_mb a slot).",
+            sum(memory_mb[name] * count for name, count in self.pool.models.items()),
+        )
+        yield (
+            "streams_without_models",
+            "Declared streams that can't run here, for a model of theirs doesn't load.",
+            len(self.owners.obstacles.streams),
+        )
+        yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
@@ -242,7 +271,7 @@ class StreamWork:
         return Done(obstacle == "", obstacle)
 
     async def _accept(self, forward: Forward) -> Answers:
-        """Parcels for streams that this node owns, or whose claim it finds to be its own."""
+        """Take parcels for streams that this node owns, or whose claim it finds to be its own."""
         strangers = {
             parcel.key: parcel.stream for parcel in forward.parcels if not self.owners.get(parcel.key)
         }
@@ -289,8 +318,8 @@ class StreamWork:
         return Done(obstacle == "", obstacle)
 
     async def move(self, key: str, target: str) -> str:
-        """Bring an owned stream to the membership ``target``, which warms before this node stops.
-        Returns what stood in the way, or nothing."""
+        """Move an owned stream to the membership ``target``, which warms up before this node stops. Returns
+        why the move failed, or ""."""
         entry = self.owners.get(key)
         member = self._host.membership.view.get(target)
         if entry is None or member is None or member.foreign or target == self._host.membership.id:
@@ -308,7 +337,7 @@ class StreamWork:
         return "" if self.owners.move(key, target) else f"{key} is just being opened or released"
 
     def _others_for(self, stream: str) -> list[Member]:
-        """The other members that would own streams of that name."""
+        """Return the other members that can own streams of that name."""
         me = self._host.membership.id
         view = self._host.membership.view
         return [
@@ -318,7 +347,8 @@ class StreamWork:
         ]
 
     def _obstacle_changed(self, stream: str) -> None:
-        """Tell the others at once, and bring what can't run here to one that can."""
+        """Report a changed obstacle to the others at once, and move streams that can't run here to a node
+        that can."""
         self._host.membership.renew_now.set()
         if self.owners.obstacles.of(stream) and not self._host.draining:
             keys = {entry.key for entry in self.owners.obstructed(stream)} - self._going
@@ -339,7 +369,8 @@ class StreamWork:
             self.standstills.look()
 
     async def _shed(self, shed: Shed) -> Done:
-        """Move streams that make up so much load, and answer how many went. Those that came lately stay."""
+        """Move streams that make up the requested load, and answer how many. Streams that moved here lately
+        stay."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
         target = self._host.membership.view.get(shed.target)
         streams = [
@@ -356,7 +387,7 @@ class StreamWork:
         return Done(moved > 0, str(moved))
 
     async def _explain(self, request: Explain) -> Done:
-        """What matters for where a stream is and may go."""
+        """Answer why a stream is here and where it may go."""
         key = request.key
         entry = self.owners.get(key)
         if entry is None:
@@ -374,7 +405,7 @@ class StreamWork:
         return Done(text=msgspec.json.encode(told).decode())
 
     async def _tell_waiting(self, request: Waiting) -> Done:
-        """Which owned streams wait, and for what; and what keeps streams from running here at all."""
+        """Answer which owned streams wait, and for what, and which streams can't run here."""
         lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
         told = {"lacks": lacks, "waits": self.standstills.all()[: request.most]}
         return Done(text=msgspec.json.encode(told).decode())
@@ -394,7 +425,7 @@ class StreamWork:
         self._host.log.info("drained", given_back=returned, left=len(self.owners))
 
     async def _within(self, work: Any) -> None:
-        """Await ``work`` for as long as a drain may take."""
+        """Await ``work``, at most as long as a drain may take."""
         task = self._host.tasks.spawn(work)
         if task is not None:
             done = asyncio.Event()
@@ -407,7 +438,7 @@ class StreamWork:
             await asyncio.wait((task,))
 
     async def _move_all(self) -> None:
-        """Streams go to the others by load, a few at a time, until none is left here."""
+        """Move all streams to the other nodes by load, a few at a time."""
         failures = 0
         while before := len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
@@ -418,7 +449,7 @@ class StreamWork:
             else:
                 self.owners.give_up_all()
             failures = 0 if len(self.owners) < before else failures + 1
-            # One that is just being opened can't go yet: ask again.
+            # A stream that is just being opened can't move yet: try again.
             await self._host.clock.sleep(MOVE_AGAIN.delay_s(max(1, failures), self._host.clock.random()))
 
     async def _move_one(self, room: asyncio.Semaphore, key: str, target: Member) -> None:
@@ -434,7 +465,8 @@ class StreamWork:
         await self.pool.close()
 
     async def maintain(self) -> None:
-        """Drop results, dead letters and idle checkpoints that are kept long enough, by the store's clock."""
+        """Delete results, dead letters and idle checkpoints that were kept long enough, by the store's
+        clock."""
         limits = self._host.limits
         try:
             now = await self._state.now("")
@@ -450,7 +482,7 @@ def _may_go(entry: Owned, target: Member | None) -> bool:
 
 
 def _cost(entry: Owned, target: Member | None) -> float:
-    """What a move of a stream costs: its handler opens anew, where models may have to be loaded, and its
-    state goes along."""
+    """Return the cost of moving a stream: its handler opens again, models may have to be loaded, and its
+    state is sent."""
     cold = entry.spec.models and target is not None and not target.load.is_warm(entry.key)
     return 1.0 + (LOAD_COST if cold else 0.0) + len(entry.owner.state or b"") / STATE_BYTES_A_COST

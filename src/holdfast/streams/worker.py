@@ -9,9 +9,10 @@ may start a loop themselves.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -66,22 +67,34 @@ class StreamContext:
 
     def progress(self, note: str = "") -> None:
         """As Context.progress."""
-        self._worker.host.progress(note)
+        self._worker.host.progress(self._stream, self.key, note)
+
+
+class _KeyLane:
+    """Where the calls of one key wait for one another."""
+
+    __slots__ = ("calls", "turn")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.turn = asyncio.Lock()
 
 
 class _Open:
-    """One open stream."""
+    """One open stream. ``over``: it is to be closed or opened anew, and handles no further message."""
 
-    __slots__ = ("context", "handler", "keeps_state")
+    __slots__ = ("context", "handler", "keeps_state", "over")
 
     def __init__(self, handler: StreamHandler[Any], context: StreamContext) -> None:
         self.handler = handler
         self.context = context
+        self.over = False
         self.keeps_state = type(handler).snapshot is not StreamHandler.snapshot
 
 
 class StreamWorker:
-    """Runs the handlers of ``streams``.
+    """Runs the handlers of ``streams``. The calls of each key go one after another, in the order in which
+    they were made, even where those of different keys overlap.
 
     ``objects`` serves ``context.fetch``; None where there is no object store. ``meter`` counts its calls.
     ``models`` are the declared ones, which may take ``model_memory_mb`` (see :class:`Models`).
@@ -104,18 +117,25 @@ class StreamWorker:
         self._objects = objects
         self._decoders = {name: decoder(spec.message) for name, spec in streams.items()}
         self._open: dict[tuple[str, str], _Open] = {}
-        self._models = Models(models or {}, host.tell_models, model_memory_mb)
+        self._lanes: dict[tuple[str, str], _KeyLane] = {}
+        self._models = Models(models or {}, self._tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
         """As Slot.load."""
-        for name in models:
-            if name in self._models.declared:
-                self.model(name, stream, key)
+        async with self._lane(stream, key):
+            for name in models:
+                if name in self._models.declared:
+                    self.model(name, stream, key)
 
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """As Slot.open. Models that the stream declares are loaded first; state of an older version goes
         through ``migrate``."""
+        self._end(stream, key)
+        async with self._lane(stream, key):
+            await self._open_anew(stream, key, state, version)
+
+    async def _open_anew(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         await self._drop(stream, key)  # its models are not left: it needs them again
         if stream not in self._streams:
             raise HandlerFailed(f"the app declares no stream {stream!r}; it has {sorted(self._streams)}")
@@ -151,13 +171,14 @@ class StreamWorker:
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> Ran:
         """As Slot.run. A failing snapshot is the failure of the last message."""
-        ran = await self._run(stream, key, work, limit, after_s)
+        async with self._lane(stream, key):
+            ran = await self._run(stream, key, work, limit, after_s)
         return msgspec.structs.replace(ran, calls=self._meter.drain()) if self._meter.calls else ran
 
     async def _run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> Ran:
-        opened = self._open.get((stream, key))
+        opened = self._standing(stream, key)
         if opened is None:
             return Ran([], error=f"{stream}/{key} is not open in this slot")
         handler, context, decode = opened.handler, opened.context, self._decoders[stream]
@@ -170,6 +191,8 @@ class StreamWorker:
                 await self.host.begin(stream, key, item)
                 result = await self._call(handler.process, decode(item.body), context)
                 results.append(encode_result(result))
+                if self._standing(stream, key) is None:
+                    return Ran([], error=f"{stream}/{key} was closed or opened again meanwhile")
                 if self.host.now() >= end_at:
                     break
             if opened.keeps_state:
@@ -190,8 +213,32 @@ class StreamWorker:
 
     async def close(self, stream: str, key: str) -> None:
         """As Slot.close."""
-        await self._drop(stream, key)
-        self._models.leave((stream, key))
+        self._end(stream, key)
+        async with self._lane(stream, key):
+            await self._drop(stream, key)
+            self._models.leave((stream, key))
+
+    def _end(self, stream: str, key: str) -> None:
+        """What stands open is over: a call that is at work for it ends after the message at hand."""
+        if (opened := self._open.get((stream, key))) is not None:
+            opened.over = True
+
+    def _standing(self, stream: str, key: str) -> _Open | None:
+        opened = self._open.get((stream, key))
+        return None if opened is None or opened.over else opened
+
+    @contextlib.asynccontextmanager
+    async def _lane(self, stream: str, key: str) -> AsyncIterator[None]:
+        """While nobody else is at work for the key."""
+        lane = self._lanes.setdefault((stream, key), _KeyLane())
+        lane.calls += 1
+        try:
+            async with lane.turn:
+                yield
+        finally:
+            lane.calls -= 1
+            if not lane.calls:
+                del self._lanes[stream, key]
 
     async def _drop(self, stream: str, key: str) -> None:
         opened = self._open.pop((stream, key), None)
@@ -221,6 +268,9 @@ class StreamWorker:
             if (stream, key) in self._open and takes_arguments(wanted):
                 raise HandlerFailed(text, detail=detail) from error
             raise ModelFailed(text, name, detail=detail) from error
+
+    def _tell_models(self, user: tuple[str, str], loading: str, loaded: Sequence[str]) -> None:
+        self.host.tell_models(*user, loading, loaded)
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""

@@ -1,1 +1,1 @@
-"""What the machine gives: its clock, its files, and wake-ups between its processes."""
+"""Services of the machine: its clock, its files, and wake-ups between its processes."""

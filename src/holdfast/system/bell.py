@@ -1,4 +1,4 @@
-"""A bell: wakes everyone who waits for something new."""
+"""A bell, which wakes all waiters in this process."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import asyncio
 from holdfast.ports.clock import Clock
 
 WAIT_MIN_S = 1e-6
-"""Shorter waits may be lost in rounding: time would stand still for who waits and looks again."""
+"""The shortest wait. Shorter ones may be lost in rounding, so that a loop of waits would never end."""
 
 
 class Bell:
-    """Rung at every change; who waits looks again."""
+    """It is rung at every change. Waiters then check again."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

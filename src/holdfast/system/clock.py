@@ -9,7 +9,7 @@ import time
 
 
 class SystemClock:
-    """Time, chance and sleep as the machine has them. All processes of a host share ``monotonic``."""
+    """Time, random numbers and sleep of the machine. All processes of a host share ``monotonic``."""
 
     # Linux stops its ordinary monotonic clock while the machine is suspended; macOS does not.
     _monotonic = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
@@ -24,7 +24,8 @@ class SystemClock:
         return random.random()  # noqa: S311 - for jitter, not for secrets
 
     def new_id(self) -> str:
-        """32 hex digits that sort by the millisecond of their making; not counted, so forks differ."""
+        """Return 32 hex digits that sort by the millisecond of creation. They use no counter, so forked
+        processes differ."""
         return f"{time.time_ns() // 1_000_000:012x}{os.urandom(10).hex()}"
 
     async def sleep(self, seconds: float) -> None:

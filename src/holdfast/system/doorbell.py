@@ -1,10 +1,10 @@
 """The doorbell: wakes waiting calls in all processes of the host, without polling.
 
-It is no adapter's own: whatever keeps its data in a file that processes of one host share has one beside it.
+Any adapter that keeps its data in a file which processes of one host share can use one.
 
-Every event loop that waits has an *ear*: a FIFO in a directory beside the database. Whoever has committed
-something writes the hashes of the topics that changed to all of them. A ring may be lost (a full FIFO, a
-killed process), so those who wait also look for themselves every ``SAFETY_S`` seconds.
+Every event loop that waits has a FIFO in a directory beside the database. A process that has committed
+something writes the hashes of the changed topics to all FIFOs. A ring may be lost (a full FIFO, a killed
+process), so waiters also check every ``SAFETY_S`` seconds.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast.system.files import OWNER, Access, restrict
 log = structlog.get_logger(__name__)
 
 SAFETY_S = 1.0
-"""How long anyone who waits trusts the doorbell alone."""
+"""How long a waiter relies on the doorbell alone."""
 
 HASH_BYTES = 8
 WRITE_BYTES = 512
@@ -35,10 +35,10 @@ WRITE_BYTES = 512
 
 READ_BYTES = 65_536
 FLOOD_BYTES = 4_096
-"""So much unread at once means that the FIFO may have been full: then every topic counts as rung."""
+"""If so many bytes are unread at once, the FIFO may have been full. Every topic then counts as rung."""
 
 SETTLED_S = 1.0
-"""A directory changed more recently may change again without its time stamp showing it."""
+"""A directory that changed more recently than this may change again without a new time stamp."""
 
 
 class Doorbell:
@@ -58,7 +58,7 @@ class Doorbell:
 
     @contextlib.contextmanager
     def listen(self, topic: str) -> Iterator[asyncio.Event]:
-        """An event that is set whenever ``topic`` is rung. Clear it, look, then wait for it."""
+        """Yield an event that is set whenever ``topic`` is rung. Clear it, check, then wait for it."""
         ear, hashed = self._ear(), _hash(topic)
         event = asyncio.Event()
         events = ear.events.setdefault(hashed, set())
@@ -71,14 +71,14 @@ class Doorbell:
                 del ear.events[hashed]
 
     def ring(self, topics: Collection[str]) -> None:
-        """Wake who listens to any of ``topics``. For one thread: the one that commits."""
+        """Wake all waiters for any of ``topics``. Call it in one thread only, the one that commits."""
         self.ring_here(topics)
         hashes = [_hash(topic) for topic in topics]
         for name in self._list_others():
             self._write(name, hashes)
 
     def ring_here(self, topics: Collection[str]) -> None:
-        """Wake who listens to any of ``topics`` in this process."""
+        """Wake waiters for any of ``topics`` in this process."""
         hashes = [_hash(topic) for topic in topics]
         with self._mutex:
             ears = list(self._ears.values())
@@ -87,7 +87,7 @@ class Doorbell:
                 call_soon(ear.loop, ear.hear, hashes)
 
     def close(self) -> None:
-        """Forget who listens."""
+        """Remove all waiters and FIFOs of this process."""
         with self._mutex:
             ears, self._ears = self._ears, {}
         for ear in ears.values():
@@ -112,12 +112,12 @@ class Doorbell:
     # --- other processes
 
     def _list_others(self) -> list[str]:
-        """Names of the FIFOs of other processes."""
+        """Return the names of the FIFOs of other processes."""
         try:
             changed_at_ns = self.directory.stat().st_mtime_ns
             unchanged = changed_at_ns == self._listed_at_ns
             names = set() if unchanged else {path.name for path in self.directory.iterdir()}
-        except FileNotFoundError:  # somebody tidied up: then there is nobody to ring
+        except FileNotFoundError:  # the directory was deleted: there is no other process to wake
             return []
         if not unchanged:
             names = {name for name in names if not name.startswith((f"{self._name}.", "."))}
@@ -132,7 +132,7 @@ class Doorbell:
     def _open(self, name: str) -> None:
         try:
             self._others[name] = os.open(self.directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # nobody reads it: its process is gone
+        except OSError:  # nobody reads it, so its process has ended
             (self.directory / name).unlink(missing_ok=True)
 
     def _write(self, name: str, hashes: list[bytes]) -> None:
@@ -141,14 +141,14 @@ class Doorbell:
             for begin in range(0, len(data), WRITE_BYTES):
                 os.write(self._others[name], data[begin : begin + WRITE_BYTES])
         except BlockingIOError:
-            pass  # full, and so being heard anyway
+            pass  # it is full, so its process wakes anyway
         except OSError:
             os.close(self._others.pop(name))
             (self.directory / name).unlink(missing_ok=True)
 
 
 class _Ear:
-    """One event loop's FIFO, and who listens in that loop."""
+    """The FIFO of one event loop, and the waiters in that loop."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, mode: int) -> None:
         self.path = path
@@ -160,22 +160,22 @@ class _Ear:
             hidden.unlink(missing_ok=True)
             os.mkfifo(hidden, mode)
             self._fds.append(os.open(hidden, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            # A writer of our own, so that the FIFO isn't at its end whenever others have none open.
+            # Keep a writer open here, so that the FIFO isn't at its end when no other process has one open.
             self._fds.append(os.open(hidden, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
-            hidden.rename(path)  # only now may others ring: with no reader they would remove it
+            hidden.rename(path)  # others may write only now: they remove a FIFO without a reader
         except OSError as error:
             log.warning("no doorbell: calls that wait notice others' changes a second late", why=str(error))
             return
         loop.add_reader(self._fds[0], self._read)
 
     def hear(self, hashes: list[bytes]) -> None:
-        """Wake who listens to these."""
+        """Wake the waiters for these topics."""
         for hashed in hashes:
             for event in self.events.get(hashed, ()):
                 event.set()
 
     def close(self) -> None:
-        """Stop listening; waits out nobody."""
+        """Stop listening, without waiting."""
         self.path.unlink(missing_ok=True)
         if not self._fds or self.loop.is_closed():
             self._close_fds()
@@ -205,7 +205,7 @@ class _Ear:
 
 
 def call_soon(loop: asyncio.AbstractEventLoop, callback: Callable[..., None], *args: object) -> None:
-    """Run ``callback`` in the loop, if it still runs: nobody waits in one that is closed."""
+    """Run ``callback`` in the loop, unless it is closed."""
     try:
         loop.call_soon_threadsafe(callback, *args)
     except RuntimeError:

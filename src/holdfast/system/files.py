@@ -1,6 +1,6 @@
-"""Files and folders that are made: for this user alone, unless told otherwise.
+"""Makes files and folders, readable by this user alone unless the setting ``file_access`` says otherwise.
 
-They hold what messages hold, and whoever may open a lock file may keep everybody else waiting.
+Files hold the contents of messages, and a user who may open a lock file may block everybody else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 
 class Access(NamedTuple):
-    """The modes that files and folders are made with; the umask takes from them."""
+    """The modes of new files and folders, before the umask."""
 
     file: int
     folder: int
@@ -25,12 +25,12 @@ FileAccess = Literal["owner", "umask"]
 
 
 def access_for(name: FileAccess) -> Access:
-    """What the setting ``file_access`` means."""
+    """Return the modes that the setting ``file_access`` stands for."""
     return OWNER if name == "owner" else UMASK
 
 
 def make_folder(path: Path, access: Access, *, durable: bool = False) -> None:
-    """Make a folder, and those above it that are missing. ``durable``: the disk has their names then."""
+    """Make a folder, and missing ones above it. ``durable``: their names are written to disk."""
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(access.folder, exist_ok=True)
@@ -39,7 +39,7 @@ def make_folder(path: Path, access: Access, *, durable: bool = False) -> None:
 
 
 def sync_names(folder: Path) -> None:
-    """Return once the disk has the names in a folder."""
+    """Write the names in a folder to disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -48,14 +48,14 @@ def sync_names(folder: Path) -> None:
 
 
 def make_file(path: Path, access: Access) -> None:
-    """Make an empty file, where there is none: before somebody makes it who knows of no access."""
+    """Make an empty file if there is none, before a library makes it with other modes."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file))
 
 
 def for_writers(path: Path) -> Access:
-    """For whoever may write the file ``path``, and nobody who may only read it; for its owner, if it is not
-    there yet."""
+    """Return modes for those who may write the file ``path``, and not for those who may only read it; for its
+    owner alone, if it doesn't exist yet."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
@@ -65,8 +65,8 @@ def for_writers(path: Path) -> Access:
 
 
 def restrict(path: Path, mode: int) -> None:
-    """Take from ``path`` what ``mode`` doesn't have, where an earlier version made it wider, and it is this
-    user's."""
+    """Remove permissions of ``path`` that ``mode`` doesn't have, if it belongs to this user: an earlier
+    version made it with more."""
     with contextlib.suppress(FileNotFoundError):
         found = path.stat()
         if found.st_uid == os.geteuid() and found.st_mode & 0o777 & ~mode:

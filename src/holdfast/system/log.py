@@ -1,7 +1,7 @@
-"""The log: one line an event to stderr, for people (console) or for programs (JSON).
+"""The log: one line per event to stderr, for people (console) or for programs (JSON).
 
-Everything goes the same way, what libraries write through ``logging`` included, and nothing passes that
-looks like a secret. What a whole process or task shares (node, stream, key) is bound once with
+Everything goes the same way, also what libraries write through ``logging``, and nothing that looks like a
+secret passes. Values that a whole process or task shares (node, stream, key) are bound once with
 ``structlog.contextvars.bind_contextvars``.
 """
 
@@ -58,14 +58,14 @@ def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | 
         )
     )
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    # It tells of each lookup, and at debug of what it signs: only its warnings are for the log.
+    # It logs each lookup, and at debug level what it signs, so only its warnings are logged.
     logging.getLogger("botocore").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(capture=True)
 
 
 def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
     for name, value in event.items():
-        if not name.startswith("_"):  # what processors tell each other
+        if not name.startswith("_"):  # such names are for processors only
             try:
                 event[name] = _redacted(name, value)
             except Exception:  # noqa: BLE001 (nobody expects that a line of the log raises)
@@ -74,7 +74,7 @@ def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> Event
 
 
 def _redacted(name: str, value: object) -> object:
-    """A value as the log may tell it, whatever it is made of."""
+    """Return a value without secrets, of any type."""
     if is_secret(name):
         return HIDDEN
     match value:

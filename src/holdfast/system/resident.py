@@ -1,4 +1,4 @@
-"""Memory that a large piece of work took and freed, and that the C library would keep."""
+"""Gives memory back to the system that a large piece of work freed and the C library would keep."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import mmap
 import os
 
 SLACK_BYTES = 32 << 20
-"""What a process may hold more than before without being tidied up: usual messages never do."""
+"""How many more bytes a process may hold than before without giving memory back. Usual messages stay
+below."""
 
 
 class Resident:
-    """Gives back to the system what this process freed and still holds. Only where the C library is glibc:
-    others give it back themselves, or have no such call."""
+    """Gives back to the system what this process freed and still holds. It works only with glibc; other C
+    libraries do this themselves, or have no such call."""
 
     def __init__(self) -> None:
         self._statm = -1
@@ -25,14 +26,14 @@ class Resident:
         self._settled = self.held()
 
     def held(self) -> int:
-        """The bytes of memory that are resident now; 0 where nothing could be given back."""
+        """Return how many bytes of memory are resident now; 0 if nothing can be given back."""
         if self._trim is None:
             return 0
         return int(os.pread(self._statm, 128, 0).split()[1]) * mmap.PAGESIZE
 
     def settle(self) -> None:
-        """Give back what is free, if since the last time much more was taken, or much was freed. It takes one
-        system call to look."""
+        """Give free memory back if much was taken or freed since the last call. The check is one system
+        call."""
         if self._trim is not None and abs(self.held() - self._settled) > SLACK_BYTES:
             self._trim(0)
             self._settled = self.held()

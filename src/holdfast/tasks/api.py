@@ -1,4 +1,4 @@
-"""A node's ``/v1/tasks``: have it run a task or try one again, ask how it stands, have it end."""
+"""A node's ``/v1/tasks``: clients run a task there, retry one, read its state, and cancel it."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from holdfast.tasks.rules.task import State, Task
 
 PATH = "/v1/tasks"
 BODY_S = 30.0
-"""How long a request's body may take to come."""
+"""How long a request's body may take to arrive."""
 
 FORM_TYPES = ("text/plain", "multipart/form-data", "application/x-www-form-urlencoded")
-"""What the page of any site may send unasked; no task is sent so."""
+"""Content types that a page of any site may send without the browser's check. They are refused."""
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """The body of ``POST /v1/tasks``: a task to run, or by ``trace_id`` alone one to try again."""
+    """The body of ``POST /v1/tasks``: a task to run, or only the ``trace_id`` of one to retry."""
 
     task_type: str = ""
     body: msgspec.Raw = msgspec.Raw(b"null")
@@ -45,7 +45,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TaskStanding(msgspec.Struct):
-    """How a task stands, as the API tells it."""
+    """The state of a task, as the API shows it."""
 
     trace_id: str
     task_type: str
@@ -68,8 +68,8 @@ log = structlog.get_logger()
 
 
 class TaskApi:
-    """Requests about the tasks of one app. ``run_here`` has this node begin a task of that type whose message
-    is sent, ``stop_here`` ends one that runs on it."""
+    """Answers requests about the tasks of one app. ``run_here`` lets this node begin a task whose message is
+    sent; ``stop_here`` ends a task that runs on it."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class TaskApi:
         self._secrets = Secrets(secret, also if secret else None)
 
     def routes(self) -> list[web.AbstractRouteDef]:
-        """What the node's server serves."""
+        """Return the routes for the node's server."""
         page = files(__package__).joinpath("openapi.json").read_bytes()
 
         async def describe(request: web.Request) -> web.Response:
@@ -114,7 +114,7 @@ class TaskApi:
                     )
                 return await handle(request)
             except (Unavailable, OutcomeUnknown) as error:
-                log.warning("a request about tasks failed", error=str(error))  # which is for operators
+                log.warning("a request about tasks failed", error=str(error))  # for operators only
                 known = OutcomeUnknown if isinstance(error, OutcomeUnknown) else Unavailable
                 return problem.response(known("the queue or the task store does not answer"))
             except HoldfastError as error:
@@ -144,7 +144,7 @@ class TaskApi:
             message = await self._producer.retry_stand_in(known, order.delay_s)
         else:
             message = await self._producer.send_stand_in(order)
-        if message is None:  # it has succeeded meanwhile
+        if message is None:  # the task has succeeded meanwhile
             succeeded = await self._producer.status(order.trace_id)
             assert succeeded is not None
             return _duplicate(succeeded)
@@ -207,7 +207,7 @@ class TaskApi:
 
 
 def shown(task: Task) -> TaskStanding:
-    """A task as the API and the command line tell it."""
+    """Return a task's state as the API and the command line show it."""
     return TaskStanding(
         trace_id=task.trace,
         task_type=task.type,
@@ -230,7 +230,7 @@ def _sent(message: Outgoing) -> web.Response:
 
 
 def _duplicate(task: Task) -> web.Response:
-    """To whom asks again for what has succeeded: its outcome."""
+    """Answer a repeated request for a task that has succeeded with its outcome."""
     return _answer(shown(task), headers={"X-Duplicate": "true"})
 
 

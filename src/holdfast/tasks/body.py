@@ -1,4 +1,4 @@
-"""A task's body as it travels: a protobuf message, or text, which may be JSON."""
+"""The body of a task in a message: a protobuf message, or text, which may be JSON."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from holdfast.errors import InvalidMessage
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):
-    """``name`` is the full name of a protobuf message's type, of which ``data`` is one; empty for text."""
+    """The body of a task. If ``data`` is a protobuf message, ``name`` is the full name of its type; else it
+    is text, and ``name`` is empty."""
 
     data: bytes
     name: str = ""
 
 
 def body_of(value: Any) -> Body:
-    """The body that says ``value``: a protobuf message, a text (or its UTF-8), or what JSON can hold. Raises
-    InvalidMessage."""
+    """Return the body that holds ``value``: a protobuf message, a text (or its UTF-8), or any value that JSON
+    can hold. Raises InvalidMessage."""
     if isinstance(value, Message):
         return Body(value.SerializeToString(), value.DESCRIPTOR.full_name)
     try:

@@ -15,7 +15,7 @@ import msgspec
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.batching import Batcher
-from holdfast.common.held import Letter
+from holdfast.common.held import PendingDeadLetter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
@@ -27,26 +27,26 @@ from holdfast.tasks.wire import Envelope, encode_brief
 T = TypeVar("T")
 
 ENDS_MAX = 500
-"""Outcomes that one call takes to the store."""
+"""The most outcomes in one call to the store."""
 
 DETAIL_CHARS = 1000
-"""What is told of why, in a brief that was too large."""
+"""How many characters of the reason remain in a brief that was too large."""
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A task whose outcome is stored. ``outcome`` is what its producer is to hear; ``first`` that it hasn't
-    been told before."""
+    """A task whose outcome is stored. ``outcome`` is what the producer gets; ``first`` is true if no brief
+    was sent before."""
 
     item: InHand
     outcome: Outcome
     first: bool
-    letter: Letter | None = None
+    letter: PendingDeadLetter | None = None
 
 
 class Completer:
-    """``on_gone`` is told of every task that leaves the node's hands here; ``on_fenced`` of one whose outcome
-    was refused, because another attempt stands. ``in_hand`` says how many tasks the node has, those included
-    that are at their end."""
+    """Brings tasks to their end. ``on_gone`` is called with every task that the node is done with;
+    ``on_fenced`` with one whose outcome was refused because another attempt has begun. ``in_hand`` returns
+    how many tasks the node has, with those that are being ended."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class Completer:
         self._on_gone = on_gone
         self._on_fenced = on_fenced
         self._in_hand = in_hand
-        self._ends: list[tuple[InHand, EndAttempt, Letter | None]] = []
+        self._ends: list[tuple[InHand, EndAttempt, PendingDeadLetter | None]] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
@@ -81,19 +81,19 @@ class Completer:
         self._idle.set()
 
     def start(self) -> None:
-        """Begin to work."""
+        """Start to work."""
         self._tasks.repeat(self._store_loop, self._clock, self._log)
         self._tasks.repeat(self._tell_loop, self._clock, self._log)
 
-    def end(self, item: InHand, end: EndAttempt, letter: Letter | None = None) -> None:
-        """An attempt has brought an outcome, which counts once it is stored."""
+    def end(self, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None) -> None:
+        """Take the outcome of an attempt. It counts once it is stored."""
         self._ends.append((item, end, letter))
         self._begin(1)
         self._ended.set()
 
     def tell(self, item: InHand, task: Task) -> None:
-        """A message has come whose task has its outcome: its brief goes first if it was never sent;
-        otherwise the message is a duplicate, or a stand-in that isn't needed."""
+        """Take a message whose task already has its outcome. If the task's brief was never sent, it is sent
+        now. Otherwise the message is a duplicate, or a stand-in that is no longer needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
         outcome = outcome_of(self._app, task)
         if task.briefed:
@@ -108,7 +108,8 @@ class Completer:
             self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
 
     async def settled(self) -> None:
-        """Return when nothing is on its way to its end. From now on calls don't wait until they are full."""
+        """Wait until all these tasks have ended. From now on, calls are made at once instead of when they are
+        full."""
         self._patient = False
         self._to_tell.set()
         await self._idle.wait()
@@ -133,7 +134,7 @@ class Completer:
                 self._ended.clear()
             await self._store_all(taken)
 
-    async def _store_all(self, taken: Sequence[tuple[InHand, EndAttempt, Letter | None]]) -> None:
+    async def _store_all(self, taken: Sequence[tuple[InHand, EndAttempt, PendingDeadLetter | None]]) -> None:
         ends = [end for _, end, _ in taken]
         answers = await self._insist("the task store", lambda: self._store.end(ends)) or []
         for (item, _, letter), answer in zip_longest(taken, answers):
@@ -176,7 +177,7 @@ class Completer:
             )
 
     async def _meet(self) -> None:
-        """Let others join what is to be told, if some soon will."""
+        """Wait for other outcomes to share the call, if some will come soon."""
         began_at = self._clock.monotonic()
         while self._patient:
             others = self._in_hand() - self._at_end
@@ -188,7 +189,8 @@ class Completer:
             await self._clock.wait(self._to_tell, left_s)
 
     async def _tell(self, taken: Sequence[Finished]) -> None:
-        """Letters first: of a task whose brief was sent, nobody looks whether its letter was."""
+        """Send dead letters before briefs: once a task's brief was sent, nothing checks whether its dead
+        letter was."""
         await asyncio.gather(*(self._bury(done) for done in taken if done.letter))
         await self._send([(done.item.message.envelope, done.outcome) for done in taken])
         for done in taken:
@@ -205,7 +207,7 @@ class Completer:
     async def _bury(self, done: Finished) -> None:
         assert done.letter is not None
         letter = dead_letter(done.item.queue, done.item.full_key, done.letter, self._clock.wall())
-        # Sent again, it is the same task, whatever id its message gets.
+        # A repeated send is the same task, even with another message id.
         letter = msgspec.structs.replace(letter, attributes=done.item.held.again)
         await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
         self._stats.set_aside += 1
@@ -226,12 +228,16 @@ class Completer:
                 for one in briefs:
                     await self._send([one])
             elif short:
-                self._log.error("no brief fits its queue", task=briefs[0][1].trace_id, error=str(error))
+                self._log.error(
+                    "even the shortest brief is too large for its queue",
+                    task=briefs[0][1].trace_id,
+                    error=str(error),
+                )
             else:
                 await self._send([_short(*briefs[0], error)], short=True)
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
-        """Repeat a call that is harmless to repeat until it is answered; None if it is refused for good.
+        """Repeat a call until it is answered, which must be harmless; return None if it is refused for good.
         Raises TooLarge."""
         failures = 0
         while True:
@@ -249,15 +255,15 @@ class Completer:
 
 
 def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:
-    """A brief that says what it must, and no more."""
+    """Return a brief without what isn't needed."""
     detail = f"{outcome.detail[:DETAIL_CHARS]}\nthe rest is left out: {error}".strip()
     told = msgspec.structs.replace(outcome, value=None, detail=detail)
     return msgspec.structs.replace(envelope, raw=b""), told
 
 
-def letter_of(item: InHand, task: Task) -> Letter | None:
-    """The letter that goes to the dead with a task that failed for good; none with one that was cancelled."""
+def letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:
+    """Return the dead letter of a task that failed for good; None for one that was cancelled."""
     if task.detail.startswith("cancelled"):
         return None
     reason, _, detail = task.detail.partition("\n")
-    return Letter(f"{task.state.value}: {reason}", item.held, detail=detail)
+    return PendingDeadLetter(f"{task.state.value}: {reason}", item.held, detail=detail)

@@ -1,4 +1,4 @@
-"""The dead letters of an app's tasks: found by what they say, kept elsewhere too, sent again."""
+"""The dead letters of an app's tasks: they are chosen, backed up and redriven here."""
 
 from __future__ import annotations
 
@@ -21,12 +21,13 @@ from holdfast.tasks.producer import Producer
 T = TypeVar("T")
 
 TOGETHER = 500
-"""Letters that are kept in one call."""
+"""The most dead letters in one call to a back-up."""
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which letters: of one trace, set aside in [since, until) (wall times), with a reason in which ``error``
-    (a regular expression) is found. What is left out doesn't matter. Raises ConfigError."""
+    """Which dead letters to choose: those of one trace id, dead-lettered in [since, until) (wall times), with
+    a reason that the regular expression ``error`` finds. A value that isn't given chooses all. Raises
+    ConfigError."""
 
     trace: str = ""
     since: float = 0.0
@@ -41,7 +42,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(f"error {self.error!r} is no regular expression: {wrong}") from None
 
     def holds(self, letter: DeadLetter) -> bool:
-        """True for a letter that is chosen."""
+        """Return True for a dead letter that is chosen."""
         return (
             self.since <= letter.at < self.until
             and self.trace in ("", letter.key)
@@ -49,10 +50,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Letters:
-    """The dead letters of an app's tasks. ``types`` are those that are meant, all that are known if none is
-    given. Raises as queues, stores and back-ups do; what fails for one type is raised once the others are
-    done."""
+class TaskDeadLetters:
+    """The dead letters of an app's tasks. ``types`` are the types to use; empty for all known ones. Raises
+    what queues, stores and back-ups raise. An error for one type is raised after the others are done."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Letters:
         self._log = log
 
     async def back_up(self, backup: Backup, types: Collection[str], choice: Choice) -> int:
-        """Keep the letters that are chosen, and that the back-up hasn't yet; returns how many."""
+        """Copy the chosen dead letters to the back-up, without those it already has; returns how many."""
 
         async def keep(task_type: str) -> int:
             count, some = 0, list[Kept]()
@@ -85,8 +85,8 @@ class Letters:
         return sum(await self._each(types, keep))
 
     async def redrive(self, types: Collection[str], choice: Choice) -> int:
-        """Send the letters that are chosen to their queues again, the oldest first, each with all its tries;
-        returns how many."""
+        """Send the chosen dead letters to their queues again, oldest first, each with all its tries; returns
+        how many."""
 
         async def send(task_type: str) -> int:
             found = [letter async for letter in self._chosen(task_type, choice)]
@@ -95,8 +95,9 @@ class Letters:
         return sum(await self._each(types, send))
 
     async def redrive_kept(self, backup: Backup, types: Collection[str], choice: Choice) -> tuple[int, int]:
-        """Send those again that were kept, of a task that failed more than once the last letter. Returns how
-        many, and how many were passed over because their tasks wait, run or have succeeded since."""
+        """Send the chosen dead letters of a back-up again. Of a task that failed more than once, the last one
+        is sent. Returns how many were sent, and how many were left out because their tasks wait, run or have
+        succeeded since."""
         found: dict[tuple[str, str], Kept] = {}
         async for kept in backup.letters(self._app):
             if choice.holds(kept.letter) and (not types or kept.type in types):
@@ -115,8 +116,8 @@ class Letters:
         return (letter async for letter in found if choice.holds(letter))
 
     async def _each(self, types: Collection[str], do: Callable[[str], Awaitable[T]]) -> list[T]:
-        """Do something for each type, whatever becomes of the others. Of types that the store alone knows
-        there may be no queue: such a task was sent, and nobody declares its type."""
+        """Call ``do`` for each type, even if it fails for others. Types that only the store knows may have no
+        queue: a task of such a type was sent, but no app declares it."""
         done, failed = list[T](), dict[str, HoldfastError]()
         for task_type in types or await self._types():
             try:
@@ -137,8 +138,8 @@ class Letters:
         raise kind(f"not done for {', '.join(failed)}; done for all others: {first}") from first
 
     async def _types(self) -> list[str]:
-        """The types of which the store knows tasks, and those that nodes run: a message that nobody could
-        read is no task."""
+        """Return the types of all tasks in the store, and those that nodes run: their queues may have dead
+        letters that no task belongs to, because nobody could read them."""
         known = {task_type for task_type, _ in await self._store.counts()}
         try:
             known |= (await self._directory.read()).types.keys()

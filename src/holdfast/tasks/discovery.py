@@ -1,4 +1,5 @@
-"""What the registry tells of an app: where its queues are, and which nodes run which types of tasks."""
+"""What the registry holds about an app: the URLs of its services, and which nodes run which types of
+tasks."""
 
 from __future__ import annotations
 
@@ -17,15 +18,15 @@ from holdfast.registration import service_of
 from holdfast.tasks.documents import change, record_in
 
 REFRESH_S = 15.0
-"""How often a node sees to it that its entry is there, and that those of nodes that are gone aren't."""
+"""How often a node checks that its entry is there, and that entries of dead nodes are removed."""
 
 SHARED = ("queue_url", "tasks_url", "coordinator_url")
-"""Settings that a node or a producer may leave to the registry."""
+"""Settings that a node or a producer may read from the registry."""
 
 
 class NodeEntry(msgspec.Struct, frozen=True):
-    """A living node: its name, where it answers over HTTP, the types of tasks that it runs, and what it does
-    by the clock."""
+    """A living node: its name, its HTTP address, the types of tasks that it runs, and what it does by the
+    clock."""
 
     node: str
     address: str
@@ -34,15 +35,15 @@ class NodeEntry(msgspec.Struct, frozen=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """An app as the registry knows it: ``settings`` that its nodes and producers share, and its living nodes
-    by membership."""
+    """The registry's record of an app: the ``settings`` that its nodes and producers share, and its living
+    nodes by membership."""
 
     settings: dict[str, str] = {}
     nodes: dict[str, NodeEntry] = {}
 
     @property
     def types(self) -> dict[str, list[NodeEntry]]:
-        """The nodes of each type of task, in order of type and name."""
+        """Return the nodes of each type of task, in order of type and name."""
         by_type: dict[str, list[NodeEntry]] = {}
         for entry in sorted(self.nodes.values(), key=lambda entry: (entry.node, entry.address)):
             for task_type in entry.types:
@@ -53,20 +54,21 @@ class Listing(msgspec.Struct, frozen=True):
 def announced(
     listing: Listing, member: str, entry: NodeEntry, living: Collection[str], settings: Mapping[str, str]
 ) -> Listing:
-    """The listing with a node's entry, and without those of members that live no more; with those of its
-    settings that nobody has told before."""
+    """Return the listing with a node's entry, and without entries of dead members. Settings of the node are
+    added if they weren't there before."""
     nodes = {name: known for name, known in listing.nodes.items() if name in living}
     return Listing(dict(settings) | listing.settings, nodes | {member: entry})
 
 
 def withdrawn(listing: Listing, member: str) -> Listing:
-    """The listing without a node."""
+    """Return the listing without a node."""
     return Listing(listing.settings, {name: e for name, e in listing.nodes.items() if name != member})
 
 
 def shareable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
-    """Those of a node's settings that are of use to others. No file is among them, and no secret: where a
-    service takes the registry's user and password, they are left out, for whoever reads this has them."""
+    """Return those of a node's settings that other processes can use. Files and secrets are left out. A URL
+    with the same user and password as the registry is stored without them, because every reader of the
+    registry has them."""
     told: dict[str, str] = {}
     for name, value in settings.items():
         url = urlsplit(value)
@@ -80,7 +82,8 @@ def shareable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
 
 
 def usable(told: Mapping[str, str], registry_url: str) -> dict[str, str]:
-    """Settings that the registry told, with its user and password where they are for the same servers."""
+    """Return settings from the registry, with the registry's user and password added to URLs of the same
+    servers."""
     return {
         name: _as_user(value, _user(registry_url)) if _servers(value) == _servers(registry_url) else value
         for name, value in told.items()
@@ -109,24 +112,24 @@ class Directory:
         self._clock = clock
 
     async def read(self) -> Listing:
-        """The app as the registry knows it. Raises InvalidMessage, or as the registry does."""
+        """Read the listing. Raises InvalidMessage, and what the registry raises."""
         return record_in(await self._registry.get(self._name), Listing)
 
     async def change(self, how: Callable[[Listing], Listing]) -> Listing:
-        """Change the listing; returns it as it stands then. Raises as the registry does."""
+        """Change the listing and return the new one. Raises what the registry raises."""
         return await change(self._registry, self._clock, self._name, Listing, how)
 
 
 class Announcer:
-    """Keeps a node's entry in the listing while its membership lives, under whatever id that has.
+    """Keeps a node's entry in the listing while the node has a membership, under the id of that.
 
     Args:
         node: the name of the node.
         types: the types of tasks that it runs.
-        deeds: names of what it does by the clock.
-        member: the id of its membership at present; empty while there is none.
-        living: the ids of all living memberships, as this node knows them.
-        settings: what others may use too (see :func:`shareable`).
+        deeds: the names of what it does by the clock.
+        member: returns the id of its present membership; empty if it has none.
+        living: returns the ids of all living memberships, as this node knows them.
+        settings: the settings that others may use too (see :func:`shareable`).
     """
 
     def __init__(
@@ -151,19 +154,19 @@ class Announcer:
 
     @property
     def _member(self) -> str:
-        """What names this node's entry, "" while the node is no member."""
+        """Return the name of this node's entry; "" while the node has no membership."""
         membership = self._host.membership
         return membership.id if membership.alive else ""
 
     def leads(self, deed: str) -> bool:
-        """True on one of the living nodes that do this by the clock: the others know that it isn't they. For
-        a moment, or while they don't see each other, none or several may think so."""
+        """Return True on one of the living nodes that do this by the clock, and False on the others. For a
+        moment, or while nodes don't see each other, none or several may get True."""
         member, living = self._member, self._host.membership.view
         known = [name for name, entry in self._announced.items() if name in living and deed in entry.deeds]
         return bool(member) and member == min(known or living, default="")
 
     async def run(self, address: str) -> None:
-        """Announce the node, which answers at ``address``, again and again until it leaves."""
+        """Write the node's entry, with the HTTP ``address``, at intervals until the node leaves."""
         entry, failures = NodeEntry(self._host.name, address, self._types, self._deeds), 0
         while not self._left.is_set():
             try:
@@ -176,7 +179,7 @@ class Announcer:
             await self._clock.wait(self._left, pause_s)
 
     async def leave(self) -> None:
-        """Withdraw the entry; others do so when the membership is over, if this can't."""
+        """Remove the entry. If this fails, other nodes remove it after the membership ends."""
         self._left.set()
         try:
             member = self._member

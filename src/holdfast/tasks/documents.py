@@ -1,4 +1,4 @@
-"""The registry's documents as records: read, and changed upon whatever others write meanwhile."""
+"""Reads documents of the registry as records, and changes them although others write too."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from holdfast.ports.registry import Document, Registry
 RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 CONFLICTS_MAX = 20
-"""How often a write is made again upon what somebody else wrote."""
+"""How many times a write is repeated after somebody else wrote first."""
 
 CONFLICT_S = 0.2
-"""The longest pause between."""
+"""The longest pause between such writes."""
 
 
 def record_in(document: Document | None, kind: type[RecordT]) -> RecordT:
-    """The record that a document holds as JSON; an empty one where there is none. Raises InvalidMessage if it
-    holds something else."""
+    """Return the record that a document holds as JSON; an empty record if there is no document. Raises
+    InvalidMessage if it holds something else."""
     if document is None:
         return kind()
     try:
@@ -38,8 +38,9 @@ def record_in(document: Document | None, kind: type[RecordT]) -> RecordT:
 async def change(
     registry: Registry, clock: Clock, name: str, kind: type[RecordT], how: Callable[[RecordT], RecordT]
 ) -> RecordT:
-    """Change the record in the document ``name``; returns it as it stands then. ``how`` may be called, and
-    take effect, more than once. A document that can't be read counts as none. Raises as the registry does."""
+    """Change the record in the document ``name``, and return the new record. ``how`` may be called more than
+    once, and its change may be applied more than once. A document that can't be read counts as empty. Raises
+    what the registry raises."""
     for _ in range(CONFLICTS_MAX):
         document = await registry.get(name)
         try:
@@ -54,6 +55,6 @@ async def change(
             if await registry.put(name, msgspec.json.encode(after), version) is not None:
                 return after
         except OutcomeUnknown:
-            pass  # looked at anew: it may be done
+            pass  # read again: the change may have been made
         await clock.sleep(CONFLICT_S * clock.random())
     raise Unavailable(f"the registry's document {name}: {CONFLICTS_MAX} others wrote first")

@@ -1,4 +1,4 @@
-"""The tasks in a node's hands."""
+"""The tasks that a node has received and not ended."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from holdfast.tasks.wire import SentTask
 
 
 class TaskQueues(NamedTuple):
-    """The queues of an app's tasks: one for each declared type, and ``briefs``, where outcomes go."""
+    """The queues of an app's tasks: one for each declared type, and ``briefs`` for outcomes."""
 
     by_type: Mapping[str, Queue]
     briefs: Queue
 
 
 class InHand(msgspec.Struct, eq=False):
-    """A task with every delivery of it that is known.
+    """A task with all its known deliveries.
 
-    ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is how its
-    store stands while it runs here. ``stopping`` is why its attempt was told to stop. ``beat_at`` is when it
-    was last told to advance, ``news`` that it has advanced since. ``here``: it was given to this node, and
-    needs no delivery to run.
+    ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is the task's
+    record in the store while it runs here. ``stopping`` is why its attempt was asked to stop. ``beat_at`` is
+    when its progress was last reported to the store, and ``news`` is true if it has advanced since. ``here``:
+    it was given to this node directly, and needs no delivery to run.
     """
 
     queue: str
@@ -53,7 +53,7 @@ class InHand(msgspec.Struct, eq=False):
 
     @property
     def full_key(self) -> str:
-        """Type and trace, by which its dead letter is known."""
+        """Type and trace id, which identify its dead letter."""
         return f"{self.type}/{self.trace}"
 
     @property
@@ -63,32 +63,32 @@ class InHand(msgspec.Struct, eq=False):
 
     @property
     def group(self) -> str:
-        """Whose limits it counts against."""
+        """The group whose limits it counts toward."""
         return self.message.envelope.group
 
     def is_stand_in(self, task: Task) -> bool:
-        """True if its message has nothing to say any more: a node was given the task when it was sent, and an
-        attempt has ended the task since."""
+        """Return True if its message is no longer needed: the task was also given to a node directly when it
+        was sent, and an attempt has ended it since."""
         sent_at = self.held.attributes.get(STAND_IN, "")
         return task.ended and sent_at.isdecimal() and task.epoch > int(sent_at)
 
     def lapsed(self, now: float) -> bool:
-        """True if nothing gives the right to run any more."""
+        """Return True if no delivery gives the right to run the task any more."""
         return not self.here and all(r.stale or r.expires_at <= now for r in self.held.receipts)
 
     def come_back(self) -> None:
-        """Be as if just received."""
+        """Reset the task to its state after the receive."""
         self.held.come_back()
         self.attempt = None
         self.stopping = ""
 
     def outcome_known(self) -> None:
-        """Its store has its outcome: what is left is to say so."""
+        """Note that the store has the outcome. What is left is to send brief and dead letter."""
         if self.held.life is Life.RUNNING:
             self.held.become(Life.APPENDED)
         self.held.become(Life.COMMITTED)
 
 
 def stands_here(task: Task, member: str) -> bool:
-    """True if ``member`` may run the task, or go on with it."""
+    """Return True if ``member`` may run the task, or go on with it."""
     return task.state is State.RUNNING and task.member == member

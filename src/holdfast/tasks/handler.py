@@ -1,4 +1,4 @@
-"""What a user writes: a function or class that runs a task, and the job that it is given."""
+"""What users write for a task, its handler, and the job that the handler gets."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from typing import Any, Protocol
 
 
 class Cancelled(BaseException):
-    """The attempt was told to end: by its timeout, by somebody's wish, or because its delivery lapsed.
+    """The attempt must end: its timeout is over, somebody cancelled it, or its delivery lapsed.
 
-    Raised in the midst of a handler, once, for it to clean up and let pass; after half a second its process
-    may be killed. No ``Exception``, so that handlers that catch those don't catch it.
+    It is raised once, in the middle of the handler. The handler may clean up and must then let it pass; after
+    half a second its process may be killed. It is no ``Exception``, so that a handler that catches
+    ``Exception`` doesn't catch it.
     """
 
 
 class JobLog(Protocol):
-    """Lines for the node's log, bound to the task."""
+    """Writes lines to the node's log, with the ids of the task."""
 
     def debug(self, event: str, /, **values: Any) -> None: ...
     def info(self, event: str, /, **values: Any) -> None: ...
@@ -24,39 +25,41 @@ class JobLog(Protocol):
 
 
 class Job(Protocol):
-    """What a handler may know and say of the attempt at hand. Its calls may come from any thread."""
+    """The attempt that a handler runs: its number and deadline, and methods to report progress. Any thread
+    may call them."""
 
     app: str
     type: str
     trace_id: str
     attempt: int
-    """1 on the first attempt, ``tries`` on the last."""
+    """The number of the attempt: 1 for the first, ``tries`` for the last."""
     tries: int
     epoch: int
-    """The fencing token: greater with each attempt of the task. Pass it on to systems that can refuse a lower
-    one, and an attempt that was given up for lost does no harm there."""
+    """The fencing token, which is higher with each attempt of the task. Pass it to systems that can refuse a
+    lower one: an attempt that was replaced then does no harm there."""
     log: JobLog
 
     @property
     def deadline_s(self) -> float:
-        """Seconds left of the timeout."""
+        """How many seconds of the timeout are left."""
 
     @property
     def cancelled(self) -> bool:
-        """True once the attempt was told to end."""
+        """True once the attempt must end."""
 
     def check(self) -> None:
-        """Raise Cancelled if the attempt was told to end."""
+        """Raise Cancelled if the attempt must end."""
 
     def progress(self, fraction: float | None = None, note: str = "", **numbers: float) -> None:
-        """Say how far the work is: a part from 0 to 1, and whatever else helps people who watch. Shows that
-        the task advances. Cheap."""
+        """Report how far the work is: ``fraction`` from 0 to 1, and a ``note`` for people. It shows that the
+        task advances, so it extends a lease and restarts ``stall_s``. It is cheap to call."""
 
     def on_terminate(self, hook: Callable[[], object]) -> None:
-        """Have a function called if the attempt is told to end, after Cancelled was raised in the handler;
-        the newest first, in a thread of their own. They and the handler have half a second together."""
+        """Add a function that is called if the attempt must end, after Cancelled was raised in the handler.
+        The newest is called first, in a separate thread. All of them and the handler have half a second
+        together."""
 
 
 Handler = Callable[[Any, Job], Any]
-"""A function of the body and the job, sync or async; or a class with such a method ``run``, of which each
-slot makes one instance. Its method ``terminate``, if any, is called with the job as such a hook."""
+"""A function of (body, job), sync or async, or a class with such a method ``run``. Each slot makes one
+instance of the class. Its method ``terminate(job)``, if any, is called if the attempt must end."""

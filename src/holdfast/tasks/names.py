@@ -1,4 +1,4 @@
-"""Names of an app's queues. They follow from app and type, so that nobody has to be told them."""
+"""The names of an app's queues. They follow from the names of app and type, so they need no setting."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import re
 from holdfast.errors import ConfigError
 
 QUEUE_CHARS_MAX = 76
-"""Leaves room for ``-dlq`` in what SQS takes."""
+"""The longest name that leaves room for ``-dlq`` in the names of SQS."""
 
 BRIEFS = "briefs"
 
 STAND_IN = "stand-in"
-"""Attribute of a message whose task was given to a node as well: the epoch at which the task stood then."""
+"""The attribute of a message whose task was also given to a node directly. Its value is the task's epoch at
+that time."""
 
 
 def task_queue(app: str, task_type: str) -> str:
-    """The queue of one type of task. Raises ConfigError for a name that no queue can have."""
+    """Return the name of the queue of one type of task. Raises ConfigError for a name that no queue can
+    have."""
     plain = re.sub(r"[._]", "-", task_type)
     if plain == BRIEFS:
         raise ConfigError(f"task type {task_type!r}: that is the name of the queue of outcomes; take another")
@@ -25,12 +27,12 @@ def task_queue(app: str, task_type: str) -> str:
 
 
 def brief_queue(app: str) -> str:
-    """The queue of an app's outcomes."""
+    """Return the name of the queue of an app's briefs."""
     return _checked(f"{app}-{BRIEFS}")
 
 
 def deduplicated(task_type: str, key: str) -> str:
-    """The trace of the one task of its type that is sent under a dedupe key."""
+    """Return the trace id of the task that is sent with a dedupe key."""
     return f"{task_type}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 

@@ -1,4 +1,5 @@
-"""A task to send. Apart from what sends it, for every program that declares an app imports it."""
+"""A task to send. It is apart from what sends it, because every program that declares an app imports this
+module."""
 
 from __future__ import annotations
 
@@ -15,10 +16,11 @@ from holdfast.errors import InvalidMessage
 class Order(msgspec.Struct, frozen=True, kw_only=True):
     """A task to send.
 
-    ``body`` is a protobuf message, a text, or what JSON can hold. ``trace_id`` is made up if left out, or
-    follows from ``dedupe``: of the orders of one type with the same, only the first is run. It may begin
-    after ``delay_s``. ``group`` is whose limits it counts against, such as a customer. Raises InvalidMessage,
-    which names the field, for a value of another type or out of range.
+    ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``trace_id``, the task
+    gets a random one, or one made from ``dedupe``. Of all orders of one type with the same ``dedupe``, only
+    the first is run. The task may begin after ``delay_s`` seconds. ``group`` names the group whose limits it
+    counts toward, such as a customer. Raises InvalidMessage, which names the field, for a value of a wrong
+    type or out of range.
     """
 
     task_type: str
@@ -35,4 +37,4 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 
 Orders = Callable[[datetime], Sequence[Order]]
-"""What ``App.periodic`` decorates: told the time that has come, it returns the tasks to send."""
+"""What ``App.periodic`` decorates: a function that gets the due time and returns the tasks to send."""

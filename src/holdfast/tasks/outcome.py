@@ -1,4 +1,4 @@
-"""How a task ended, as its producer reads it."""
+"""How a task ended, as its producer gets it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from holdfast.tasks.rules.task import State, Task
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a task ended.
 
-    ``state`` is succeed, failed, timeout or duplicated. ``value`` is what the handler returned (what JSON
-    can hold; None for nothing), ``detail`` says why the task did not succeed. Times are wall times in
-    seconds, 0 where unknown. ``progress`` goes from 0 to 1. ``epoch`` is that of the attempt that ended
-    it.
+    ``state`` is succeed, failed, timeout or duplicated. ``value`` is what the handler returned: a value that
+    JSON can hold, or None. ``detail`` says why the task did not succeed. Times are wall times in seconds, 0
+    if unknown. ``progress`` goes from 0 to 1. ``epoch`` is the epoch of the attempt that ended the task.
     """
 
     trace_id: str
@@ -34,12 +33,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """True if it succeeded."""
+        """True if the task succeeded."""
         return self.state is State.SUCCEED
 
 
 def outcome_of(app: str, task: Task) -> Outcome:
-    """What the producer hears of a task that has ended."""
+    """Return the outcome of a task that has ended, for its producer."""
     return Outcome(
         trace_id=task.trace,
         state=task.state,
@@ -57,8 +56,7 @@ def outcome_of(app: str, task: Task) -> Outcome:
 
 
 def value_of(task: Task) -> Any:
-    """What the handler returned, None for nothing. Where that is no JSON that can be read, it is told as
-    text."""
+    """Return what the handler returned; None for nothing. If it can't be read as JSON, return it as text."""
     try:
         return decode_plain(task.result) if task.result else None
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a clock has done: at the times of a cron expression in a time zone, once over all nodes."""
+"""Runs functions by the clock: at the times of a cron expression in a time zone, once over all nodes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,21 @@ from holdfast.tasks.order import Order, Orders
 from holdfast.tasks.producer import Producer
 
 LOOK_S = 30.0
-"""How often the clock is looked at, at least: another node may have fired, or died before it could."""
+"""The longest pause between two checks of what is due: another node may have fired, or died before it
+could."""
 
 FIRINGS_MAX = 1000
-"""Missed times that are caught up at once; of more, the newest."""
+"""The most missed times that are caught up at once; of more, the newest ones."""
 
 DLQ_BACKUP = "dlq-backup"
-"""What the back-up of dead letters is called among an app's periodics."""
+"""The name of the back-up of dead letters among an app's periodics."""
 
 Deed = Callable[[datetime], Awaitable[None]]
-"""What is done at a time. Where it raises HoldfastError it is done again, as long as the window lasts."""
+"""What is done at each time. If it raises HoldfastError, it is repeated as long as the window lasts."""
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """When something is done; the settings are those of ``App.periodic``."""
+    """The times at which something is done; ``App.periodic`` describes the settings."""
 
     name: str
     cron: str
@@ -70,7 +71,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
             ) from None
 
     def due(self, after: float, now: float) -> list[datetime]:
-        """The times to fire, in (after, now]; what is longer ago than the window is past."""
+        """Return the times to fire in (after, now]. Times longer ago than the window are left out."""
         times = list(takewhile(lambda moment: moment.timestamp() <= now, self._times(after, now)))
         if self.missed == "all":
             return times[-FIRINGS_MAX:]
@@ -78,19 +79,19 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return times[-1:] if self.missed == "last" else fresh[-1:]
 
     def next_at(self, now: float) -> float:
-        """The next time to fire."""
+        """Return the next time to fire."""
         return next(self._times(now, now)).timestamp()
 
     def _times(self, after: float, now: float) -> Iterator[datetime]:
-        """The times after that, and within the window. In an hour that comes twice the expression's next
-        time may lie an hour back."""
+        """Yield the times after ``after`` and within the window. When clocks are set back, the expression's
+        next time may be an hour earlier."""
         begin = max(after, now - self.window_s)
         times = CronSim(self.cron, datetime.fromtimestamp(begin, ZoneInfo(self.zone)))
         return (moment for moment in times if moment.timestamp() > begin)
 
 
 class Periodic(Times, frozen=True, kw_only=True):
-    """What ``App.periodic`` declares; see there."""
+    """What ``App.periodic`` declares, which describes the settings."""
 
     orders: Orders
     timeout_s: Seconds = 60.0
@@ -104,9 +105,9 @@ _decode = msgspec.json.Decoder(_Fired).decode
 
 
 class Scheduler:
-    """Does what is due, each deed by itself: one that hangs or fails delays no other. Each node has one for
-    what it does by the clock, and ``leads`` says of each deed which of those nodes is at it. Deeds
-    must bear to be done twice, should two nodes think that they lead."""
+    """Does what is due, each deed separately: one that hangs or fails doesn't delay others. Each node has a
+    scheduler, and ``leads`` returns whether this node does a deed now. Deeds must be safe to do twice,
+    because two nodes may lead for a moment."""
 
     def __init__(
         self,
@@ -126,7 +127,7 @@ class Scheduler:
         self._leads = leads
 
     async def run(self) -> None:
-        """Fire for ever."""
+        """Fire deeds when they are due, without end."""
         await asyncio.gather(*(self._keep(times, deed) for times, deed in self._deeds))
 
     async def _keep(self, times: Times, deed: Deed) -> None:
@@ -144,13 +145,15 @@ class Scheduler:
     async def _look(self, times: Times, deed: Deed, now: float) -> None:
         name = f"periodic/{self._app}/{times.name}"
         document = await self._registry.get(name)
-        if document is None:  # declared just now: what was before is nobody's
+        if document is None:  # declared just now: earlier times don't count
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
             return
         try:
             last = _decode(document.body).at
         except UNREADABLE as error:
-            self._log.warning("what was fired last can't be read; begins anew", name=name, error=str(error))
+            self._log.warning(
+                "the last time of a periodic can't be read; starting from now", name=name, error=str(error)
+            )
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
             return
         for moment in times.due(last, now):
@@ -161,7 +164,8 @@ class Scheduler:
 
 
 class PeriodicSender:
-    """The deed of a periodic: sends its tasks. Their traces follow from the time, so that none runs twice."""
+    """The deed of a periodic: it sends its tasks. Their trace ids follow from the time, so that none runs
+    twice."""
 
     def __init__(self, periodic: Periodic, producer: Producer, clock: Clock) -> None:
         self._periodic = periodic
@@ -170,7 +174,8 @@ class PeriodicSender:
         self._thread: threading.Thread | None = None
 
     async def __call__(self, moment: datetime) -> None:
-        """Send what is due at ``moment``. Raises HandlerFailed if its orders fail or hang, or as ``send``."""
+        """Send the tasks of the time ``moment``. Raises HandlerFailed if the user's function fails or hangs,
+        and what ``send`` raises."""
         periodic = self._periodic
         stamp = moment.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
         named = [
@@ -182,16 +187,16 @@ class PeriodicSender:
         await self._producer.send(named)
 
     async def _ask(self, moment: datetime) -> Sequence[Order]:
-        """Its orders, from a thread of their own: nothing can end one that hangs, and no pool is to wait for
-        it. Until it has ended nothing is asked again."""
+        """Call the user's function in a separate thread. A thread that hangs can't be ended, and a pool would
+        wait for it. Until it has ended, the function isn't called again."""
         if self._thread is not None and self._thread.is_alive():
-            raise HandlerFailed(f"its orders still hang{_place(self._thread)}")
+            raise HandlerFailed(f"its function still hangs{_place(self._thread)}")
         asked = Future[Sequence[Order]]()
         answered = asyncio.Event()
         answer = asyncio.wrap_future(asked)
 
         def hear(answer: asyncio.Future[Sequence[Order]]) -> None:
-            answer.exception()  # looked at, or asyncio would log one that comes too late
+            answer.exception()  # read, or asyncio would log an error that comes too late
             answered.set()
 
         answer.add_done_callback(hear)
@@ -201,13 +206,14 @@ class PeriodicSender:
                 asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
                 at = raised_at("".join(traceback.format_exception(error)))
-                asked.set_exception(HandlerFailed(f"its orders failed: {error!r} ({at})"))
+                asked.set_exception(HandlerFailed(f"its function failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)
         self._thread.start()
         if not await self._clock.wait(answered, self._periodic.timeout_s):
             raise HandlerFailed(
-                f"its orders take longer than timeout_s = {self._periodic.timeout_s:g}{_place(self._thread)}"
+                f"its function takes longer than timeout_s = {self._periodic.timeout_s:g}"
+                f"{_place(self._thread)}"
             )
         return answer.result()
 
@@ -220,7 +226,7 @@ def _checked(orders: Sequence[Order]) -> list[Order]:
 
 
 def _place(thread: threading.Thread) -> str:
-    """Where a thread is at this moment, in words."""
+    """Return where a thread is at this moment, in words."""
     frame = sys._current_frames().get(thread.ident or 0)
     if frame is None:
         return ""

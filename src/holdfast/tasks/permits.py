@@ -1,4 +1,4 @@
-"""A node's share of its app's global maximum of concurrent tasks, kept in the registry."""
+"""A node's share of its app's global limit of concurrent tasks. The shares are kept in the registry."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from holdfast.tasks.rules import permits as rules
 from holdfast.tasks.rules.permits import DRIFT, Permits, PermitShare, Witness
 
 PREFIX = "limits/"
-"""What the names of documents with limits begin with."""
+"""The prefix of the names of documents with limits."""
 
 UNLIMITED = 2**31
-"""What is granted where nothing limits."""
+"""The grant of a node if there is no limit."""
 
 LEASE_S = 30.0
-"""How long a grant counts after its last renewal: what a node had that died is free so much later."""
+"""How long a grant is valid after its last renewal. The grant of a dead node is free after this time."""
 
 RENEWALS = rules.LOOKS
-"""In a lease."""
+"""How many renewals there are in one lease."""
 
 LOOK_S = 0.25
-"""How often, at most, a node looks at the limits, and at what the others want."""
+"""The shortest pause between a node's reads of the limits and of what the others want."""
 
 
 class _Sent(NamedTuple):
-    """A write whose answer isn't known yet."""
+    """A write that isn't answered yet."""
 
     beat: int
     sent_at: float
@@ -43,31 +43,31 @@ class _Sent(NamedTuple):
 
 
 class PermitHolder(Protocol):
-    """Who runs the tasks that permits are for."""
+    """The part of a node that runs the tasks which a grant allows."""
 
     @property
     def running(self) -> int:
         """How many tasks run here now."""
 
     def permits_changed(self) -> None:
-        """Heed ``granted`` and ``until``, which have changed.
+        """Apply changed values of ``granted`` and ``until``.
 
-        Where the first gets less, nothing may begin above it from the return on: only then do others learn
-        that they may have the rest."""
+        If ``granted`` became lower, no task above it may begin after this returns: the others learn only then
+        that they may use the rest."""
 
 
 class PermitKeeper:
     """How many tasks of an app may run on this node.
 
-    While there is no global maximum nothing is written, and the limits are only watched. Else the node's
-    grant is renewed while it wants or runs anything; a grant that can't be renewed stands until its lease is
-    over, and with it what runs, if the maximum is strict. New limits are in force on a node once it has seen
-    them, a moment later.
+    Without a global limit, nothing is written, and the limits are only watched. With one, the node's grant is
+    renewed while the node wants or runs tasks. A grant that can't be renewed is valid until its lease ends;
+    if the limit is strict, running tasks end with it. A node applies new limits as soon as it has read them.
 
-    ``holder`` is set before it starts: whoever runs the tasks gives itself.
+    Set ``holder`` before the start.
 
     Args:
-        member: what names this node's grant; asked once, at the start. It must never be another's.
+        member: returns the name of this node's grant; called once, at the start. No other node may ever have
+            the same name.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PermitKeeper:
 
     @property
     def granted(self) -> int:
-        """How many tasks may run here at once. More may still run after it has become less."""
+        """How many tasks may run here at once. After it became lower, more may still run for a while."""
         if not self._known or self._left:
             return 0
         if not self._permits.maximum:
@@ -114,30 +114,30 @@ class PermitKeeper:
 
     @property
     def until(self) -> float:
-        """Until when what runs here may go on (the clock's monotonic time), unless this gets later in time:
-        others may have its permits then. Infinite without a strict maximum."""
+        """Until when running tasks may go on (monotonic seconds), unless this is extended in time: others may
+        use the grant after that. Infinite without a strict limit."""
         strict = self._permits.maximum and self._permits.strict and self._lease.sent_at > -math.inf
         return self._lease.deadline if strict else math.inf
 
     @property
     def limits(self) -> Permits:
-        """The app's limits and who has what of them, as they were seen last."""
+        """The app's limits and the grants of all nodes, as last read."""
         return self._permits
 
     def start(self) -> None:
-        """Watch the limits, and ask for what is wanted."""
+        """Start to watch the limits, and to ask for the wanted grant."""
         self._member = self._new_member()
         self._tasks.repeat(self._keep, self._clock, self._log)
         self._tasks.repeat(self._watch, self._clock, self._log)
 
     def want(self, number: int) -> None:
-        """So many tasks could run here at once, those included that do."""
+        """Set how many tasks could run here at once, with those that run already."""
         self._wants = number
         if self._permits.maximum:
             self._woken.set()
 
     async def leave(self) -> None:
-        """Give everything back at once: nothing runs here any more."""
+        """Give the grant back at once, because nothing runs here any more."""
         self._left = True
         try:
             async with self._writing:
@@ -149,12 +149,15 @@ class PermitKeeper:
                     lambda permits: rules.leave(permits, self._member),
                 )
         except HoldfastError as error:
-            self._log.warning("could not give permits back; they lapse by themselves", error=str(error))
+            self._log.warning(
+                "could not give back this node's share of the global limit; it ends with its lease",
+                error=str(error),
+            )
 
     # --- the loops
 
     async def _keep(self) -> None:
-        """Have what is wanted, renewed in time."""
+        """Keep the wanted grant, renewed in time."""
         failures = 0
         while not self._left:
             self._woken.clear()
@@ -164,7 +167,7 @@ class PermitKeeper:
                 pause_s = self._pause_s()
             except HoldfastError as error:
                 failures += 1
-                self._log.warning("could not renew permits", error=str(error))
+                self._log.warning("could not renew this node's share of the global limit", error=str(error))
                 pause_s = self._backoff.delay_s(failures, self._clock.random())
             self._tell()
             await self._clock.sleep(pause_s)
@@ -173,7 +176,7 @@ class PermitKeeper:
             self._tell()
 
     async def _watch(self) -> None:
-        """See what others write."""
+        """Read the document when others change it."""
         failures = 0
         while not self._left:
             try:
@@ -195,7 +198,7 @@ class PermitKeeper:
         return self._look_s * (0.5 + self._clock.random())
 
     def _rest_s(self) -> float | None:
-        """Until something must be done: a renewal, or notice that there was none."""
+        """Return the time until the next renewal, or until the grant ends."""
         if not self._permits.maximum or self._member not in self._permits.grants:
             return None
         now = self._clock.monotonic()
@@ -208,7 +211,7 @@ class PermitKeeper:
     # --- one look
 
     async def _renew(self) -> None:
-        """Write what this node's grant should be, unless it is so already, or near enough."""
+        """Write this node's new grant, unless the present one is the same or almost the same."""
         if not self._known:
             self._see(await self._registry.get(self._name))
         for _ in range(CONFLICTS_MAX):
@@ -233,7 +236,7 @@ class PermitKeeper:
         raise Unavailable(f"{self._name}: {CONFLICTS_MAX} others wrote first")
 
     def _asked(self) -> int:
-        """What to ask for: between renewals what is had is kept, unless others want it."""
+        """Return how much to ask for. Between renewals, the present grant is kept unless others want it."""
         own = self._permits.grants.get(self._member)
         if own is None or self._is_due() or rules.others_starve(self._permits, self._member):
             return self._wants
@@ -245,13 +248,14 @@ class PermitKeeper:
     def _is_worth_it(self, share: PermitShare) -> bool:
         own, new = self._permits.grants.get(self._member), share.permits.grants.get(self._member)
         if self._sent is not None:
-            return True  # only another write tells what became of that one
+            return True  # only another write shows whether that one took effect
         if own is None or new is None:
             return own is not new
         return self._is_due() or new.count != own.count or new.wants > max(own.wants, new.count)
 
     async def _write(self, share: PermitShare) -> bool:
-        """Replace the document seen last; False if another stands, which is then the one seen last."""
+        """Replace the document that was read last. If it has changed meanwhile, read the new one and return
+        False."""
         if share.granted < self._granted:
             self._granted = share.granted
             self._tell()
@@ -272,7 +276,7 @@ class PermitKeeper:
         return written is not None or self._lease.sent_at == sent.sent_at
 
     def _see(self, document: Document | None) -> None:
-        """Take a document for the one that stands, unless a newer one is known."""
+        """Take a document as the present one, unless a newer one is known."""
         version = document.version if document else 0
         if self._known and version == self._version:
             self._witness.see(self._permits, self._clock.monotonic())
@@ -282,9 +286,12 @@ class PermitKeeper:
         permits = record_in(document, Permits)
         self._known, self._version, self._permits = True, version, permits
         self._witness.see(permits, self._clock.monotonic())
-        if not permits.maximum:  # what begins now needs none
+        if not permits.maximum:  # tasks that begin now need no grant
             self._lease = Lease(self._lease_s, -math.inf, DRIFT)
-        sent, self._sent = self._sent, None  # if it isn't in this version, it comes too late for any
+        sent, self._sent = (
+            self._sent,
+            None,
+        )  # if it isn't in this version, it can't take effect
         own = permits.grants.get(self._member)
         if sent is not None and own is not None and own.beat == sent.beat:
             self._granted = sent.granted
@@ -301,5 +308,5 @@ class PermitKeeper:
 
 
 def document_name(app: str) -> str:
-    """Where an app's limits are in the registry."""
+    """Return the name of the registry's document with an app's limits."""
     return f"{PREFIX}{app}"

@@ -1,4 +1,4 @@
-"""What a producer does with tasks: send them, hear of their outcomes, ask how they stand."""
+"""Sends tasks, receives their outcomes and reads their state, for producers."""
 
 from __future__ import annotations
 
@@ -27,33 +27,34 @@ from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_brief, encode_task
 
 READ_AGAIN = Backoff(0.1, 2.0)
-"""Pauses before briefs are asked for again, while their queue is away."""
+"""The pauses before briefs are received again while their queue doesn't answer."""
 
 BRIEF_VISIBILITY_S = 60.0
-"""A brief that is not acknowledged comes again after so long."""
+"""After how long a brief that isn't acknowledged comes again."""
 
 LOOK_S = 60.0
-"""How often one looks, at most, which types of tasks nodes run while none does."""
+"""The shortest pause between two reads of which nodes run which types of tasks."""
 
 ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
 POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
 
 STAND_IN_S = 5.0
-"""What a node was given shows in its queue so much later: it should have begun by then."""
+"""How long the queue hides the message of a task that was given to a node directly. The task should have
+begun by then."""
 
 
 class Brief(msgspec.Struct, frozen=True):
-    """An outcome that has come. Until ``ack`` is called it comes again."""
+    """An outcome that has arrived. It comes again until ``ack`` is called."""
 
     outcome: Outcome
     ack: Callable[[], None]
 
 
 class Producer:
-    """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name; one receive
-    waits up to ``receive_wait_s``, for which closing it may have to wait in turn. ``declared`` tells which
-    types of tasks nodes run at present."""
+    """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name. One receive
+    waits up to ``receive_wait_s``, and ``close`` may have to wait for it. ``declared`` returns the types of
+    tasks that nodes run now."""
 
     def __init__(
         self,
@@ -81,10 +82,10 @@ class Producer:
         self._closes = 0
 
     async def send(self, orders: Sequence[Order]) -> list[str]:
-        """Send tasks; returns their traces, in order. An order whose task (by its trace or dedupe key) has
-        begun or ended already is not sent again. Raises InvalidMessage and TooLarge before anything is sent;
-        if a queue doesn't answer, some may have been sent, and to send the same again does no harm if they
-        have traces or dedupe keys."""
+        """Send tasks; returns their trace ids, in order. If the task of an order, by its trace id or dedupe
+        key, has already begun or ended, it isn't sent again. Raises InvalidMessage and TooLarge before
+        anything is sent. If a queue doesn't answer, some may have been sent. Sending the same again does no
+        harm if the orders have trace ids or dedupe keys."""
         traces = [self._trace(order) for order in orders]
         bodies = [self._encode(order, trace) for order, trace in zip(orders, traces, strict=True)]
         for order, body in zip(orders, bodies, strict=True):
@@ -98,7 +99,7 @@ class Producer:
         )
         outgoing: dict[str, list[Outgoing]] = {}
         for order, trace, body, task in zip(orders, traces, bodies, standing, strict=True):
-            if not task.epoch and not task.ended:  # else somebody has its message already
+            if not task.epoch and not task.ended:  # else a node has its message already
                 name = task_queue(self._app, order.task_type)
                 outgoing.setdefault(name, []).append(Outgoing(body, delay_s=order.delay_s, key=trace))
         for name, messages in outgoing.items():
@@ -108,7 +109,7 @@ class Producer:
         return traces
 
     async def _look_for(self, types: set[str]) -> None:
-        """Warn, once, of types that no node runs though others are run: most are misspelt."""
+        """Warn once about types that no node runs while nodes run others: most are misspelt."""
         now = self._clock.monotonic()
         if self._declared is None or types <= self._known or now < self._look_at:
             return
@@ -130,12 +131,12 @@ class Producer:
         self._known |= types
 
     async def status(self, trace_id: str) -> Task | None:
-        """How a task stands; None for one that is not known (any more)."""
+        """Return a task's record; None for a task that isn't known, or is no longer kept."""
         return await self._store.get(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """The outcome of a task once it has ended. Raises TimeoutError, OperationRefused for a task that is
-        not known."""
+        """Wait until a task has ended, and return its outcome. Raises TimeoutError, and OperationRefused for
+        a task that isn't known."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
@@ -150,9 +151,10 @@ class Producer:
             pause_s = min(POLL_MAX_S, 2 * pause_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:
-        """The outcomes of all tasks of the app, as they come; or, unless to ``follow``, those that wait. What
-        several read is shared among them. An outcome may come twice; those of one trace are the same, but for
-        DUPLICATED ones. Who follows rides out a queue that is away; else raises Unavailable."""
+        """Yield the outcomes of all tasks of the app: with ``follow`` for ever as they come, else those that
+        wait now. Several readers share them. An outcome may come twice; those of one trace id are equal,
+        except for DUPLICATED ones. With ``follow``, an outage of the queue is waited out; else it raises
+        Unavailable."""
         queue = self._queue(brief_queue(self._app))
         holder = f"briefs-{self._clock.new_id()}"
         acking = asyncio.ensure_future(self._acknowledge(queue))
@@ -180,7 +182,7 @@ class Producer:
     async def _ride_out(
         self, receive: Callable[[], Awaitable[list[Delivery]]], closes: int
     ) -> list[Delivery]:
-        """What a receive brings, asked again while the queue is away; nothing once this is closed."""
+        """Receive, and repeat that while the queue doesn't answer. Returns nothing once this is closed."""
         failures = 0
         while self._closes == closes:
             try:
@@ -194,8 +196,7 @@ class Producer:
         return []
 
     async def close(self) -> None:
-        """Do what is left of reading briefs, where somebody left off in the midst of it. Who still reads
-        hears of no more."""
+        """Finish reading briefs: delete acknowledged ones and give back unread ones. Readers get no more."""
         self._closes += 1
         if self._unread:
             queue = self._queue(brief_queue(self._app))
@@ -204,17 +205,19 @@ class Producer:
                 await self._give_back(queue, unread)
 
     async def cancel(self, trace_id: str, reason: str) -> Task | None:
-        """Have a task end: at once if it waits, within seconds if it runs. None for one not known."""
+        """Cancel a task: it ends at once if it waits, within seconds if it runs. Returns None for a task that
+        isn't known."""
         return await self._store.cancel(trace_id, reason)
 
     async def retry(self, task: Task) -> None:
-        """Run a task anew that lies with the dead letters. Raises OperationRefused if it doesn't."""
+        """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
         await self.redrive(task.type, [await self._letter(task)])
 
     async def send_stand_in(self, order: Order) -> Outgoing | None:
-        """Send a task for a node that begins it without waiting for the message; returns that. Should the
-        node die, the message is there. One with its trace that failed gets all its tries again; if it has
-        succeeded, nothing is sent, and None returned. Raises as ``send``."""
+        """Send the message of a task that a node begins at once without waiting for it, and return the
+        message. If the node dies, the message is still in the queue. A failed task with the same trace id
+        gets all its tries again. If it has succeeded, nothing is sent, and this returns None. Raises as
+        ``send``."""
         trace = self._trace(order)
         body = self._encode(order, trace)
         self._check_fits(order, body)
@@ -223,7 +226,7 @@ class Producer:
         )
 
     async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
-        """As ``send_stand_in``, with a dead letter's body. Raises as ``retry``, and InvalidMessage."""
+        """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
         letter = await self._letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
@@ -258,7 +261,7 @@ class Producer:
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
-        that its queue refuses for good stays where it is."""
+        that the queue refuses for good stays a dead letter."""
         queue = self._queue(task_queue(self._app, task_type))
         chosen = list(letters)
         return sum(
@@ -282,9 +285,9 @@ class Producer:
         return len(some)
 
     async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
-        """Send letters of one type again that were kept elsewhere, each with all its tries. Returns how many,
-        and how many were passed over because their tasks wait, run or have succeeded since. Those that still
-        lie with the dead letters leave them."""
+        """Send dead letters of one type from a back-up again, each with all its tries. Returns how many were
+        sent, and how many were left out because their tasks wait, run or have succeeded since. Those that are
+        still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
         again, passed = list[DeadLetter](), 0
         for letter in letters:
@@ -310,7 +313,7 @@ class Producer:
         return deduplicated(order.task_type, order.dedupe) if order.dedupe else self._clock.new_id()
 
     def _check_fits(self, order: Order, body: bytes) -> Queue:
-        """The queue of a task, if that can take it."""
+        """Return the queue of a task. Raises an error if the queue can't take it."""
         queue = self._queue(task_queue(self._app, order.task_type))
         if len(body) > queue.max_bytes:
             raise TooLarge(f"a task of {len(body)} bytes is over its queue's max_bytes, {queue.max_bytes}")
@@ -331,7 +334,7 @@ class Producer:
         return encode_task(SentTask(envelope, body_of(order.body)))
 
     async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
-        """What a brief says; one that says nothing is set aside."""
+        """Return the outcome in a brief. A brief that can't be read is dead-lettered."""
         try:
             return decode_brief(delivery.body)
         except InvalidMessage as error:
@@ -347,12 +350,12 @@ class Producer:
             return None
 
     async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
-        """Let others have what nobody here looked at."""
+        """Give back briefs that nobody here has read, so that others get them."""
         receipts = [delivery.receipt for delivery in unread]
         unread.clear()
         try:
             await queue.give_back(receipts, 0.0)
-        except HoldfastError as error:  # they come again
+        except HoldfastError as error:  # the briefs come again
             self._log.warning("could not give briefs back", error=str(error))
 
     def _ack(self, queue: Queue, receipt: str) -> None:
@@ -360,7 +363,7 @@ class Producer:
         self._acking.set()
 
     async def _acknowledge(self, queue: Queue) -> None:
-        """Delete the messages that are acknowledged, several a call."""
+        """Delete the messages of acknowledged briefs, several per call."""
         while True:
             await self._acking.wait()
             if len(self._acked) < queue.max_batch:
@@ -373,7 +376,7 @@ class Producer:
         for start in range(0, len(taken), queue.max_batch):
             try:
                 await queue.delete(taken[start : start + queue.max_batch])
-            except HoldfastError as error:  # they come again
+            except HoldfastError as error:  # the briefs come again
                 self._log.warning("could not acknowledge briefs", error=str(error))
 
 

@@ -1,5 +1,5 @@
-"""The protobuf classes of tasks.proto, made from its compiled description: so there is no generated code, and
-no demand for one version of protobuf."""
+"""The protobuf classes of tasks.proto, made from its compiled description. So there is no generated code that
+needs one version of protobuf."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a body as it travels to what a handler asks for."""
+"""Converts the body of a task to the type that its handler declares."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ Read = Callable[[bytes, str], Any]
 JSON = {
     kind.DESCRIPTOR.full_name: kind for kind in (struct_pb2.Struct, struct_pb2.Value, struct_pb2.ListValue)
 }
-"""Well-known protobuf types that say what JSON says."""
+"""Well-known protobuf types with the same content as JSON."""
 
 BYTES = wrappers_pb2.BytesValue.DESCRIPTOR.full_name
 
 
 def reader(body: Any) -> Read:
-    """What makes a handler's body out of (data, name of the protobuf type in it), as :class:`Body` has them.
+    """Return the function that makes a handler's body from (data, name of its protobuf type), as in
+    :class:`Body`.
 
-    A protobuf class is read from its own kind or from JSON; ``str`` from any text; ``bytes`` from anything;
-    a class with a static method ``read_body`` by that; all else from JSON. What is read raises
-    InvalidMessage; this raises ConfigError for a type that can't be.
+    A protobuf class is read from its own type or from JSON, ``str`` from any text, ``bytes`` from any body, a
+    class with a static method ``read_body`` by that method, and all other types from JSON. The function
+    raises InvalidMessage. This raises ConfigError for a type that can't be read.
     """
     if inspect.isclass(body) and issubclass(body, Message):
         return _protobuf_reader(body)

@@ -1,4 +1,4 @@
-"""An attempt in the hands of a node, and what comes of it."""
+"""An attempt that a node runs, and its result."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.ports.task_slots import Attempt, Progress, Tried
+from holdfast.ports.slots import Attempt, Progress, Tried
 
 
 class How(enum.StrEnum):
@@ -23,14 +23,14 @@ class How(enum.StrEnum):
 
 
 class Ended(msgspec.Struct, frozen=True):
-    """What came of an attempt.
+    """The result of an attempt.
 
-    ``result`` is what the handler returned, as JSON (empty: nothing). ``error`` says in a line why it did
-    not return, ``detail`` has the traceback, the stacks of the hung child or its last words. ``permanent``:
-    no retry can help. ``begun`` is False where the handler never began (cancelled while it waited, or the
-    pool closed): that is no try. An attempt over its time is TIMED_OUT whatever it still returned; one that
-    was told to end may yet have RETURNED or RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most
-    that its process used (0: unknown).
+    ``result`` is what the handler returned, as JSON (empty: nothing). ``error`` says in one line why it did
+    not return; ``detail`` has the traceback, the stacks of the hung child or its last output. ``permanent``:
+    no retry can help. ``begun`` is False if the handler never began, because it was cancelled while it waited
+    or the pool closed; this doesn't count as a try. An attempt that exceeded its time is TIMED_OUT even if it
+    still returned something; one that was asked to end may still have RETURNED or RAISED. ``took_s`` is how
+    long it ran, ``memory_mb`` the most that its process used (0: unknown).
     """
 
     how: How
@@ -44,16 +44,16 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class Running:
-    """An attempt that is in the pool's hands. Times are the clock's monotonic ones.
+    """An attempt in the pool of slots. Times are monotonic seconds.
 
     Attributes:
-        attempt: what is run.
+        attempt: what to run.
         begun_at: when its handler began; None while it waits.
         advanced_at: when it last advanced (began, or called ``job.progress``).
-        progress: what it last said of itself.
-        ended: what comes of it.
+        progress: what it last reported.
+        ended: a future with its result.
         until: when its lease ends.
-        fate: how it ends whatever it does, once that is so, for a ``reason``.
+        fate: how it will end in any case, once that is decided, and ``reason`` why.
     """
 
     __slots__ = (
@@ -93,14 +93,14 @@ class Running:
         self.over: asyncio.Event | None = None
 
     def hangs_at(self) -> float:
-        """When its time is up."""
+        """When its time is over."""
         if self.begun_at is None or self.fate is not None:
             return math.inf
         at = self.begun_at + self.attempt.timeout_s
         return min(at, self.advanced_at + self.attempt.stall_s) if self.attempt.stall_s else at
 
     def why(self, now: float) -> str:
-        """Why its time is up."""
+        """Say which limit of its time is over."""
         attempt = self.attempt
         if self.begun_at is not None and now >= self.begun_at + attempt.timeout_s:
             return f"over its time: timeout_s = {attempt.timeout_s:g}"
@@ -108,7 +108,7 @@ class Running:
 
 
 def outcome(run: Running, tried: Tried) -> Ended:
-    """What came of an attempt whose process told."""
+    """Return the result of an attempt from the report of its process."""
     how, error, detail = How.RETURNED, tried.error, tried.detail
     if run.fate is How.TIMED_OUT:
         how, error, detail = How.TIMED_OUT, run.reason, run.stacks or detail

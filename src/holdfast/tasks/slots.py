@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.cluster.host import Host
-from holdfast.common.retry import Backoff
-from holdfast.errors import ConfigError, HoldfastError
-from holdfast.ports.task_slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
+from holdfast.cluster.slot_pool import SlotPool
+from holdfast.ports.slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
 from holdfast.tasks.running import Ended, How, Running, outcome
 
 SOFT_S = 0.4
@@ -53,6 +52,13 @@ class TaskSeat:
         self.ending = False
         self.leased_until = math.inf
 
+    def attempt(self, number: int) -> Running | None:
+        """The attempt in it that has this number."""
+        for run in self.line:  # it is the first, nearly always
+            if run.number == number:
+                return run
+        return None
+
 
 class TaskSlots:
     """Runs attempts in slots: as many slots as the work needs, up to ``limit``.
@@ -77,40 +83,35 @@ class TaskSlots:
         spare: int = 1,
         limit: int = 4,
     ) -> None:
-        self._slots = slots
-        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
+        self._pool = SlotPool(slots, lambda: slots.spawn(self), host, spare, on_spare=self._place)
+        self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._idle_s = idle_s
-        self._spare = spare
         self._limit = limit
         self._until = math.inf
         self._number = 0
         self._running: dict[str, Running] = {}
         self._waiting: deque[Running] = deque()
         self._seats: dict[str, TaskSeat] = {}
-        self._spares: list[TaskSlot] = []
         self._starting = 0
         self._took: dict[str, float] = {}
         self._took_lately = math.inf
         self._stirred = asyncio.Event()
         self._vacant = asyncio.Event()
-        self._closed = False
-        self._backoff = Backoff(0.2, 10.0)
 
     async def start(self) -> None:
         """Spawn the first slots. Raises ConfigError if the app can't load."""
-        self._sit(await self._slots.spawn(self))
-        for _ in range(self._spare):
-            self._tasks.spawn(self._prepare_spare())
+        self._sit(await self._pool.first())
+        self._pool.warm_up()
         self._tasks.repeat(self._watch, self._clock, self._log)
 
     async def close(self) -> None:
         """End every slot. What still runs is killed and DIED; what waits was never ``begun``. To let handlers
         end in order, ``cancel`` them and await their ends first."""
-        self._closed = True
+        self._pool.closed = True
         for run in list(self._waiting):
             self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
         self._waiting.clear()
-        await self._slots.close()
+        await self._pool.close()
         for seat in self._seats.values():
             seat.line.clear()
         for run in list(self._running.values()):
@@ -189,7 +190,7 @@ class TaskSlots:
         self._number += 1
         run = Running(self._number, attempt, self._clock.monotonic(), ended, on_progress)
         self._running[attempt.trace] = run
-        if self._closed:
+        if self._pool.closed:
             self._end(run, Ended(How.CANCELLED, error="its node stops", begun=False))
         else:
             self._waiting.append(run)
@@ -224,11 +225,15 @@ class TaskSlots:
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
         """As Listener.told."""
         seat = self._seats[slot.name]
-        run = seat.line.popleft()
-        assert run.number == number
+        run = seat.attempt(number)
+        if run is None:
+            self._log.warning("a slot ended an attempt that it does not have", slot=slot.name, attempt=number)
+            return
+        seat.line.remove(run)
         now = self._clock.monotonic()
         if seat.line:
-            seat.line[0].begun_at = seat.line[0].advanced_at = now
+            if seat.line[0].begun_at is None:
+                seat.line[0].begun_at = seat.line[0].advanced_at = now
         else:
             seat.idle_since = now
             self._stirred.set()
@@ -239,13 +244,14 @@ class TaskSlots:
         self._end(run, outcome(run, tried))
         self._place()
 
-    def advanced(self, slot: TaskSlot, progress: Progress) -> None:
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
         """As Listener.advanced."""
-        seat = self._seats.get(slot.name)
-        if seat is None or not seat.line:
-            return
-        run = seat.line[0]
+        run = self._attempt(slot, number)
+        if run is None:
+            return  # what an attempt left behind in a thread goes on after its end
         run.advanced_at = self._clock.monotonic()
+        if run.begun_at is None:
+            run.begun_at = run.advanced_at
         run.progress = Progress(
             run.progress.fraction if progress.fraction is None else progress.fraction,
             progress.note or run.progress.note,
@@ -254,14 +260,18 @@ class TaskSlots:
         if run.on_progress is not None:
             run.on_progress(run)
 
-    def said(self, slot: TaskSlot, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         """As Listener.said."""
-        seat = self._seats.get(slot.name)
+        run = self._attempt(slot, number)
         context = {"slot": slot.name}
-        if seat is not None and seat.line:
-            context |= {"trace": seat.line[0].attempt.trace, "task": seat.line[0].attempt.type}
+        if run is not None:
+            context |= {"trace": run.attempt.trace, "task": run.attempt.type}
         own = {f"{name}_" if name in ("event", *context) else name: value for name, value in values.items()}
         getattr(self._log, level if level in LEVELS else "info")(event, **own, **context)
+
+    def _attempt(self, slot: TaskSlot, number: int) -> Running | None:
+        seat = self._seats.get(slot.name)
+        return seat.attempt(number) if seat is not None else None
 
     # --- placing
 
@@ -311,11 +321,10 @@ class TaskSlots:
     def _new_seat(self) -> TaskSeat | None:
         """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""
         wanted = min(self._limit, len(self._running))
-        if self._closed or len(self._seats) + self._starting >= wanted:
+        if self._pool.closed or len(self._seats) + self._starting >= wanted:
             return None
-        if self._spares:
-            self._tasks.spawn(self._prepare_spare())
-            return self._sit(self._spares.pop(0))
+        if (spare := self._pool.take()) is not None:
+            return self._sit(spare)
         self._starting += 1
         self._tasks.spawn(self._add_seat())
         return None
@@ -329,8 +338,10 @@ class TaskSlots:
             self._wait_again(seat, seat.slot.withdraw())
 
     def _wait_again(self, seat: TaskSeat, numbers: Sequence[int]) -> None:
-        for _ in numbers:
-            run = seat.line.pop()
+        for number in reversed(numbers):
+            run = seat.attempt(number)
+            assert run is not None, "only what lies in its tray is withdrawn"
+            seat.line.remove(run)
             run.begun_at = None
             if run.fate is How.CANCELLED:
                 self._end(run, Ended(How.CANCELLED, error=run.reason, begun=False))
@@ -363,37 +374,11 @@ class TaskSlots:
         return seat
 
     async def _add_seat(self) -> None:
-        slot = await self._spawn()
+        slot = await self._pool.spawn()
         self._starting -= 1
         if slot is not None:
             self._sit(slot)
             self._place()
-
-    async def _prepare_spare(self) -> None:
-        slot = await self._spawn()
-        if slot is None:
-            return
-        self._spares.append(slot)
-        self._place()
-        await slot.exited()
-        if slot in self._spares:
-            self._spares.remove(slot)
-            self._tasks.spawn(self._prepare_spare())
-
-    async def _spawn(self) -> TaskSlot | None:
-        """A new slot; None once the pool is closed."""
-        failures = 0
-        while not self._closed:
-            try:
-                return await self._slots.spawn(self)
-            except ConfigError as error:
-                if not self._closed:
-                    self._log.error("the app does not load in a new slot", error=str(error))
-            except HoldfastError as error:
-                self._log.warning("could not start a slot", error=str(error))
-            failures += 1
-            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
-        return None
 
     def _retire(self, seat: TaskSeat) -> None:
         seat.ending = True
@@ -403,9 +388,8 @@ class TaskSlots:
         slot = seat.slot
         gone = await slot.exited()
         del self._seats[slot.name]
-        if seat.line or not (seat.ending or self._closed):
-            self._stats.slot_deaths += 1
-            self._log.warning("slot died", slot=slot.name, reason=gone.reason)
+        if seat.line or not (seat.ending or self._pool.closed):
+            self._pool.died(slot, gone)
         self._wait_again(seat, gone.untouched)
         now = self._clock.monotonic()
         lapsed = "; its lease had ended" if seat.leased_until <= now else ""

@@ -1,4 +1,5 @@
-"""What a type of task is declared as: what its handler gets, how long it may take, how often it is tried."""
+"""The declaration of a type of task: what its handler gets, how long it may take, how many times it is
+tried."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from holdfast.common.message import check_key
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
 from holdfast.errors import ConfigError, InvalidMessage
-from holdfast.ports.task_slots import Attempt
+from holdfast.ports.slots import Attempt
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler
 from holdfast.tasks.rules.task import Task
@@ -27,11 +28,11 @@ NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
 
 BACKOFF = Backoff(1.0, 60.0)
-"""``backoff`` of a task that doesn't say."""
+"""The default of ``backoff``."""
 
 
 class TaskSettings(TypedDict, total=False):
-    """The settings of ``App.task``, for what passes them on; see there for the meaning of each."""
+    """The settings of ``App.task``, for functions that pass them on; ``App.task`` describes each."""
 
     timeout_s: float
     tries: int
@@ -51,7 +52,7 @@ class TaskSettings(TypedDict, total=False):
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A declared type of task. Made by ``App.task``; see there for the meaning of each setting."""
+    """A declared type of task. Made by ``App.task``, which describes each setting."""
 
     name: str
     handler: Handler | type[Any]
@@ -87,26 +88,26 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def takes_text(self) -> bool:
-        """True if its handler takes plain text, which needs no JSON around it."""
+        """True if its handler takes plain text."""
         return self.body in (str, bytes)
 
     @property
     def share(self) -> TypeShare:
-        """What it may take of a node's slots."""
+        """Its share of a node's slots."""
         return TypeShare(self.weight, self.group_limit, self.group_rate)
 
     @property
     def visibility_s(self) -> float:
-        """How long a delivery is held at a time."""
+        """How long the queue hides a delivery at a time."""
         return self.lease_s if self.hold == "lease" else self.timeout_s + self.margin_s
 
     @property
     def stalls_s(self) -> float:
-        """How long it may stand still; 0 for as long as it may take. A lease is for what advances."""
+        """How long an attempt may run without progress; 0: until its timeout. A lease needs progress."""
         return self.stall_s or (self.lease_s if self.hold == "lease" else 0.0)
 
     def attempt(self, body: Body, task: Task, timeout_s: float | None = None) -> Attempt:
-        """The attempt that a task stands at, for a slot; ``timeout_s`` is its own unless given."""
+        """Return a task's attempt for a slot. ``timeout_s`` is that of the type unless given."""
         return Attempt(
             task.trace,
             self.name,
@@ -122,11 +123,12 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def read(self, body: Body) -> Any:
-        """The body as its handler gets it. Raises InvalidMessage."""
+        """Return the body as the handler gets it. Raises InvalidMessage."""
         return _reader(self.body)(body.data, body.name)
 
     def group_of(self, body: Body) -> str:
-        """Whose limits a task with this body counts against, "" for nobody's. Raises InvalidMessage."""
+        """Return the group whose limits a task with this body counts toward; "" for none. Raises
+        InvalidMessage."""
         if not self.group:
             return ""
         read = self.read(body)

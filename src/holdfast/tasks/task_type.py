@@ -1,4 +1,4 @@
-"""A type of task as ``App.task`` returns it: it sends tasks of its type, and can be called in tests."""
+"""A type of task, as ``App.task`` returns it: it sends tasks of its type, and can be called in tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast, overload
 
-from holdfast.ports.task_slots import Progress
+from holdfast.ports.slots import Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order
@@ -22,13 +22,13 @@ R_co = TypeVar("R_co", covariant=True)
 
 
 class TaskClass(Protocol[B_contra, R_co]):
-    """A class of handlers, for type checkers: its method ``run`` takes bodies of type B."""
+    """A class of handlers as type checkers see it: its method ``run`` takes bodies of type B."""
 
     def run(self, handler: Any, body: B_contra, job: Job, /) -> R_co: ...
 
 
 class TaskDecorator(Protocol[B]):
-    """What ``App.task`` returns: it takes a handler of bodies of type B."""
+    """The decorator that ``App.task`` returns. It takes a handler of bodies of type B."""
 
     @overload
     def __call__(self, handler: TaskClass[B, R], /) -> TaskType[B, R]: ...
@@ -37,7 +37,7 @@ class TaskDecorator(Protocol[B]):
 
 
 class Sender(Protocol):
-    """Sends tasks, for callers with an event loop and without."""
+    """Sends tasks, for callers with or without an event loop."""
 
     def send_many(self, orders: Sequence[Order], /) -> list[str]: ...
 
@@ -45,25 +45,25 @@ class Sender(Protocol):
 
 
 class Signature(Order, frozen=True, kw_only=True):
-    """A task that is ready to be sent: now, later, with others by ``Client.send_many``, or as one of those
-    that a periodic function returns. Made by :meth:`TaskType.s`."""
+    """A task that is ready to be sent: by its ``send``, with others by ``Client.send_many``, or by a periodic
+    function that returns it. Made by :meth:`TaskType.s`."""
 
     sender: Callable[[], Sender]
 
     def send(self) -> str:
-        """Send it; returns its trace id. Raises as :meth:`TaskType.send`."""
+        """Send the task; returns its trace id. Raises as :meth:`TaskType.send`."""
         return self.sender().send_many([self])[0]
 
     async def asend(self) -> str:
-        """The same for programs with an event loop."""
+        """As ``send``, for programs with an event loop."""
         return (await self.sender().asend_many([self]))[0]
 
 
 class TaskType(Generic[B, R]):
-    """A declared type of task, of which B is the body and R what its handler returns.
+    """A declared type of task. B is the type of the body, and R what the handler returns.
 
-    Called with a body it runs the handler, here and now: for tests. ``send`` has a node run it. ``handler``
-    is the function or class that was declared.
+    ``send`` sends a task for a node to run. Calling the object with a body runs the handler in this process,
+    for tests. ``handler`` is the declared function or class.
     """
 
     def __init__(self, spec: TaskSpec, app: str, sender: Callable[[], Sender]) -> None:
@@ -76,8 +76,8 @@ class TaskType(Generic[B, R]):
         functools.update_wrapper(cast("Callable[..., Any]", self), spec.handler, updated=())
 
     def __call__(self, body: B, job: Job | None = None) -> R:
-        """What the handler returns for that body; with an ``async`` handler, await it. Without a ``job`` it
-        gets one that is at its first attempt, and whose progress and log nobody reads."""
+        """Run the handler with that body, and return what it returns; await it for an ``async`` handler.
+        Without a ``job``, the handler gets one for a first attempt, whose progress and log are dropped."""
         handler: Any = self.handler
         if inspect.isclass(handler):
             made: Any = handler()
@@ -98,19 +98,19 @@ class TaskType(Generic[B, R]):
         priority: int = 0,
         delay_s: float = 0.0,
     ) -> str:
-        """Send a task; returns its trace id. It goes where the app's nodes are (:attr:`holdfast.App.client`).
+        """Send a task with :attr:`holdfast.App.client`; returns its trace id.
 
         Args:
-            body: what its handler gets, of the declared type.
-            trace_id: its id (default: made up, or from ``dedupe``).
+            body: what the handler gets, of the declared type.
+            trace_id: the task's id (default: a random one, or one made from ``dedupe``).
             dedupe: of the tasks of one type with the same key, only the first is run (default: none).
-            group: whose limits it counts against, such as a customer (default: what the declared ``group``
-                finds in the body).
-            priority: the higher the sooner (default 0: the declared one).
-            delay_s: it may begin after so many seconds (default 0).
+            group: the group whose limits the task counts toward, such as a customer (default: what the
+                declared ``group`` finds in the body).
+            priority: tasks with a higher one run sooner (default 0: the declared one).
+            delay_s: after how many seconds the task may begin (default 0).
 
-        Raises InvalidMessage for what can't be sent, TooLarge, ConfigError, and Unavailable or OutcomeUnknown
-        where the queue or the task store doesn't answer.
+        Raises InvalidMessage for a body that can't be sent, TooLarge, ConfigError, and Unavailable or
+        OutcomeUnknown if the queue or the task store doesn't answer.
         """
         return self.s(
             body, trace_id=trace_id, dedupe=dedupe, group=group, priority=priority, delay_s=delay_s
@@ -141,8 +141,8 @@ class TaskType(Generic[B, R]):
         priority: int = 0,
         delay_s: float = 0.0,
     ) -> Signature:
-        """A task to send later, or together with others; the arguments are those of :meth:`send`. Raises
-        InvalidMessage, which names the field, for an argument of another type or out of range."""
+        """Return a task to send later, or together with others. The arguments are those of :meth:`send`.
+        Raises InvalidMessage, which names the field, for an argument of a wrong type or out of range."""
         return Signature(
             task_type=self.name,
             body=body,
@@ -155,25 +155,25 @@ class TaskType(Generic[B, R]):
         )
 
     def group_of(self, body: B) -> str:
-        """Whose limits a task with this body counts against, where the producer doesn't say: what the
-        declared ``group`` finds in it, "" for nobody. Raises InvalidMessage."""
+        """Return what the declared ``group`` finds in a body, "" for none. Tasks for which the producer sets
+        no group count toward the limits of this one. Raises InvalidMessage."""
         return self.spec.group_of(body_of(body))
 
     def _unread_job(self) -> Job:
         from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - for tests alone
 
         task = Task("test", self.name, attempts=1, epoch=1)
-        return AttemptJob(_Unread(), self._app, self.spec.attempt(Body(b""), task))
+        return AttemptJob(_Unread(), self._app, 1, self.spec.attempt(Body(b""), task))
 
 
 class _Unread:
-    """Where the progress and the log of a job go that nobody reads."""
+    """Drops the progress and the log of a job."""
 
     def now(self) -> float:
         return time.monotonic()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, number: int, progress: Progress) -> None:
         pass
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         pass

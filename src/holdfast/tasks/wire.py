@@ -1,8 +1,8 @@
 """Tasks and briefs as queues carry them: protobuf in base64, or JSON, or plain text.
 
 A message that begins with ``{`` is JSON: ``{"Envelop": {"App", "TraceID", "TaskType"}, "Body": …}``, or the
-body alone, for the queue knows its app and type. Anything else is protobuf as ``tasks.proto`` has it, in
-base64 or as it is; or, for a handler that asks for text, the text itself.
+body alone, because app and type follow from the queue. Anything else is protobuf as in ``tasks.proto``, in
+base64 or raw; or, for a handler that takes text, the text itself.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from holdfast.tasks.rules.task import State
 
 PREFIX = "type.googleapis.com/"
 TEXT = "google.protobuf.StringValue"
-"""Text and JSON go as this well-known type, so that every program with protobuf can read them."""
+"""Text and JSON are sent in this well-known type, so that every program with protobuf can read them."""
 
 ENVELOPE = 0x0A
-"""How a message with an envelope begins that isn't in base64."""
+"""The first byte of a message with an envelope that isn't in base64."""
 
 MS = 1000.0
 
 TYPE_BYTES_MAX = 256
-"""Of a type that the app may not know."""
+"""The longest name of a type, in bytes; the app may not know the type."""
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
 Moment = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
@@ -43,8 +43,8 @@ _states = {number: state for state, number in _numbers.items()}
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """Whose task a message holds. ``raw`` is the envelope as it came, for a brief to carry it on with every
-    field, unknown ones included."""
+    """The app, type and trace id of the task in a message. ``raw`` is the envelope as it came, so that a
+    brief carries all its fields, with unknown ones."""
 
     app: str
     trace_id: str
@@ -56,14 +56,14 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentTask(msgspec.Struct, frozen=True):
-    """A task as it was sent."""
+    """A task as a message holds it."""
 
     envelope: Envelope
     body: Body
 
 
 class Unreadable(InvalidMessage):
-    """A message that holds no task that can be run; ``envelope`` is what could be read of it, if anything."""
+    """A message without a task that can run. ``envelope`` is what could be read of it, if anything."""
 
     def __init__(self, text: str, envelope: Envelope | None = None) -> None:
         super().__init__(text)
@@ -71,7 +71,7 @@ class Unreadable(InvalidMessage):
 
 
 def encode_task(message: SentTask) -> bytes:
-    """A task as its queue carries it."""
+    """Encode a task as its queue carries it."""
     wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
     body = message.body
     if body.name:
@@ -82,8 +82,9 @@ def encode_task(message: SentTask) -> bytes:
 
 
 def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTask:
-    """The task in a message. ``default`` says what its queue knows: the app, the type where the queue is
-    bound to one, and a trace for a message without. ``text``: its handler takes text. Raises Unreadable."""
+    """Decode the task in a message. ``default`` has what follows from the queue: the app, the type if the
+    queue is for one, and a trace id for a message without one. ``text``: its handler takes text. Raises
+    Unreadable."""
     if not data.strip():
         raise Unreadable("the message is empty; it must hold a TaskMessage in base64, or JSON")
     if data.lstrip()[:1] == b"{" and not text:
@@ -100,7 +101,7 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTa
 
 
 def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
-    """An outcome as the queue of briefs carries it."""
+    """Encode an outcome as the queue of briefs carries it."""
     brief = TaskBrief(
         Envelop=_wire_envelope(envelope),
         Result=_numbers[outcome.state],
@@ -118,7 +119,7 @@ def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
 
 
 def decode_brief(data: bytes) -> Outcome:
-    """The outcome in a brief. Raises InvalidMessage."""
+    """Decode the outcome in a brief. Raises InvalidMessage."""
     brief = TaskBrief()
     try:
         brief.ParseFromString(from_base64(data))
@@ -151,10 +152,11 @@ def decode_brief(data: bytes) -> Outcome:
 
 
 def _parse(data: bytes) -> Any:
-    """The protobuf message in ``data``, or None. One without envelope is none: any bytes parse as some."""
+    """Return the protobuf message in ``data``, or None. A message without an envelope counts as none, because
+    almost any bytes parse as some message."""
     if data[0] == ENVELOPE and (wire := _envelop(data)) is not None:
         return wire
-    try:  # which may begin with that byte too: it is an end of line
+    try:  # base64 may begin with that byte too, which is a line end
         return _envelop(from_base64(data))
     except ValueError:
         return None
@@ -256,8 +258,8 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:
-    """The envelope if its trace can be an id, its group one too, and its app and type can be what they say:
-    the app that this queue belongs to, and no text of any length."""
+    """Return the envelope if its values are valid: trace id and group are ids, the app is that of this queue,
+    and the type isn't too long. Raises Unreadable otherwise."""
     try:
         check_key(envelope.trace_id, "TraceID")
     except InvalidMessage as error:

@@ -1,11 +1,12 @@
-"""Tasks as work of a node: from the queues by turns to the slots, and from there to outcome and brief."""
+"""Tasks as a kind of work of a node: from the queues by fair queueing to the slots, and from there to outcome
+and brief."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
-from holdfast.ports.task_slots import TaskSlotMaker
+from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
@@ -39,21 +40,21 @@ from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task
 
 STARTS_MAX = 200
-"""Attempts that one call to the store begins."""
+"""The most attempts that one call to the store begins."""
 
 AHEAD_S = 1.0
-"""For how long, at the rate of late, the tasks last that a node receives before it can run them."""
+"""For how many seconds of work, at its recent rate, a node receives tasks ahead."""
 
 NEWS_S = 1.0
-"""How often the progress of a task is told to the store."""
+"""How often the progress of a task is written to the store."""
 
 BEATS_A_LEASE = 3
 
 HERE_FIRST = 2**32
-"""Priority of what this node was given: above all that messages can have."""
+"""The priority of tasks that were given to this node directly: above all priorities of messages."""
 
 GONE_MAX = 1000
-"""Members known to be gone that are remembered."""
+"""How many dead members are remembered."""
 
 DRAIN, LAPSED, REISSUE, UNPERMITTED = (
     "the node is stopping",
@@ -63,14 +64,15 @@ DRAIN, LAPSED, REISSUE, UNPERMITTED = (
 )
 
 UNPERMITTED_S = 2.0
-"""How long before others may have its permits an attempt is told to end: time for that, and for noticing."""
+"""How long before others may use its grant an attempt is asked to end. It needs this time to notice and to
+end."""
 
 
 class TaskWork:
     """The tasks of one app on one node.
 
-    At most ``task_slots`` run at once, and no more than ``permits`` grants. ``scheduler`` sends
-    what the clock sends, ``announcer`` tells where this node is."""
+    At most ``task_slots`` tasks run at once, and no more than ``permits`` grants. ``scheduler`` does what is
+    due by the clock, and ``announcer`` writes this node's address to the registry."""
 
     def __init__(
         self,
@@ -168,20 +170,26 @@ class TaskWork:
     def _in_hand(self) -> int:
         return len(self.hand)
 
+    def gauges(self) -> Iterable[tuple[str, str, float]]:
+        """What the node holds of tasks, each number with its name and what it means."""
+        yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.hand)
+        yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
+
     # --- in
 
     def _room(self) -> int:
-        """How many more to receive: what can begin at once, and what will within ``AHEAD_S``. Those that a
-        limit of their group holds back don't count, or they would hide what is behind them."""
+        """Return how many more tasks to receive: those that can begin at once, and those that will within
+        ``AHEAD_S``. Tasks that a limit of their group holds back don't count, or they would block the tasks
+        behind them."""
         ahead = self.slots.room + round(self._rate * AHEAD_S) - self._turns.ready
-        # Permits are given to who has work for them: so have some, and for twice as many as are had.
+        # A grant depends on the work that waits, so receive tasks for twice the present grant.
         to_ask_for = min(self._slots_max, max(1, 2 * self._permits.granted))
         ahead = max(ahead, to_ask_for - len(self.hand))
         return min(ahead, self._host.limits.max_held - len(self.hand))
 
     def run_here(self, queue: str, message: Outgoing) -> None:
-        """Begin a task as soon as there is a slot, before all others that wait here. Its ``message`` is in
-        the queue already, in case this node can't."""
+        """Begin a task as soon as there is a slot, before all others that wait here. Its ``message`` is
+        already in the queue, in case this node can't."""
         if not self._stopping:
             item = self._read(queue, Delivery("", message.key, message.body, message.attributes))
             item.here = True
@@ -242,7 +250,7 @@ class TaskWork:
     # --- turns
 
     async def _dispatch(self) -> None:
-        """Begin what may begin, many at a time."""
+        """Begin the tasks that may begin, many at a time."""
         while True:
             rests_until = self._turns.rests_until()
             pause_s = None if rests_until is None else max(0.0, rests_until - self._host.clock.monotonic())
@@ -252,7 +260,7 @@ class TaskWork:
                 await self._start(batch)
 
     def _next(self) -> list[InHand]:
-        """Whose turn it is, as many as there is room for. What can't run needs no room."""
+        """Return the next tasks, as many as there is room for. Tasks that can't run need no room."""
         batch, self._refused = self._refused, []
         if self._stopping:
             return batch
@@ -270,11 +278,11 @@ class TaskWork:
 
     @property
     def running(self) -> int:
-        """How many attempts run here now, or are about to."""
+        """How many attempts run here now, or are about to begin."""
         return self.slots.busy
 
     def permits_changed(self) -> None:
-        """Heed at once what is granted: others may already have the rest."""
+        """Apply the present grant at once: others may already use the rest."""
         self._heed_permits()
         self._wake.set()
 
@@ -283,12 +291,12 @@ class TaskWork:
         self.slots.until = self._permits.until
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
-        """Have the store say of each whether it may begin."""
+        """Ask the store for each task whether it may begin."""
         member = self._host.membership.id
         wishes = [
             StartAttempt(
                 item.trace,
-                item.spec.name,  # of a type that the app lacks, that of its queue, where its letter will lie
+                item.spec.name,  # if the app lacks the type: that of its queue, which gets its dead letter
                 member,
                 self._host.name,
                 item.spec.tries,
@@ -314,13 +322,13 @@ class TaskWork:
                 self._take_back(item)
                 if task.ended:
                     self._completer.tell(item, task)
-                else:  # it runs elsewhere, or did until a moment ago
+                else:  # it runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
                     self._give_back(item, wait_s + self._host.clock.random())
 
     async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
-        """Repeat a call to the store until it is answered: nothing can begin without it. With ``give_up``
-        None if nothing came of it, and this node is cut off."""
+        """Repeat a call to the store until it is answered, because nothing can begin without it. With
+        ``give_up``, return None if the call failed and this node is cut off."""
         failures = 0
         while True:
             try:
@@ -334,7 +342,7 @@ class TaskWork:
             await self._host.clock.sleep(self._host.limits.retry.delay_s(failures, self._host.clock.random()))
 
     def _take_back(self, item: InHand) -> None:
-        """It was its turn, and it runs no more."""
+        """Note that a task that was taken from the fair queue no longer runs."""
         if not item.refusal:
             self._turns.done(item.spec.name, item.group)
         self._wake.set()
@@ -364,7 +372,7 @@ class TaskWork:
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 
     def _holdable_s(self, item: InHand, now: float) -> float:
-        """For how much longer the queue lets a delivery of the task be held, if it needs one."""
+        """Return for how many more seconds the queue lets a delivery of the task be held, if it needs one."""
         if item.here:
             return math.inf
         queue = self._queues[item.queue]
@@ -378,7 +386,7 @@ class TaskWork:
         item.news = True
 
     def _attempted(self, item: InHand, ended: Ended) -> None:
-        """An attempt is over: what becomes of the task."""
+        """Decide what follows the end of an attempt."""
         if self.hand.get(item.trace) is not item or item.attempt is None:
             return  # the node has stopped
         self._take_back(item)
@@ -392,7 +400,7 @@ class TaskWork:
             self._return(item, spent=False, delay_s=0.0)
         elif ended.how is How.RETURNED:
             self._end(item, State.SUCCEED, ended.result)
-        elif item.stopping:  # somebody wants it to end
+        elif item.stopping:  # it was asked to end
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
         elif ended.permanent or item.attempt.attempts >= item.spec.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
@@ -422,8 +430,8 @@ class TaskWork:
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 
     async def _return_to_store(self, item: InHand, wish: ReturnAttempt, delay_s: float | None) -> None:
-        """The store first: whoever gets the message next may then begin at once. ``delay_s`` None: there is
-        no delivery left to give back."""
+        """Return the attempt to the store before the delivery to the queue, so that the next receiver may
+        begin at once. If ``delay_s`` is None, there is no delivery to give back."""
         (answer,) = await self._insist(lambda: self._store.give_back([wish]))
         if isinstance(answer, Fenced):
             self._host.stats.fenced += 1
@@ -438,8 +446,8 @@ class TaskWork:
         self._returning -= 1
 
     async def _reissue(self, item: InHand, delay_s: float) -> None:
-        """Send the task again under its trace, then delete the delivery that can't be held any longer."""
-        self._forget(item)  # the copy may be here before its sending is answered
+        """Reissue the task under its trace id, then delete the delivery that can't be held any longer."""
+        self._forget(item)  # the copy may arrive before its sending is answered
         queue = self._queues[item.queue]
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
         copy = Outgoing(item.held.body, item.held.again, min(delay_s, queue.delay_max_s), item.trace)
@@ -450,7 +458,7 @@ class TaskWork:
     # --- out
 
     def _give_back(self, item: InHand, delay_s: float) -> None:
-        """Let others have the task, or this node again, after ``delay_s``."""
+        """Give the task back to the queue, which delivers it to any node after ``delay_s``."""
         self._forget(item)
         item.held.come_back()
         item.held.become(Life.GIVEN_BACK)
@@ -463,12 +471,12 @@ class TaskWork:
         try:
             for some in chunks(names, self._queues[queue].max_batch):
                 await self._queues[queue].give_back(some, delay_s)
-        except HoldfastError as error:  # they show by themselves when their visibility ends
+        except HoldfastError as error:  # the queue shows them again when their visibility ends
             self._host.log.warning("could not give back", queue=queue, error=str(error))
 
     async def _hand_back(self) -> int:
-        """Let others have all that waits, at once; returns how much that was. A node that is cut off begins
-        nothing, and is not to keep from others what they could."""
+        """Give all waiting tasks back at once; return how many. A node that is cut off begins nothing, so it
+        must not keep tasks that others could run."""
         waiting = self._turns.drain()
         for item in waiting:
             self._forget(item)
@@ -477,8 +485,8 @@ class TaskWork:
         return len(waiting)
 
     def _drop(self, item: InHand) -> None:
-        """Its deliveries have lapsed, or its outcome was refused: the next delivery will tell. One that came
-        meanwhile gives the right to try again."""
+        """Forget a task whose deliveries have lapsed, or whose outcome was refused; its next delivery
+        decides. A delivery that came meanwhile gives the right to try again."""
         self._forget(item)
         item.held.receipts = [
             receipt
@@ -498,8 +506,8 @@ class TaskWork:
     # --- while they are in hand
 
     def _holding(self, queue: str) -> list[tuple[str, Held]]:
-        """What to keep alive: what waits, what runs (a hung attempt is ended by its slot), what is being
-        ended."""
+        """Return the tasks whose deliveries must be extended: those that wait, run or are being ended. A hung
+        attempt is ended by its slot."""
         return [
             (item.trace, item.held)
             for item in self.hand.values()
@@ -507,7 +515,7 @@ class TaskWork:
         ]
 
     async def _beat(self) -> None:
-        """Tell the store what advances, and stop what must not go on."""
+        """Write progress to the store, and stop attempts that must not go on."""
         shortest_s = min(spec.visibility_s for spec in self._specs.values())
         while True:
             await self._host.clock.sleep(min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY))
@@ -551,10 +559,10 @@ class TaskWork:
                 self._stop(item, answer.cancel)
 
     def _stop(self, item: InHand, why: str) -> None:
-        """Have an attempt end; what becomes of its task follows from why."""
+        """Ask an attempt to end; ``why`` decides what follows for its task."""
         if item.stopping and why != LAPSED:
             return
-        self._host.log.warning("attempt told to end", task=item.trace, type=item.type, reason=why)
+        self._host.log.warning("attempt asked to end", task=item.trace, type=item.type, reason=why)
         item.stopping = why
         self.slots.cancel(item.trace, why)
 
@@ -565,7 +573,7 @@ class TaskWork:
             self._started = 0
 
     def cancel(self, trace: str, why: str) -> bool:
-        """Have a task that runs here end now; False if none does."""
+        """End a task that runs here now; return False if it doesn't run here."""
         item = self.hand.get(trace)
         if item is None or item.held.life is not Life.RUNNING:
             return False
@@ -575,7 +583,8 @@ class TaskWork:
     # --- the node
 
     async def drain(self) -> None:
-        """Begin nothing new, give back what waits, let what runs end; after the time for that, end it."""
+        """Begin nothing new, give back waiting tasks, and let running ones finish; after the time for that,
+        end them."""
         self._stopping = True
         for pump in self._pumps:
             pump.stopping = True
@@ -614,14 +623,15 @@ class TaskWork:
         return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)), queues=queues)
 
     def _left(self, member: str) -> None:
-        """What a dead node held shows again at once, where the queue can do that, and may begin at once."""
+        """Free the deliveries of a dead node, if the queue can do that, so that its tasks may begin at
+        once."""
         self._gone[member] = None
         if len(self._gone) > GONE_MAX:
             self._gone.popitem(last=False)
         self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
 
     async def maintain(self) -> None:
-        """Drop tasks and dead letters that are kept long enough, by the store's clock."""
+        """Delete tasks and dead letters that were kept long enough, by the store's clock."""
         limits = self._host.limits
         try:
             now = await self._store.now()
@@ -642,4 +652,4 @@ def _may_reissue(held: Held) -> bool:
 
 
 async def _nobody_waits(receipts: list[Receipt], done: bool) -> None:
-    """Tasks are not forwarded: no other node waits to hear of them."""
+    """Do nothing: tasks aren't forwarded, so no other node waits for a report."""

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
-from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, JobLog
@@ -32,36 +32,39 @@ class JobHost(Protocol):
     """What a job needs of a TaskHost."""
 
     def now(self) -> float: ...
-    def progress(self, progress: Progress) -> None: ...
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None: ...
+    def progress(self, number: int, progress: Progress) -> None: ...
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None: ...
 
 
 class AttemptLog:
     """The JobLog of one attempt."""
 
-    __slots__ = ("_host",)
+    __slots__ = ("_host", "_number")
 
-    def __init__(self, host: JobHost) -> None:
+    def __init__(self, host: JobHost, number: int) -> None:
         self._host = host
+        self._number = number
 
     def debug(self, event: str, /, **values: Any) -> None:
-        self._host.log("debug", event, values)
+        self._host.log(self._number, "debug", event, values)
 
     def info(self, event: str, /, **values: Any) -> None:
-        self._host.log("info", event, values)
+        self._host.log(self._number, "info", event, values)
 
     def warning(self, event: str, /, **values: Any) -> None:
-        self._host.log("warning", event, values)
+        self._host.log(self._number, "warning", event, values)
 
     def error(self, event: str, /, **values: Any) -> None:
-        self._host.log("error", event, values)
+        self._host.log(self._number, "error", event, values)
 
 
 class AttemptJob:
-    """The Job of one attempt. Handlers may leave things on it for their hooks and probes."""
+    """The Job of one attempt, by its number in the slot. Handlers may leave things on it for their hooks and
+    probes."""
 
-    def __init__(self, host: JobHost, app: str, attempt: Attempt) -> None:
+    def __init__(self, host: JobHost, app: str, number: int, attempt: Attempt) -> None:
         self._host = host
+        self._number = number
         self._began_at = host.now()
         self._timeout_s = attempt.timeout_s
         self._reason: str | None = None
@@ -72,7 +75,7 @@ class AttemptJob:
         self.attempt = attempt.attempt
         self.tries = attempt.tries
         self.epoch = attempt.epoch
-        self.log: JobLog = AttemptLog(host)
+        self.log: JobLog = AttemptLog(host, number)
         self.within = False
         """True while its handler may be interrupted, which is at most once."""
         self.task: asyncio.Task[Any] | None = None
@@ -98,7 +101,8 @@ class AttemptJob:
     def progress(self, fraction: float | None = None, note: str = "", **numbers: float) -> None:
         if fraction is not None:
             fraction = min(1.0, max(0.0, float(fraction)))
-        self._host.progress(Progress(fraction, str(note), {k: float(v) for k, v in numbers.items()}))
+        progress = Progress(fraction, str(note), {k: float(v) for k, v in numbers.items()})
+        self._host.progress(self._number, progress)
 
     def on_terminate(self, hook: Callable[[], object]) -> None:
         self._hooks.append(hook)
@@ -128,9 +132,9 @@ class TaskExecutor:
         self._job: AttemptJob | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    async def attempt(self, attempt: Attempt) -> Tried:
+    async def attempt(self, number: int, attempt: Attempt) -> Tried:
         """As TaskWorker.attempt."""
-        job = AttemptJob(self._host, self._app, attempt)
+        job = AttemptJob(self._host, self._app, number, attempt)
         try:
             result = await self._attempt(attempt, job)
         except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot

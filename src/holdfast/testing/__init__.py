@@ -1,4 +1,4 @@
-"""For tests of what is built on Holdfast: kits for handlers, a node in the test's process, conformance
+"""For tests of code that uses Holdfast: tests of handlers, a node in the test's process, conformance
 suites."""
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from holdfast.testing.task_test import TaskTest
 if TYPE_CHECKING:
     from holdfast.testing.node import NodeForTests, StreamResult, node_for_tests
     from holdfast.testing.pytest_plugin import StartNode
-else:  # What needs all services, or pytest: only where it is wanted.
+else:  # These import all services or pytest, so they are imported only when they are first used.
     __getattr__ = exports(
         __name__,
         {

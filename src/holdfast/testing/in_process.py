@@ -1,7 +1,7 @@
 """Slots for tests: handlers run in threads of the test's process, each slot in a thread of its own.
 
-A thread can't be killed as a process can. So a handler that hangs is given up, and its thread stays behind;
-and an attempt that is told to end hears of it at its next call of ``job.progress``.
+A thread can't be killed like a process. So a handler that hangs is abandoned, and its thread goes on; and an
+attempt that must end notices that at its next call of ``job.progress``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
-from holdfast.ports.task_slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, SlotHost, TaskHost, Tried, drive
 from holdfast.registration import service_of
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor
@@ -27,16 +26,17 @@ T = TypeVar("T")
 
 
 class SlotThread:
-    """Runs coroutines that need no event loop, one after another, in one thread, which ends with this."""
+    """Runs coroutines that need no event loop, one after another, in one thread. The thread ends with this
+    object."""
 
     def __init__(self, name: str) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
         self.end = weakref.finalize(self, self._calls.put, None)
-        """Let the thread end, once it has done what it was given."""
+        """Let the thread end after it has done its work."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine, whether or not anybody waits for its outcome."""
+        """Run a coroutine, even if nobody waits for its outcome."""
         outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
 
         def call() -> None:
@@ -47,7 +47,7 @@ class SlotThread:
             else:
                 outcome.set_result(result)
 
-        outcome.set_running_or_notify_cancel()  # from now on nobody cancels it
+        outcome.set_running_or_notify_cancel()  # from now on it can't be cancelled
         self.call(call)
         return outcome
 
@@ -123,8 +123,8 @@ class ThreadTaskWorker:
         self._thread.call(self._worker.close)
         self._thread.end()
 
-    async def attempt(self, attempt: Attempt) -> Tried:
-        return await self._thread.wait(self._worker.attempt(attempt))
+    async def attempt(self, number: int, attempt: Attempt) -> Tried:
+        return await self._thread.wait(self._worker.attempt(number, attempt))
 
     def cancel(self, reason: str) -> None:
         self._worker.cancel(reason)
@@ -137,12 +137,12 @@ class ThreadTaskWorker:
     def now(self) -> float:
         return self._host.now()
 
-    def progress(self, progress: Progress) -> None:
-        self._tell(self._host.progress, progress)
+    def progress(self, number: int, progress: Progress) -> None:
+        self._tell(self._host.progress, number, progress)
         self._worker.raise_if_cancelled()
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
-        self._tell(self._host.log, level, event, values)
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        self._tell(self._host.log, number, level, event, values)
 
     async def begin(self, attempt: Attempt) -> None:
         pass

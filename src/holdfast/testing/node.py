@@ -16,27 +16,28 @@ import msgspec
 from pydantic import ValidationError
 
 from holdfast.app import App
+from holdfast.assembly import make_node
 from holdfast.client import Client, StreamSender
 from holdfast.cluster.node import Node
 from holdfast.common.exact_json import decode_plain
 from holdfast.common.message import Place
 from holdfast.config import Config
 from holdfast.errors import ConfigError
+from holdfast.loading import of_products
 from holdfast.ports.queue import DeadLetter
-from holdfast.ports.slots import Slots
-from holdfast.ports.task_slots import TaskHost, TaskSlotMaker
+from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker
-from holdfast.wiring import Services, make_node
+from holdfast.wiring import Services
 
 T = TypeVar("T")
 
 PATIENCE_S = 30.0
 LOOK_S = 0.02
-"""How often a queue is looked at until it is empty."""
+"""The pause between checks of whether a queue is empty."""
 
 SETTINGS: dict[str, Any] = {
     "durability": "normal",
@@ -45,12 +46,12 @@ SETTINGS: dict[str, Any] = {
     "task_slots": 2,
     "balance_s": 0,
 }
-"""Of a node for tests, unless it is told otherwise."""
+"""The default settings of a node for tests."""
 
 
 class StreamResult(msgspec.Struct, frozen=True):
-    """What a handler returned for one message: ``value``, as JSON says it, or bytes where it is no JSON.
-    ``seq`` is 0 where the stream has none, and ``message_id`` then tells messages apart."""
+    """What a handler returned for one message. ``value`` is decoded from JSON, or bytes if it isn't JSON. If
+    the stream has no seqs, ``seq`` is 0 and ``message_id`` identifies the message."""
 
     key: str
     run: int
@@ -64,16 +65,16 @@ class NodeForTests:
 
     Attributes:
         app: the app that it runs.
-        client: sends to it, and hears of outcomes.
-        url: its services, as a setting: ``Client(app, url=node.url)``.
-        folder: where its database and its objects are.
+        client: a client that sends to the node and reads outcomes.
+        url: the URL of its services, as in ``Client(app, url=node.url)``.
+        folder: the folder of its database and objects.
     """
 
     def __init__(self, app: App, folder: Path, settings: Mapping[str, Any]) -> None:
         self.app = app
         self.folder = folder
         self.url = f"sqlite:///{folder / 'holdfast.db'}"
-        if not (app.streams or app.tasks or app.outboxes):
+        if not (app.streams or app.tasks or of_products(app)):
             raise ConfigError(f"app {app.name!r} declares no stream, task or outbox")
         given = {**SETTINGS, "url": self.url, "objects_url": f"file:{folder / 'objects'}", **settings}
         try:
@@ -90,27 +91,27 @@ class NodeForTests:
         return self.app.client
 
     def stream(self, name: str) -> StreamSender:
-        """A stream of the app, to send messages to."""
+        """Return what sends messages to a stream of the app."""
         return self.client.stream(name)
 
     def results(
         self, stream: str, count: int | None = None, *, timeout_s: float = PATIENCE_S
     ) -> list[StreamResult]:
-        """What the stream's handler has returned so far, in the order in which it was committed.
+        """Return what the stream's handler has returned so far, in the order of commits.
 
-        Without ``count`` this waits until all messages that were sent to the stream have been handled or set
-        aside; with it until there are so many results. Raises TimeoutError after ``timeout_s``, and what the
-        node crashed with.
+        Without ``count``, this waits until all messages that were sent to the stream are handled or
+        dead-lettered. With ``count``, it waits until there are so many results. Raises TimeoutError after
+        ``timeout_s``, and the error of a node that crashed.
         """
         return self._run(self._results(stream, count, timeout_s))
 
     def outcome(self, trace_id: str, *, timeout_s: float = PATIENCE_S) -> Outcome:
-        """How a task ended, once it has; its message may still be in its queue. Raises TimeoutError, and what
-        the node crashed with."""
+        """Wait until a task has ended, and return its outcome. Its message may still be in its queue. Raises
+        TimeoutError, and the error of a node that crashed."""
         return self._run(self._outcome(trace_id, timeout_s))
 
     def dead_letters(self, name: str) -> list[DeadLetter]:
-        """The messages of a stream, or of a type of task, that were set aside, up to 1000."""
+        """Return up to 1000 dead letters of a stream or of a type of task."""
         is_task = name in self.app.tasks and name not in self.app.streams
         queue = self._services.queue(task_queue(self.app.name, name) if is_task else name)
         return self._run(queue.dead_letters(1000))
@@ -123,7 +124,7 @@ class NodeForTests:
         return outcome_of(self.app.name, task)
 
     async def _look_again(self, deadline: float, complaint: str) -> None:
-        """Wait a moment. Raises TimeoutError with the complaint after ``deadline``."""
+        """Wait for a moment. After ``deadline``, raise TimeoutError with the text ``complaint``."""
         if self._node.host.crashed.done():
             raise self._node.host.crashed.result()
         if time.monotonic() >= deadline:
@@ -138,7 +139,7 @@ class NodeForTests:
         found: list[StreamResult] = []
         cursor = 0
         while True:
-            depth = await queue.depth()  # before the results, which are there once it is empty
+            depth = await queue.depth()  # before the results, which are then complete
             while some := await state.results(cursor, 1000, 0.0, stream):
                 cursor = some[-1].cursor
                 found += [_result(stream, each.key, each.result.name, each.result.body) for each in some]
@@ -158,11 +159,11 @@ class NodeForTests:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def start(self) -> None:
-        """Start it; returns when it has joined. The app's client sends to it from now on."""
+        """Start the node; returns when it has joined. From now on, the app's client sends to it."""
         self._thread.start()
         try:
             self._run(self._start())
-            config = self._config  # each of them is told: the environment may name others
+            config = self._config  # set each of them, because the environment may name others
             self.app.connect(
                 url=config.url,
                 queue_url=config.queue_url,
@@ -175,7 +176,7 @@ class NodeForTests:
             raise
 
     def stop(self) -> None:
-        """Stop it, and what sends to it."""
+        """Stop the node and its clients."""
         self.app.disconnect()
         try:
             self._run(self._stop())
@@ -203,7 +204,7 @@ class _ServicesInProcess(Services):
         super().__init__(config)
         self._app = app
 
-    def slots(self, app: str) -> Slots:
+    def slots(self, app: str) -> StreamSlotMaker:
         make = partial(ThreadWorker, self._app, self.config.objects_url)
         return self._kept(MemorySlots(make, self.clock))
 
@@ -229,18 +230,19 @@ def node_for_tests(
 ) -> Iterator[NodeForTests]:
     """Run a node of ``app`` in this process until the block ends.
 
-    It is a whole node: queues, checkpoints, retries, limits and periodic tasks are as in production, on
-    SQLite in ``folder``. Only handlers run in threads instead of processes of their own. Programs with an
-    event loop may use it too, for the node has a loop of its own. Meanwhile ``send`` of the app's tasks goes
-    to it.
+    It is a whole node: queues, checkpoints, retries, limits and periodic tasks work as in production, on
+    SQLite in ``folder``. Only handlers run in threads instead of processes. Programs with an event loop may
+    use it too, because the node has a loop of its own. Until the block ends, ``send`` of the app's tasks
+    sends to this node.
 
     Args:
         app: the app to run.
-        folder: where its database and its objects are (default: a new one, which is removed).
-        settings: of the node, by name, such as ``{"max_message_bytes": 1000}`` (default: those of every node,
-            with one slot for streams and two for tasks). Environment and config files are not read.
+        folder: the folder of its database and objects (default: a new one, which is deleted at the end).
+        settings: the settings of the node by name, such as ``{"max_message_bytes": 1000}`` (default: those of
+            every node, with one slot for streams and two for tasks). Environment and config files are not
+            read.
 
-    Raises ConfigError for settings that can't be, and for an app that declares nothing.
+    Raises ConfigError for impossible settings, and for an app that declares nothing.
     """
     with contextlib.ExitStack() as stack:
         if folder is None:

@@ -1,4 +1,4 @@
-"""The pytest plugin: it is there wherever Holdfast is installed."""
+"""The pytest plugin. It is active wherever Holdfast is installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StartNode(Protocol):
-    """Starts a node of an app, which ends with the test. The settings are those of
+    """Starts a node that runs an app until the test ends. The settings are those of
     :func:`holdfast.testing.node_for_tests`."""
 
     def __call__(self, app: App, *, settings: Mapping[str, Any] | None = None) -> NodeForTests: ...
@@ -22,7 +22,7 @@ class StartNode(Protocol):
 
 @pytest.fixture
 def holdfast_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNode]:
-    """Runs apps in the test's process, each on a temporary database: ``node = holdfast_node(app)``."""
+    """Run apps in the test's process, each on a temporary database: ``node = holdfast_node(app)``."""
     from holdfast.testing.node import node_for_tests  # noqa: PLC0415 - only for tests that ask for it
 
     with contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""A handler under test, without queue, node or process."""
+"""Tests a handler of a stream without queue, node or process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.testing.in_process import HandlerDriver
 
 
 class StreamTest:
-    """Sends messages to a handler as a slot would, and restarts it from its snapshots.
+    """Runs a handler on messages as a slot does, and restarts it from its snapshots.
 
     >>> from holdfast import StreamHandler
     >>> class Count(StreamHandler[dict]):
@@ -43,27 +43,27 @@ class StreamTest:
     >>> test.state
     b'6'
 
-    That a restart changes nothing is best shown with the same messages twice::
+    To show that a restart changes nothing, send the same messages twice::
 
         whole, broken = StreamTest(Tracking), StreamTest(Tracking, restart_every=1)
         assert whole.send(*frames) == broken.send(*frames)
 
     Args:
-        handler: a handler class, a function, or an App, of which ``stream`` names the stream.
-        message: the message type; if not given, what the handler's annotations say, or the type of the
-            first message. An App's streams have theirs.
+        handler: a handler class, a function, or an App; ``stream`` then names its stream.
+        message: the message type (default: from the handler's annotations, or the type of the first message).
+            A stream of an App has its own.
         key: the stream's key. For a stream of an App, key and place are read from the messages.
         state, version: a snapshot to begin with, and the handler version that wrote it.
         restart_every: restart after so many messages; 0 for never.
-        objects: what ``context.fetch`` finds, by URL.
-        models: what ``context.model`` gives, by name, instead of what an App declares.
+        objects: the objects for ``context.fetch``, by URL.
+        models: the models for ``context.model``, by name, instead of those that an App declares.
 
     Attributes:
         results: all results so far, as ``send`` returns them.
-        notes: what the handler said with ``context.progress``.
+        notes: what the handler reported with ``context.progress``.
     """
 
-    __test__ = False  # pytest shall not take this class for tests of its own
+    __test__ = False  # pytest must not collect this class
 
     def __init__(
         self,
@@ -105,9 +105,9 @@ class StreamTest:
     def send(self, *messages: Any) -> list[Any]:
         """Handle messages in order; returns their results.
 
-        A message is a dict, dataclass, pydantic model or msgspec Struct, which travels as JSON, or bytes,
-        which are the raw body. A result that is JSON comes back decoded, other bytes as they are. Raises
-        what the handler raises; it is then opened again from the last snapshot before the next message.
+        A message is a dict, dataclass, pydantic model or msgspec Struct, which is sent as JSON, or bytes,
+        which are the raw body. A result that is JSON is returned decoded, other bytes unchanged. Raises what
+        the handler raises; the handler is then opened again from the last snapshot before the next message.
         """
         results = []
         for message in messages:
@@ -118,7 +118,7 @@ class StreamTest:
         return results
 
     def restart(self) -> None:
-        """Continue in a fresh instance, from the last snapshot, with models loaded anew."""
+        """Continue with a new instance from the last snapshot, and load its models again."""
         if self._worker is not None:
             self._driver.drive(self._worker.stop())
             self._worker = None
@@ -146,7 +146,7 @@ class StreamTest:
     def _declare(self, message: Any) -> StreamSpec:
         if self._spec is None:
             app = App("test")
-            handler: Any = self._handler  # whose messages nobody knows here
+            handler: Any = self._handler  # its message type isn't known here
             app.stream("test", message=self._message or type(message))(handler)
             self._spec = app.streams["test"]
         return self._spec
@@ -171,12 +171,12 @@ class StreamTest:
             raise failure.__cause__ or failure  # noqa: B904 - as the handler raised it
         self._opened.add(key)
 
-    # As the worker's host.
+    # The methods of the worker's host.
 
     def now(self) -> float:
         return 0.0
 
-    def progress(self, note: str = "") -> None:
+    def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
@@ -185,12 +185,12 @@ class StreamTest:
     def failed(self, error: BaseException) -> None:
         self._error = error
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         pass
 
 
 class _Given:
-    """The objects that a test gives."""
+    """The objects of a test."""
 
     def __init__(self, objects: Mapping[str, bytes]) -> None:
         self._objects = objects
@@ -220,7 +220,7 @@ def _find(app: App, stream: str) -> StreamSpec:
 
 
 def _annotated(handler: Any) -> Any:
-    """The message type that a handler's annotations tell, if any."""
+    """Return the message type in a handler's annotations, if there is one."""
     if isinstance(handler, App):
         return None
     for base in getattr(handler, "__orig_bases__", ()):
@@ -230,7 +230,7 @@ def _annotated(handler: Any) -> Any:
     function = getattr(handler, "process", handler)
     try:
         hints = typing.get_type_hints(function)
-    except NameError:  # a type that only the function's own surroundings know
+    except NameError:  # a type that is known only where the function was defined
         return None
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     found = hints.get(parameters[0]) if parameters else None

@@ -1,4 +1,4 @@
-"""A task's handler under test, without queue, node or process."""
+"""Tests a handler of a task without queue, node or process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.app import App
 from holdfast.errors import ConfigError
-from holdfast.ports.task_slots import Attempt, Progress
+from holdfast.ports.slots import Attempt, Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSettings, TaskSpec
@@ -19,7 +19,7 @@ from holdfast.testing.in_process import HandlerDriver
 
 
 class TaskTest:
-    """Runs attempts of a task as a slot would.
+    """Runs attempts of a task as a slot does.
 
     >>> def publish(body, job):
     ...     for n in range(body["pages"]):
@@ -31,24 +31,23 @@ class TaskTest:
     >>> [step.fraction for step in test.steps]
     [0.5, 1.0]
 
-    What a handler does when it is told to end::
+    To test what a handler does when it must end::
 
         test = TaskTest(publish, cancel_at=1)
         with pytest.raises(Cancelled):
             test.run({"pages": 9})
 
     Args:
-        handler: a function, a class, what ``App.task`` made of it, or an App, of which ``task`` names the
-            type.
-        body: what the handler gets, as ``App.task`` has it.
-        settings: others of ``App.task``, such as ``timeout_s``. A declared task has its own.
-        attempt, epoch, trace_id: what the job says.
-        cancel_at: the attempt is told to end at its progress call of that number, from 1; 0 for never.
-        over_time_at: at that progress call its time is up.
+        handler: a function, a class, what ``App.task`` made of it, or an App; ``task`` then names its type.
+        body: the type of the body, as for ``App.task``.
+        settings: other settings of ``App.task``, such as ``timeout_s``. A declared task has its own.
+        attempt, epoch, trace_id: the values of the job.
+        cancel_at: the number of the progress call, from 1, at which the attempt is cancelled; 0 for never.
+        over_time_at: the number of the progress call at which the attempt exceeds its timeout; 0 for never.
 
     Attributes:
-        steps: what the handler said with ``job.progress``.
-        lines: what it said with ``job.log``: (level, event, values).
+        steps: what the handler reported with ``job.progress``.
+        lines: what it wrote with ``job.log``: (level, event, values).
     """
 
     __test__ = False  # pytest shall not take this class for tests of its own
@@ -85,28 +84,28 @@ class TaskTest:
         self._errors: list[BaseException] = []
 
     def run(self, body: Any = None) -> Any:
-        """One attempt with that body: a protobuf message, a text or its bytes, what JSON can hold, or a Body.
-        Returns the result as its producer gets it.
+        """Run one attempt with that body: a protobuf message, a text or its bytes, a value that JSON can
+        hold, or a Body. Returns the result as its producer gets it.
 
-        Raises what the handler raises: Cancelled if it was told to end and let that pass; ``TimeoutError`` if
-        its time was up. InvalidMessage if the body isn't what the handler asks for.
+        Raises what the handler raises: Cancelled if it was cancelled and let that pass, ``TimeoutError`` if
+        its time was over. Raises InvalidMessage if the body doesn't fit the handler's type.
         """
         travelling = body if isinstance(body, Body) else body_of(body)
         self.steps.clear()
         self.lines.clear()
-        tried = self._driver.drive(self._worker.attempt(self._spec.attempt(travelling, self._task)))
+        tried = self._driver.drive(self._worker.attempt(1, self._spec.attempt(travelling, self._task)))
         if self._over_time_at and len(self.steps) >= self._over_time_at:
             raise TimeoutError(f"over its time: timeout_s = {self._spec.timeout_s:g}")
         if tried.error:
             raise self._errors[-1]
         return msgspec.json.decode(tried.result) if tried.result else None
 
-    # As the worker's host.
+    # The methods of the worker's host.
 
     def now(self) -> float:
         return self._now
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, number: int, progress: Progress) -> None:
         self.steps.append(progress)
         if len(self.steps) == self._over_time_at:
             self._now += self._spec.timeout_s
@@ -114,7 +113,7 @@ class TaskTest:
             self._worker.cancel("the test says so")
             self._worker.raise_if_cancelled()
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         self.lines.append((level, event, values))
 
     async def begin(self, attempt: Attempt) -> None:

@@ -11,8 +11,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from holdfast import Context, StreamHandler
 from holdfast.errors import InvalidMessage
-from holdfast.streams.handler import Context, StreamHandler
 from holdfast.vision.detector import Background, Detection, Detector
 from holdfast.vision.jpeg import decode_cells, decode_image
 from holdfast.vision.tracker import Track, Tracker, Tracks

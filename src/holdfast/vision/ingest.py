@@ -17,9 +17,7 @@ from av.video.reformatter import VideoReformatter
 from PIL import Image
 
 from holdfast.errors import HoldfastError
-from holdfast.ports.clock import Clock
-from holdfast.ports.objects import Objects
-from holdfast.ports.queue import Outgoing, Queue
+from holdfast.extend import Clock, Objects, Outgoing, Queue
 from holdfast.vision import jpeg
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import encode

@@ -19,12 +19,9 @@ import msgspec
 from av.video.reformatter import VideoReformatter
 from PIL import Image
 
-from holdfast.common.redaction import redact_url
-from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, Retry
-from holdfast.ports.clock import Clock
-from holdfast.ports.objects import Objects
-from holdfast.ports.queue import Outgoing, Queue
+from holdfast.extend import Clock, Objects, Outgoing, Queue
+from holdfast.extend.tools import Backoff, redact_url
 from holdfast.vision import jpeg
 from holdfast.vision.handler import Frame
 from holdfast.vision.ingest import object_name

@@ -24,11 +24,11 @@ def test_an_excess_may_go_to_several() -> None:
     assert plan(nodes(4.0, 4.0, 1.0, 3.0), 9) == [Shift("n0", "n2", 1.0), Shift("n1", "n2", 1.0)]
 
 
-def test_a_round_has_a_cap() -> None:
+def test_a_plan_has_no_more_shifts_than_asked_for() -> None:
     assert len(plan(nodes(6.0, 0.0, 0.0), 1)) == 1
 
 
-def test_capacity_counts() -> None:
+def test_load_is_compared_with_capacity() -> None:
     assert plan([NodeLoad("big", 3.0, 3.0), NodeLoad("small", 1.0, 1.0)], 9) == []
     assert plan([NodeLoad("big", 2.0, 3.0), NodeLoad("small", 2.0, 1.0)], 9) == [Shift("small", "big", 1.0)]
 
@@ -76,7 +76,7 @@ def test_idle_streams_are_not_moved_for_load() -> None:
     assert pick([StreamLoad("idle", 0.0)], 1.0, 9) == []
 
 
-def test_no_more_than_the_most() -> None:
+def test_a_pick_has_no_more_streams_than_asked_for() -> None:
     assert len(pick([StreamLoad(f"k{i}", 1.0) for i in range(9)], 9.0, 4)) == 4
 
 

@@ -26,5 +26,5 @@ def test_an_answer_that_came_late_shortens_nothing() -> None:
     assert Lease(10, sent_at=4).renewed(2) == Lease(10, sent_at=4)
 
 
-def test_drift_is_kept() -> None:
+def test_a_renewed_lease_keeps_its_margin_for_drift() -> None:
     assert Lease(10, 0, drift=0.5).renewed(1).deadline == 6

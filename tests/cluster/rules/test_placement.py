@@ -87,7 +87,7 @@ def test_a_node_that_lacks_a_model_is_no_candidate_for_the_streams_that_use_it()
     assert shortage("tracks/cam-1", [member("c", room=0)]) == "no node has room for a new stream"
 
 
-def test_nobody_is_nobody() -> None:
+def test_without_members_nobody_is_chosen() -> None:
     assert choose("k", []) is None
 
 
@@ -122,7 +122,7 @@ def test_keys_without_room_stay() -> None:
 
 
 @given(st.permutations(["x", "y", "z"]))
-def test_spreading_knows_no_order(keys: list[str]) -> None:
+def test_spreading_does_not_depend_on_the_order_of_keys(keys: list[str]) -> None:
     nodes = [member("a", room=1), member("b", room=1)]
     assert spread(keys, nodes) == spread(["x", "y", "z"], nodes)
 

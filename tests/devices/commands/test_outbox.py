@@ -70,7 +70,9 @@ def test_commands_are_listed_without_what_they_say(
     assert f"the first 2; for more: --after {commands[1]}" in capsys.readouterr().out
 
 
-def test_one_is_shown_in_full(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+def test_show_has_all_fields_of_a_command(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
     [shown] = told(capsys, url, "outbox", "show", str(commands[0]))
     assert (shown["body"], shown["answer"], shown["reason"]) == (
         {"n": 0},
@@ -98,7 +100,9 @@ def test_what_another_program_spoilt_is_named_beside_all_the_rest(
     assert "d1" in capsys.readouterr().out
 
 
-def test_retry_and_cancel(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+def test_retry_and_cancel_change_only_commands_that_allow_it(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
     settings = ["--set", f"outbox_url={url}"]
     assert run(["outbox", "retry", str(commands[0]), *settings]) == 0
     assert run(["outbox", "cancel", str(commands[3]), *settings]) == 0

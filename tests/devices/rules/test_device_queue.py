@@ -58,6 +58,15 @@ def test_only_the_try_that_is_out_fits() -> None:
     assert not queue.fits(queue.close(twice, Cause.ANSWER, 111.0), "d1", Correlation(4, 7, 2))
 
 
+def test_the_longest_id_of_a_command_is_read_and_none_is_longer() -> None:
+    longest = Correlation.longest()
+    read = Correlation.parse(longest)
+    assert str(read) == longest
+    for more in (read.command + 1, read.tries + 1):
+        with pytest.raises(InvalidMessage):
+            Correlation.parse(longest.replace(str(more - 1), str(more)))
+
+
 @pytest.mark.parametrize(
     "changes,phase,away,verdict",
     [
@@ -73,7 +82,9 @@ def test_only_the_try_that_is_out_fits() -> None:
         ({"expires_at": 101.0}, HeadPhase.WAITING, False, HeadVerdict.SEND),
     ],
 )
-def test_judgement(changes: dict[str, float], phase: HeadPhase, away: bool, verdict: HeadVerdict) -> None:
+def test_each_state_of_a_command_has_its_verdict(
+    changes: dict[str, float], phase: HeadPhase, away: bool, verdict: HeadVerdict
+) -> None:
     fields = {name: getattr(ENTRY, name) for name in ENTRY.__struct_fields__} | changes
     entry = StoredCommand(**fields)
     assert queue.judge(entry, phase, 100.0, away=away, patience=PATIENCE) is verdict

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox import PATIENCE, Begin, ManualDispatcher, new
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.rules.device_turn import Unsent
 from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.ports.clock import Clock
-from holdfast.testing.conformance import OutboxConformance
 from simulator.loop import SimClock
 
 VIRTUAL = True

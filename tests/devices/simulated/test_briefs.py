@@ -36,7 +36,7 @@ async def told(queue: MemoryQueue, count: int) -> list[Outcome]:
     return found
 
 
-async def test_every_end_is_told(site: Site) -> None:
+async def test_the_end_of_every_command_is_reported(site: Site) -> None:
     await site.start(1, briefs="briefs", patience=Patience(retry_s=1.0, retry_max_s=1.0, max_tries=2))
     queue = MemoryQueue(site.clock)
     briefs = await telling(site, queue)

@@ -42,7 +42,7 @@ async def filling(site: Site, api: Api, low: int, high: int) -> "asyncio.Task[No
     )
 
 
-async def test_everything_is_done_once(site: Site) -> None:
+async def test_every_command_of_a_source_is_added_once(site: Site) -> None:
     await site.start(3)
     api = Api(95)
     await filling(site, api, low=5, high=20)

@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.gateway.haproxy.binary import Build, find
 from holdfast.gateway.haproxy.config import FALLBACK, NODE
 from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
+from holdfast.gateway.opening import make_gateway
 from holdfast.gateway.service import Gateway
-from holdfast.wiring import make_gateway
 from tests.nodes.chaos_app import follow
 from tests.nodes.cluster import Cluster
 

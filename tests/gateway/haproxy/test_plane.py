@@ -251,7 +251,7 @@ async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: Make
         assert "chain/theirs" not in dict(setting.gateway.routes), head
 
 
-async def test_one_camera_by_websocket(make_setting: MakeSetting) -> None:
+async def test_a_websocket_passes_through_haproxy(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     async with setting.client.ws_connect(f"{setting.gateway.address}/process/cam") as socket:
         for n in range(5):
@@ -272,7 +272,7 @@ def tls(tmp_path: Path) -> Tls:
     return Tls(cert, key)
 
 
-async def test_tls_and_health(make_setting: MakeSetting, tls: Tls) -> None:
+async def test_requests_and_health_checks_pass_by_tls(make_setting: MakeSetting, tls: Tls) -> None:
     setting = await make_setting("a", tls=tls)
     assert setting.gateway.address.startswith("https://")
     for n in range(3):

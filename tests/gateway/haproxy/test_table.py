@@ -34,7 +34,9 @@ class Maps:
 
 
 @given(CHANGES, st.integers(0, 6))
-def test_maps_follow_every_change(steps: list[dict[str, str | None]], recent_max: int) -> None:
+def test_maps_hold_what_was_last_set_after_any_changes(
+    steps: list[dict[str, str | None]], recent_max: int
+) -> None:
     table, maps = RouteMaps(recent_max), Maps()
     meant: dict[str, str] = {}
     for changes in steps:
@@ -50,7 +52,7 @@ def test_maps_follow_every_change(steps: list[dict[str, str | None]], recent_max
             assert maps.get(key) == table.get(key) == meant.get(key)
 
 
-def test_nothing_is_said_twice() -> None:
+def test_an_unchanged_route_is_not_sent_again() -> None:
     table = RouteMaps()
     assert table.update({"/process/a?s": "s1", "/process/b?s": None}).new == {"/process/a?s": "s1"}
     assert table.update({"/process/a?s": "s1"}) == Edit()

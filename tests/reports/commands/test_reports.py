@@ -18,10 +18,11 @@ from holdfast.reports import publish as publishing
 from holdfast.reports.audit import Audit, Row
 from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_plan import MARK_BYTES
-from holdfast.reports.sinks.file import FileUpload
+from holdfast.reports.sinks.file.sink import FileUpload
+from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import State, Task
-from holdfast.wiring import Services, make_producer
+from holdfast.wiring import Services
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer
 from tests.cli.test_node import PATIENCE_S, Process
@@ -133,7 +134,7 @@ def test_an_order_may_come_from_a_file(place: Path, holdfast: Holdfast, source: 
         (["sales.parquet", "ftp://127.0.0.1:1/", "--dry-run"], 0, ""),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_a_wrong_order_is_refused_with_its_reason(
     place: Path, holdfast: Holdfast, source: str, arguments: list[str], code: int, said: str
 ) -> None:
     done = holdfast("reports", "publish", *arguments)

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.errors import ConfigError, InvalidMessage, NoRoom, Unavailable
 from holdfast.reports.conformance.sink import SinkConformance, put, sha256
-from holdfast.reports.sinks.file import FileSink
+from holdfast.reports.sinks.file.sink import FileSink
 from tests.power import Disk
 
 

@@ -17,9 +17,9 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
+from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.conformance.sink import held, part, put
-from holdfast.reports.sinks.http import HttpSink
-from holdfast.testing.conformance import SinkConformance
+from holdfast.reports.sinks.http.sink import HttpSink
 from simulator.proxies import TcpFaults
 
 USER, PASSWORD = "ann", "secret"
@@ -107,7 +107,7 @@ class TestHttpSink(SinkConformance):
     ],
 )
 @pytest.mark.parametrize("size", [10, 3_000_000], ids=["small", "large"])
-async def test_refusals_by_kind(
+async def test_each_http_status_has_its_error(
     files: Files, sink: HttpSink, status: int, error: type[HoldfastError], size: int
 ) -> None:
     files.answer = status

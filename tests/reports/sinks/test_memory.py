@@ -2,8 +2,8 @@
 
 import pytest
 
+from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.sinks.memory import MemorySink
-from holdfast.testing.conformance import SinkConformance
 
 
 class TestMemorySink(SinkConformance):

@@ -11,6 +11,7 @@ import boto3
 import pytest
 
 from holdfast.errors import ConfigError, Unavailable
+from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.conformance.sink import held, part, put
 from holdfast.reports.ports.sink import Sink, Upload
 from holdfast.reports.sinks.s3.sink import MIB, PART_BYTES_MIN, S3Sink, S3SinkUrl
@@ -18,7 +19,6 @@ from holdfast.reports.sinks.s3.upload import AT_ONCE, S3Upload
 from holdfast.services.aws.client import AwsRefused, AwsResponse
 from holdfast.services.aws.s3_url import Spot
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import SinkConformance
 from simulator.proxies import CallFault, Rule, S3Faults
 from simulator.servers import MotoServer
 from tests.services.aws.conftest import REGION, account  # noqa: F401 (which all tests here use)

@@ -93,7 +93,7 @@ async def test_names_the_action_that_is_not_allowed(
     assert all(f"grant the IAM action {action} " in finding.text for finding in denied)
 
 
-async def test_says_what_is_wrong(sqs: Sqs, name: str) -> None:
+async def test_check_queue_names_each_fault_of_a_queue(sqs: Sqs, name: str) -> None:
     [missing] = await check_queue(sqs, name, visibility_s=60)
     assert missing.level == "error"
     assert "holdfast queues create" in missing.text

@@ -229,7 +229,7 @@ async def test_signs_with_what_the_profile_says(
     assert signer(service) == ("AKIDPROFILE", "token")
 
 
-async def test_no_credentials_are_said(
+async def test_missing_credentials_are_a_config_error(
     client: AwsClient, service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_keys(monkeypatch)
@@ -448,7 +448,7 @@ async def test_says_when_the_outcome_is_unknown(client: AwsClient, service: Serv
     await call(client)
 
 
-async def test_says_when_nothing_happened(
+async def test_a_refused_connection_is_unavailable_after_all_tries(
     make_client: MakeClient, service: Service, meter: Meter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = service.url
@@ -499,7 +499,7 @@ async def test_a_closed_client_sends_nothing(client: AwsClient, service: Service
     assert len(service.requests) == 1
 
 
-async def test_connections_are_kept(client: AwsClient, service: Service) -> None:
+async def test_calls_share_one_kept_connection(client: AwsClient, service: Service) -> None:
     for _ in range(5):
         await call(client)
     assert len({id(request.transport) for request in service.requests}) == 1

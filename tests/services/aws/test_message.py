@@ -26,7 +26,7 @@ def received(entry: Entry) -> SqsMessage:
     body=st.binary() | st.text().map(str.encode),
     attributes=st.dictionaries(NAMES | TEXTS, TEXTS, max_size=15),
 )
-def test_what_is_sent_arrives(body: bytes, attributes: dict[str, str]) -> None:
+def test_body_and_attributes_arrive_unchanged(body: bytes, attributes: dict[str, str]) -> None:
     entry = encode(body, attributes, letter='{"id": "1"}')
     sent = entry["MessageAttributes"]
     assert len(sent) <= 10

@@ -128,7 +128,9 @@ async def test_an_object_that_changes_on_its_way_is_read_again(
         CallFault.CUT,
     ],
 )
-async def test_two_failures_are_got_over(objects: S3Objects, faults: S3Faults, fault: CallFault) -> None:
+async def test_two_failures_in_a_row_are_retried(
+    objects: S3Objects, faults: S3Faults, fault: CallFault
+) -> None:
     faults.plan.add(Rule(fault=fault, times=2, status=503))
     url = await objects.put("a", BODY)
     faults.plan.add(Rule(fault=fault, times=2, status=503))
@@ -173,7 +175,7 @@ LARGE = BODY * 12
 
 @pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])
 @pytest.mark.parametrize("fault", [CallFault.RESET, CallFault.ERROR, CallFault.LOSE_REPLY])
-async def test_parts_get_over_failures(
+async def test_failed_parts_are_retried(
     objects: S3Objects, faults: S3Faults, operation: str, fault: CallFault
 ) -> None:
     faults.plan.add(Rule(fault=fault, operation=operation, times=2))

@@ -13,7 +13,7 @@ import pytest
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork
 from holdfast.services.aws.objects import S3Objects
-from holdfast.slots import ForkserverSlots
+from holdfast.slots.stream_slots import StreamSlotSettings, stream_slots
 from holdfast.system.clock import SystemClock
 
 BODY = bytes(range(256)) * 400
@@ -41,13 +41,10 @@ async def objects(bucket_url: str, server: str) -> AsyncIterator[S3Objects]:
 async def test_a_handler_fetches_objects(bucket_url: str, objects: S3Objects, stream: str) -> None:
     urls = [await objects.put(f"{number}.jpg", BODY[number:]) for number in range(3)]
     meter = Meter()
-    slots = ForkserverSlots(
-        "objects_app:app",
-        SystemClock(),
-        objects="holdfast.services.aws.service:s3",
-        objects_url=bucket_url,
-        meter=meter,
+    settings = StreamSlotSettings(
+        app="objects_app:app", objects="holdfast.services.aws.service:s3", objects_url=bucket_url
     )
+    slots = stream_slots(settings, SystemClock(), meter)
     slot = await slots.spawn()
     await slot.open(stream, "k", None, 0)
     for number, url in enumerate(urls):

@@ -37,7 +37,7 @@ LOCAL = "http://localhost:4566/000000000000/frames"
         (LOCAL, SqsUrl(None, "http://localhost:4566", LOCAL), LOCAL),
     ],
 )
-def test_says_where_a_queue_is(url: str, parsed: SqsUrl, queue: str | None) -> None:
+def test_a_queue_url_is_parsed(url: str, parsed: SqsUrl, queue: str | None) -> None:
     assert parse(url) == parsed
     assert parsed.queue("cams") == queue or queue is None
 
@@ -45,7 +45,7 @@ def test_says_where_a_queue_is(url: str, parsed: SqsUrl, queue: str | None) -> N
 @pytest.mark.parametrize(
     "url", ["sqs:///a/b", "sqs:///a?b=c", "http://localhost", "redis://x/y", "sqs:///a#b"]
 )
-def test_refuses_what_names_no_queue(url: str) -> None:
+def test_a_url_without_a_queue_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="queue_url"):
         parse(url)
 

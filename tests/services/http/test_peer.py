@@ -33,7 +33,7 @@ from holdfast.common.protocol import (
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.http.serving import PeerTls
 from holdfast.ports.peer import Peer
-from holdfast.services.http.peer import HttpPeer
+from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import PeerConformance
 from holdfast.testing.conformance.peer import MakePeer as MakeAnyPeer
@@ -41,6 +41,7 @@ from simulator.servers import certificate
 from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
+SERVED = ("routes", "ready", "connections", "registry")
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -50,8 +51,9 @@ MakeServer = Callable[..., Awaitable[str]]
 async def make_peer() -> AsyncIterator[MakePeer]:
     made: list[HttpPeer] = []
 
-    def make(*args: Any, **settings: Any) -> HttpPeer:
-        made.append(HttpPeer(SystemClock(), *args, **settings))
+    def make(host: str = "127.0.0.1", port: int = 0, **settings: Any) -> HttpPeer:
+        served = {name: settings.pop(name) for name in SERVED if name in settings}
+        made.append(HttpPeer(SystemClock(), PeerSettings(host=host, port=port, **settings), **served))
         return made[-1]
 
     yield make
@@ -170,7 +172,7 @@ async def test_a_timeout_leaves_the_outcome_unknown_and_the_work_whole(make_peer
         (ValueError("a bug"), OutcomeUnknown),
     ],
 )
-async def test_errors_of_the_handler(
+async def test_errors_of_the_handler_keep_their_meaning(
     make_peer: MakePeer, raised: Exception, expected: type[HoldfastError]
 ) -> None:
     async def fail(request: Request) -> Reply:
@@ -389,7 +391,7 @@ async def test_where_nodes_speak_tls_none_is_called_in_the_clear(make_peer: Make
         return await agree(request)
 
     address, clock = await make_peer(secret="s" * 16).serve(handler), Pauses()
-    caller = HttpPeer(clock, secret="s" * 16, tls=PeerTls(cert, key, cert))
+    caller = HttpPeer(clock, PeerSettings(secret="s" * 16, tls=PeerTls(cert, key, cert)))
     with pytest.raises(Unavailable, match="peer_tls_ca"):
         await caller.call(address, Probe("m"), 5)
     watching = asyncio.create_task(caller.gone(address, "m"))
@@ -441,7 +443,9 @@ async def test_a_wildcard_needs_an_address_to_tell(make_peer: MakePeer, host: st
         ("[::1]", "http://[::1]:{port}"),
     ],
 )
-async def test_advertised_address(make_peer: MakePeer, advertise: str | None, address: str) -> None:
+async def test_the_advertised_address_is_returned(
+    make_peer: MakePeer, advertise: str | None, address: str
+) -> None:
     port = free_port()
     assert await make_peer(port=port, advertise=advertise).serve(agree) == address.format(port=port)
 
@@ -455,14 +459,14 @@ async def test_an_advertised_address_that_is_none(make_peer: MakePeer, advertise
 # --- binding
 
 
-async def test_a_port_in_use(make_peer: MakePeer) -> None:
+async def test_a_port_in_use_is_a_config_error(make_peer: MakePeer) -> None:
     port = free_port()
     await make_peer(port=port).serve(agree)
     with pytest.raises(ConfigError, match=rf"127\.0\.0\.1:{port} is in use: set another port"):
         await make_peer(port=port).serve(agree)
 
 
-async def test_an_address_of_another_machine(make_peer: MakePeer) -> None:
+async def test_an_address_of_another_machine_is_a_config_error(make_peer: MakePeer) -> None:
     with pytest.raises(ConfigError, match="is no address of this machine"):
         await make_peer("192.0.2.1", secret="s" * 16).serve(agree)
 
@@ -517,10 +521,10 @@ class Pauses(SystemClock):
         await self.go_on.wait()
 
 
-async def test_another_secret_shows_nothing(make_peer: MakePeer) -> None:
+async def test_a_peer_with_another_secret_is_not_taken_for_gone(make_peer: MakePeer) -> None:
     server = make_peer(secret="s" * 16)
     clock, address = Pauses(), await server.serve(agree)
-    stranger = HttpPeer(clock, secret="t" * 16)
+    stranger = HttpPeer(clock, PeerSettings(secret="t" * 16))
     watching = asyncio.create_task(stranger.gone(address, "m"))
     await asyncio.wait_for(clock.slept.wait(), PATIENCE_S)
     assert not watching.done()
@@ -543,7 +547,7 @@ async def test_a_node_whose_connections_are_all_busy_is_not_gone(make_server: Ma
 
 
 @pytest.mark.parametrize("failure", [errno.EMFILE, errno.ENETUNREACH])
-async def test_an_own_failure_shows_nothing(
+async def test_a_peer_is_not_taken_for_gone_after_a_local_failure(
     make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch, failure: int
 ) -> None:
     address = await make_peer().serve(agree)
@@ -564,7 +568,7 @@ async def test_an_own_failure_shows_nothing(
     await asyncio.wait([watching])
 
 
-async def test_own_closing_shows_nothing(make_peer: MakePeer) -> None:
+async def test_a_peer_is_not_taken_for_gone_when_the_caller_closes(make_peer: MakePeer) -> None:
     asked = asyncio.Event()
 
     async def handler(request: Request) -> Reply:
@@ -598,7 +602,7 @@ async def test_who_stops_watching_leaves_nothing_behind(make_peer: MakePeer) -> 
 # --- limits
 
 
-async def test_requests_over_the_limit(make_peer: MakePeer) -> None:
+async def test_requests_over_the_limit_are_refused(make_peer: MakePeer) -> None:
     small, large = make_peer(max_body_bytes=10_000), make_peer()
     address = await small.serve(agree)
     with pytest.raises(TooLarge, match="max_peer_bytes"):
@@ -607,7 +611,7 @@ async def test_requests_over_the_limit(make_peer: MakePeer) -> None:
         await large.call(address, forward(1, 20_000), 5)
 
 
-async def test_replies_over_the_limit(make_peer: MakePeer) -> None:
+async def test_a_reply_over_the_limit_is_of_unknown_outcome(make_peer: MakePeer) -> None:
     async def wordy(request: Request) -> Reply:
         return Done(text="x" * 20_000)
 
@@ -628,7 +632,7 @@ async def test_huge_headers_are_refused(make_peer: MakePeer) -> None:
 # --- other pages
 
 
-async def test_pages(make_peer: MakePeer) -> None:
+async def test_health_metrics_and_mounted_pages_are_served(make_peer: MakePeer) -> None:
     registry = CollectorRegistry()
     Gauge("holdfast_streams", "Streams owned.", registry=registry).set(3)
     reasons = ["not a member yet"]
@@ -661,7 +665,7 @@ async def test_pages(make_peer: MakePeer) -> None:
 # --- start, stop, speed
 
 
-async def test_closing(make_peer: MakePeer) -> None:
+async def test_closing_ends_calls_under_way(make_peer: MakePeer) -> None:
     held = asyncio.Event()
 
     async def hang(request: Request) -> Reply:
@@ -698,7 +702,7 @@ async def quick_round_trip(limit_ms: float) -> float:
 
 
 @pytest.mark.parametrize("run", [asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
-def test_fifty_parcels_take_no_time(run: Callable[[Awaitable[float]], float]) -> None:
+def test_fifty_parcels_take_less_than_2_ms(run: Callable[[Awaitable[float]], float]) -> None:
     # The fastest shows what it costs; the others show what else the machine was doing.
     assert run(quick_round_trip(2.0)) < 2
 

@@ -10,19 +10,25 @@ from holdfast.ports.slots import MessageWork, SlotHost, SlotWorker
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.streams.worker import load
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance.slots import SlotsConformance
+from holdfast.testing.conformance.slots import StreamSlotsConformance
+
+APP = "holdfast.testing.conformance.slots_app"
 
 
 def make(host: SlotHost) -> SlotWorker:
-    return load(host, "holdfast.testing.conformance.slots_app:app")
+    return load(host, f"{APP}:app")
 
 
-class TestMemorySlots(SlotsConformance):
+class TestMemorySlots(StreamSlotsConformance):
     @pytest.fixture
     async def slots(self) -> AsyncIterator[MemorySlots]:
-        made = MemorySlots(make, SystemClock())
+        made = MemorySlots(make, SystemClock(), close_timeout_s=0.1)
         yield made
         made.die()
+
+    @pytest.fixture
+    def unloadable(self) -> MemorySlots:
+        return MemorySlots(lambda host: load(host, f"{APP}:nothing"), SystemClock())
 
 
 async def opened(before: Callable[[MemorySlot, str, str, MessageWork], Awaitable[None]]) -> MemorySlot:
@@ -49,7 +55,7 @@ async def test_what_runs_ahead_may_end_the_process() -> None:
     with pytest.raises(SlotDied, match="slot slot-1 crashed") as death:
         await slot.run("count", "k", [MessageWork(0, 1, b"x")], 9, 9.0)
     assert death.value.detail == "as told"
-    assert await slot.exited() == "crashed"
+    assert (await slot.exited()).reason == "crashed"
 
 
 async def test_a_cancelled_call_is_finished_all_the_same() -> None:
@@ -72,5 +78,5 @@ async def test_a_dead_node_takes_its_slots_along() -> None:
     slots = MemorySlots(make, SystemClock())
     made = [await slots.spawn() for _ in range(3)]
     slots.die()
-    assert [await slot.exited() for slot in made] == ["died with its node"] * 3
+    assert [(await slot.exited()).reason for slot in made] == ["died with its node"] * 3
     assert slots.slots == []

@@ -6,23 +6,29 @@ from collections.abc import AsyncIterator
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.ports.task_slots import Attempt, TaskHost, TaskWorker
+from holdfast.ports.slots import Attempt, TaskHost, TaskWorker
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.worker import load
-from holdfast.testing.conformance.task_slots import RecordingListener, TaskSlotsConformance
+from holdfast.testing.conformance.slots import RecordingListener, TaskSlotsConformance
+
+APP = "holdfast.testing.conformance.slots_app"
 
 
 def make(host: TaskHost) -> TaskWorker:
-    return load(host, "holdfast.testing.conformance.task_slots_app:app")
+    return load(host, f"{APP}:app")
 
 
 class TestMemoryTaskSlots(TaskSlotsConformance):
     @pytest.fixture
-    async def task_slots(self) -> AsyncIterator[MemoryTaskSlots]:
+    async def slots(self) -> AsyncIterator[MemoryTaskSlots]:
         made = MemoryTaskSlots(make, SystemClock())
         yield made
         made.die()
+
+    @pytest.fixture
+    def unloadable(self) -> MemoryTaskSlots:
+        return MemoryTaskSlots(lambda host: load(host, f"{APP}:nothing"), SystemClock())
 
 
 ECHO = Attempt("trace", "echo", b"")
@@ -50,7 +56,7 @@ async def test_what_runs_ahead_may_end_the_process() -> None:
     assert (gone.reason, gone.stacks, list(gone.untouched), slots.slots) == ("crashed", "as told", [], [])
 
 
-async def test_the_deaf_are_only_killed() -> None:
+async def test_an_attempt_that_ignores_its_cancellation_ends_only_when_killed() -> None:
     begun = asyncio.Event()
 
     async def hang(slot: MemoryTaskSlot, attempt: Attempt) -> None:

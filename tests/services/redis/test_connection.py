@@ -47,7 +47,7 @@ async def test_every_call_is_counted(redis_server: RedisServer, connect: Connect
     assert meter.calls == {("redis", "GET"): 1, ("redis", "DBSIZE"): 1, ("redis", "SUBSCRIBE"): 1}
 
 
-async def test_a_database_is_its_own(redis_server: RedisServer, connect: Connect) -> None:
+async def test_databases_of_a_server_do_not_share_keys(redis_server: RedisServer, connect: Connect) -> None:
     one, two = connect(redis_server.url + "/1"), connect(redis_server.url + "/2")
     await one.command("k", "SET", "k", "v")
     assert await two.command("k", "GET", "k") is None
@@ -137,7 +137,7 @@ async def test_a_full_server_has_done_nothing(redis_server: RedisServer, connect
     assert await connection.script(ADD, ["k"], 1) == 1
 
 
-async def test_a_replica_is_told_apart(redis_server: RedisServer, connect: Connect) -> None:
+async def test_a_replica_is_refused_as_server(redis_server: RedisServer, connect: Connect) -> None:
     replica = RedisServer()
     replica.follow(redis_server)
     async with replica:
@@ -153,7 +153,7 @@ async def test_a_name_that_is_no_host(connect: Connect) -> None:
 # --- who is let in
 
 
-async def test_users_and_passwords(connect: Connect) -> None:
+async def test_users_get_in_with_their_passwords_only(connect: Connect) -> None:
     users = [
         "user ann on >geheim ~{holdfast}* resetchannels &{holdfast}* +@all -@dangerous +eval +evalsha",
         "user bob on >geheim ~{holdfast}* +get",
@@ -186,7 +186,7 @@ async def test_a_password_for_a_server_without_one(redis_server: RedisServer, co
         await connect(redis_server.url_as("", "geheim")).command("k", "GET", "k")
 
 
-async def test_tls(connect: Connect, tmp_path: Path) -> None:
+async def test_calls_work_over_tls_and_check_certificates(connect: Connect, tmp_path: Path) -> None:
     async with RedisServer(tls=True, password="geheim") as server:
         connection = connect(server.url)
         assert await connection.script(ADD, ["k"], 1) == 1
@@ -237,7 +237,7 @@ async def test_a_lost_subscription_says_so(redis_server: RedisServer, connect: C
         await subscription.next()
 
 
-async def test_silence_is_looked_into(
+async def test_a_silent_server_ends_the_subscription(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.services.redis.subscription.QUIET_S", 0.05)

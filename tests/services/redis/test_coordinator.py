@@ -43,7 +43,7 @@ class TestInACluster(Cluster, OnRedis):
     pass
 
 
-async def test_namespaces_are_apart(redis_server: RedisServer, coordinate: Coordinate) -> None:
+async def test_namespaces_do_not_see_each_other(redis_server: RedisServer, coordinate: Coordinate) -> None:
     one, two = (coordinate(f"{redis_server.url}?namespace={name}") for name in ("one", "two"))
     number, _ = await two.watch(-1, 0)
     await one.join(A, 60)
@@ -172,7 +172,9 @@ async def test_a_lapse_wakes_who_watches(redis_server: RedisServer, coordinate: 
     assert asyncio.get_running_loop().time() - begun_at < PATIENCE_S
 
 
-async def test_a_lapse_is_told_once(redis_server: RedisServer, coordinate: Coordinate) -> None:
+async def test_a_lapse_is_reported_once_to_each_watcher(
+    redis_server: RedisServer, coordinate: Coordinate
+) -> None:
     coordinators = [coordinate(redis_server.url) for _ in range(4)]
     numbers = [(await coordinator.watch(-1, 0))[0] for coordinator in coordinators]
     await coordinators[0].join(A, 0.1)
@@ -250,7 +252,9 @@ async def test_a_user_with_little_leave_is_enough(coordinate: Coordinate) -> Non
             await elsewhere.join(A, 60)
 
 
-async def test_errors_name_what_is_lost(redis_server: RedisServer, coordinate: Coordinate) -> None:
+async def test_errors_name_the_lost_membership_or_claim(
+    redis_server: RedisServer, coordinate: Coordinate
+) -> None:
     coordinator = coordinate(redis_server.url)
     await coordinator.join(A, 60)
     with pytest.raises(MembershipLost, match="membership nobody is not known"):
@@ -259,7 +263,7 @@ async def test_errors_name_what_is_lost(redis_server: RedisServer, coordinate: C
         await coordinator.transfer(Claim("s/k", A.id, 7), A.id)
 
 
-async def test_versions_are_exact(redis_server: RedisServer, coordinate: Coordinate) -> None:
+async def test_versions_above_2_to_53_are_exact(redis_server: RedisServer, coordinate: Coordinate) -> None:
     coordinator = coordinate(redis_server.url)
     await coordinator.join(A, 60)
     far = 2**53 - 100

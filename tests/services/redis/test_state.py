@@ -383,7 +383,7 @@ async def test_a_reader_of_all_streams_hears_of_a_new_one(
     assert second.key == "new/1"
 
 
-async def test_closing_lets_readers_go(redis_server: RedisServer, make_state: MakeState) -> None:
+async def test_closing_ends_a_waiting_reader(redis_server: RedisServer, make_state: MakeState) -> None:
     state = make_state(redis_server.url)
     reader = asyncio.create_task(state.results(0, 10, 1e9))
     await blocked(redis_server, 1)

@@ -40,7 +40,7 @@ def test_a_sound_server_has_no_risk() -> None:
         ({"min-replicas-to-write": "0"}, "warning", "fail-over"),
     ],
 )
-def test_settings_at_risk(settings: dict[str, str], verdict: str, told: str) -> None:
+def test_risky_settings_are_named(settings: dict[str, str], verdict: str, told: str) -> None:
     [risk] = judge("h:1", SOUND | settings, INFO)
     assert (risk.server, risk.verdict) == ("h:1", verdict)
     assert told in risk.text
@@ -56,7 +56,7 @@ def test_settings_at_risk(settings: dict[str, str], verdict: str, told: str) -> 
         ({"connected_slaves": "0"}, "warning", "no replica"),
     ],
 )
-def test_servers_at_risk(info: dict[str, str], verdict: str, told: str) -> None:
+def test_risky_servers_are_named(info: dict[str, str], verdict: str, told: str) -> None:
     [risk] = judge("", SOUND, INFO | info)
     assert risk.verdict == verdict
     assert told in risk.text
@@ -70,13 +70,13 @@ async def risks(url: str) -> list[Risk]:
         await connection.close()
 
 
-async def test_a_server_is_asked(redis_server: RedisServer) -> None:
+async def test_risks_are_read_from_a_real_server(redis_server: RedisServer) -> None:
     async with Services(Config(state_url=redis_server.url)) as services:
         found = await services.state_risks()
     assert [(risk.server, risk.verdict) for risk in found] == [("", "failed"), ("", "warning")]
 
 
-async def test_the_master_is_asked(redis_sentinel: RedisSentinel) -> None:
+async def test_risks_are_read_from_the_master(redis_sentinel: RedisSentinel) -> None:
     assert any("min-replicas-to-write" in risk.text for risk in await risks(redis_sentinel.url))
 
 

@@ -142,7 +142,7 @@ async def test_expiry_goes_in_small_batches(tasks: RedisTasks, monkeypatch: pyte
     assert len(await tasks.list(100)) == 4
 
 
-async def test_what_expired_leaves_no_key(tasks: RedisTasks, redis_server: RedisServer) -> None:
+async def test_expired_tasks_leave_no_keys(tasks: RedisTasks, redis_server: RedisServer) -> None:
     [begun] = await tasks.start([wish("k")])
     await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
     assert await tasks.expire(1e11) == 1
@@ -159,7 +159,7 @@ async def test_another_count_of_shards_is_refused(
         await make_tasks(redis_server.url + "?shards=2").start([wish("k")])
 
 
-async def test_a_server_that_is_gone(tasks: RedisTasks, redis_server: RedisServer) -> None:
+async def test_calls_work_again_after_a_server_restart(tasks: RedisTasks, redis_server: RedisServer) -> None:
     [begun] = await tasks.start([wish("k")])
     redis_server.kill()
     with pytest.raises((Unavailable, OutcomeUnknown)):

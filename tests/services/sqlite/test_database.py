@@ -207,12 +207,12 @@ async def test_a_disk_that_fails_is_not_trusted_again(
     await database.close()
 
 
-def test_durability_has_two_values(path: Path, clock: Clock) -> None:
+def test_a_third_durability_is_refused(path: Path, clock: Clock) -> None:
     with pytest.raises(ConfigError, match=r"'none'.*'full' or 'normal'"):
         Database.open(path, clock, durability="none")  # type: ignore[arg-type]
 
 
-async def test_waiting_costs_next_to_nothing(
+async def test_waiting_calls_read_the_database_rarely(
     database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[None] = []
@@ -236,7 +236,7 @@ async def test_waiting_costs_next_to_nothing(
 # --- errors
 
 
-async def test_a_full_disk(database: Database) -> None:
+async def test_a_full_disk_is_unavailable_and_recovers(database: Database) -> None:
     pages = await database.write(lambda t: t.execute("PRAGMA page_count").fetchone()[0])
     await database.write(lambda t: t.execute(f"PRAGMA max_page_count = {pages}").fetchone())
     with pytest.raises(Unavailable, match=rf"{database.path}: the disk is full; make room"):
@@ -346,7 +346,7 @@ def test_network_file_systems_are_refused(path: Path, clock: Clock, monkeypatch:
         Database.open(path, clock)
 
 
-def test_mounts_of_linux() -> None:
+def test_mounts_of_linux_are_parsed() -> None:
     text = (
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
         "30 22 0:40 / /srv/with\\040space rw - nfs4 host:/export rw\n"
@@ -362,7 +362,7 @@ def test_mounts_of_linux() -> None:
     assert _kinds(mounts.parse_linux, text, "/home/x", "/homes/x") == ["fuse.sshfs", "ext4"]
 
 
-def test_mounts_of_macos() -> None:
+def test_mounts_of_macos_are_parsed() -> None:
     text = (
         "/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)\n"
         "//me@host/share on /Volumes/share (smbfs, nodev, nosuid, mounted by me)\n"

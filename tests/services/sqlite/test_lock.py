@@ -51,7 +51,7 @@ def test_what_looks_like_a_deadlock_is_tried_again(lock: WriteLock, monkeypatch:
     assert list(answers) == []
 
 
-def test_other_errors_are_raised(lock: WriteLock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_other_than_deadlocks_are_raised(lock: WriteLock, monkeypatch: pytest.MonkeyPatch) -> None:
     lockf = Mock(side_effect=OSError(errno.ENOLCK, "no locks available"))
     monkeypatch.setattr(module, "fcntl", SimpleNamespace(lockf=lockf, LOCK_EX=fcntl.LOCK_EX))
     with pytest.raises(OSError, match="no locks"):
@@ -62,14 +62,18 @@ def test_other_errors_are_raised(lock: WriteLock, monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize(
     "status", [psutil.STATUS_RUNNING, psutil.STATUS_SLEEPING, psutil.STATUS_TRACING_STOP]
 )
-def test_only_the_stopped_are_killed(lock: WriteLock, monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+def test_a_lock_holder_that_runs_is_not_killed(
+    lock: WriteLock, monkeypatch: pytest.MonkeyPatch, status: str
+) -> None:
     process = holder(status=Mock(return_value=status))
     monkeypatch.setattr(lock, "holder", lambda: process)
     lock.break_stopped()
     process.kill.assert_not_called()
 
 
-def test_whoever_let_go_meanwhile_lives(lock: WriteLock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_released_the_lock_meanwhile_is_not_killed(
+    lock: WriteLock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     process = holder()
     monkeypatch.setattr(lock, "holder", iter([process, None]).__next__)
     lock.break_stopped()
@@ -87,7 +91,7 @@ def test_who_may_not_kill_says_so(lock: WriteLock, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(lock, "holder", lambda: process)
     with capture_logs() as logs:
         lock.break_stopped()
-    assert [(entry["pid"], "may not be killed" in entry["event"]) for entry in logs] == [(7, True)]
+    assert [(entry["pid"], "may not kill it" in entry["event"]) for entry in logs] == [(7, True)]
 
 
 def test_a_holder_that_cannot_be_seen_is_none(lock: WriteLock, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ async def test_oldest_first_also_when_they_come_again(queue: SqliteQueue) -> Non
     assert [d.body for d in await queue.receive(5, 0, 60, "me")] == [b"0", b"1", b"2", b"3", b"4"]
 
 
-async def test_bodies_large_and_small_together(queue: SqliteQueue) -> None:
+async def test_large_and_small_bodies_arrive_in_one_receive(queue: SqliteQueue) -> None:
     bodies = [
         b"",
         b"\n \n",

@@ -47,7 +47,9 @@ def a_commit(dice: random.Random, key: str, standing: Checkpoint) -> Commit:
 
 
 @pytest.mark.parametrize("seed", range(6))
-async def test_batches_of_commits(state: SqliteState, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commits_in_batches_do_the_same_as_one_by_one(
+    state: SqliteState, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "TRIM_EVERY", 4)
     dice = random.Random(seed)
     keys = [f"s/{i}" for i in range(6)]

@@ -96,7 +96,7 @@ def decide(model: dict[str, Task], call: str, item: Any) -> object:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_calls_that_come_together(tasks: SqliteTasks, seed: int) -> None:
+async def test_calls_in_batches_do_the_same_as_one_by_one(tasks: SqliteTasks, seed: int) -> None:
     dice, model = random.Random(seed), dict[str, Task]()
     for _ in range(60):
         asked = [request(dice, model) for _ in range(dice.choice([1, 3, 20]))]

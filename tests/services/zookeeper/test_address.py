@@ -54,6 +54,6 @@ def test_the_password_is_not_shown() -> None:
         ("zookeeper://zk1?key=x", "cert and key go together"),
     ],
 )
-def test_what_is_wrong_is_named(url: str, text: str) -> None:
+def test_errors_name_what_is_wrong_in_a_url(url: str, text: str) -> None:
     with pytest.raises(ConfigError, match=text):
         parse(url)

@@ -216,11 +216,11 @@ async def test_a_replica_takes_over_in_a_cluster() -> None:
 # --- AWS
 
 
-def test_sqs_and_s3_of_moto(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqs_and_s3_work_on_moto(moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sqs_and_s3(moto_server, monkeypatch)
 
 
-def test_sqs_and_s3_of_fauxqs(fauxqs_server: FauxqsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sqs_and_s3_work_on_fauxqs(fauxqs_server: FauxqsServer, monkeypatch: pytest.MonkeyPatch) -> None:
     sqs_and_s3(fauxqs_server, monkeypatch)
 
 

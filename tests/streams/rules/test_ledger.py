@@ -161,7 +161,7 @@ def test_what_is_left_of_an_expired_checkpoint_still_fences() -> None:
         open_(left, "s/k", 0, "m")
 
 
-def test_skipped_seqs() -> None:
+def test_a_log_knows_which_seqs_were_skipped() -> None:
     log = RunLog(0, 0, 9, (Span(2, 3), Span(7, 7)))
     assert [seq for seq in range(10) if log.skipped(seq)] == [2, 3, 7]
 

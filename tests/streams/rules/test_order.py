@@ -331,13 +331,13 @@ class Absent(Order):
 QUICK = settings(max_examples=30, stateful_step_count=40)
 
 
-def test_dense() -> None:
+def test_every_order_of_deliveries_runs_in_order_in_a_dense_stream() -> None:
     run_state_machine_as_test(Order, settings=settings(QUICK, max_examples=60))
 
 
-def test_increasing() -> None:
+def test_every_order_of_deliveries_runs_in_order_in_an_increasing_stream() -> None:
     run_state_machine_as_test(Increasing, settings=QUICK)
 
 
-def test_absent() -> None:
+def test_every_delivery_runs_once_in_a_stream_without_seqs() -> None:
     run_state_machine_as_test(Absent, settings=QUICK)

@@ -5,7 +5,7 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.commands import (
@@ -209,7 +209,7 @@ class TestOpening:
         bench.owner.drop()
         bench.silent()
 
-    def test_nothing_held_nothing_returned(self) -> None:
+    def test_an_owner_without_messages_returns_none(self) -> None:
         bench = Bench()
         bench.out()
         bench.owner.drop()
@@ -229,7 +229,7 @@ class TestDeliveries:
         (message,) = bench.only(Settle).messages
         assert [receipt.receipt for receipt in message.receipts] == ["a", "b"]
 
-    def test_the_newest_custodian_is_told(self) -> None:
+    def test_an_offer_by_another_sender_replaces_the_sender(self) -> None:
         bench = Bench()
         bench.offer(held(0, "a", sender="n1", number=1))
         bench.offer(held(0, "b", sender="n1", number=2))
@@ -266,7 +266,9 @@ class TestDeliveries:
         bench = Bench().opened(log=RunLog(0, 0, 4, (Span(3, 3),)))
         message = held(3)
         bench.offer(message)
-        assert bench.out() == [Settle((Letter("skipped before", message),), (message,), duplicate=True)]
+        assert bench.out() == [
+            Settle((PendingDeadLetter("skipped before", message),), (message,), duplicate=True)
+        ]
 
     @pytest.mark.parametrize("on_late, letters", [("dead-letter", 1), ("discard", 0)])
     def test_a_late_message_is_recorded_first(self, on_late: str, letters: int) -> None:
@@ -278,7 +280,7 @@ class TestDeliveries:
         assert commit.log == RunLog(0, 5, 9)
         assert (commit.done, commit.skipped) == (0, 0)
         bench.committed()
-        assert bench.out() == [Settle((Letter(LATE, message),) * letters, (message,))]
+        assert bench.out() == [Settle((PendingDeadLetter(LATE, message),) * letters, (message,))]
 
     def test_a_lower_message_gets_the_room_of_the_highest(self) -> None:
         bench = Bench(order={"inbox_limit": 1}).opened()
@@ -302,7 +304,7 @@ class TestDeliveries:
         bench.silent()
         bench.committed()
         settle, run = bench.out()
-        assert settle == Settle((Letter("skipped before", message),), (message,), duplicate=True)
+        assert settle == Settle((PendingDeadLetter("skipped before", message),), (message,), duplicate=True)
         assert isinstance(run, Run)
 
     def test_what_came_too_late_for_a_begun_stream_is_late(self) -> None:
@@ -338,7 +340,7 @@ class TestDeliveries:
 
 
 class TestRunning:
-    def test_start_run_commit_settle(self) -> None:
+    def test_a_message_is_started_run_committed_and_settled(self) -> None:
         bench = Bench().opened(epoch=3, number=6, state=b"old", state_version=1)
         message = held(0)
         run = bench.begin(message)
@@ -500,7 +502,7 @@ class TestRunning:
         bench.write()
         bench.committed()
         settle, _ = bench.out()
-        assert settle == Settle((Letter("never came", run=0, span=Span(0, 1)),), ())
+        assert settle == Settle((PendingDeadLetter("never came", run=0, span=Span(0, 1)),), ())
 
     @pytest.mark.parametrize("order, parked", [({"on_gap": "hold"}, ""), ({}, "by hand")])
     def test_an_owner_that_stands_still_looks_at_the_store(self, order: dict[str, Any], parked: str) -> None:
@@ -545,7 +547,7 @@ class TestFailing:
         assert commit.log == RunLog(0, 0, 0, (Span(0, 0),))
         assert (commit.done, commit.skipped, commit.starting) == (0, 1, "")
         bench.committed()
-        assert bench.out() == [Settle((Letter("Boom", message, detail="trace"),), (message,))]
+        assert bench.out() == [Settle((PendingDeadLetter("Boom", message, detail="trace"),), (message,))]
 
     def test_no_retry_helps_a_permanent_failure(self) -> None:
         bench = Bench().opened()
@@ -631,7 +633,7 @@ class TestFailing:
         assert commit.aside == (Aside(name(1), "parked: by hand"),)
         assert commit.parked == "by hand"
         bench.committed()
-        assert bench.out() == [Settle((Letter("parked: by hand", message),), (message,))]
+        assert bench.out() == [Settle((PendingDeadLetter("parked: by hand", message),), (message,))]
 
     @pytest.mark.parametrize("log, parked", [(RunLog(0, 50, 60), ""), (None, "by hand")])
     def test_while_the_store_is_slow_the_batch_is_bounded(self, log: RunLog | None, parked: str) -> None:
@@ -651,7 +653,7 @@ class TestSlotDeath:
         bench.tick()
         assert bench.only(Run).fresh
 
-    def test_others_restore_and_spend_none(self) -> None:
+    def test_a_slot_death_costs_other_streams_no_try(self) -> None:
         bench = Bench().opened()
         message = held(0)
         bench.begin(message)
@@ -721,7 +723,7 @@ class TestJumps:
         assert commit.aside == (Aside(far.place.name, reason),)
         assert (commit.log, commit.skipped) == (RunLog(0, 0, 4), 0)
         bench.committed()
-        assert bench.only(Settle).letters == (Letter(reason, far),)
+        assert bench.only(Settle).letters == (PendingDeadLetter(reason, far),)
         handled(bench, held(5))
 
 
@@ -901,7 +903,7 @@ class TestStandstill:
         bench.owner.models_loaded(0)
         assert self.kind(bench) == "store"
 
-    def test_a_gap_with_its_end(self) -> None:
+    def test_a_wait_at_a_gap_has_its_end(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
         assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
@@ -921,7 +923,7 @@ class TestStandstill:
         assert bench.owner.standstill() == Standstill("parked", "parked: by hand")
 
     @pytest.mark.parametrize("target, text", [("n2", "its move to n2"), ("", "its release")])
-    def test_a_move(self, target: str, text: str) -> None:
+    def test_a_wait_while_moving_is_described(self, target: str, text: str) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
         bench.owner.move(target, 0)
@@ -1019,6 +1021,22 @@ class TestModels:
         bench.owner.started(ALONE_OPENINGS + 1, 0)
         assert bench.at_risk()
         bench.only(Run)
+
+    def test_a_stream_that_waits_for_a_model_leaves_by_one_commit(self) -> None:
+        """The mark of a head that gave up its turn stood after every commit, and each led to the next."""
+        bench = Bench(needs_models=True)
+        bench.opened(started=Started(name(0), ALONE_OPENINGS, 1))
+        bench.offer(held(0))
+        bench.only(LoadModels)
+        bench.owner.models_loaded(0)
+        bench.only(Start)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        bench.owner.models_failed("no file", 0)
+        bench.owner.move("n2", 0)
+        assert bench.write().starting == ""
+        bench.committed()
+        assert bench.only(Transfer) == Transfer("n2")
 
     def test_a_slot_that_is_replaced_has_none(self) -> None:
         bench = Bench(needs_models=True).opened()
@@ -1354,7 +1372,7 @@ class TestLife:
         with pytest.raises(AssertionError, match=r"received, so can't be deleted"):
             message.become(Life.DELETED)
 
-    def test_leaving_is_no_surprise(self) -> None:
+    def test_an_owner_that_moves_expects_to_lose_its_claim(self) -> None:
         bench = Bench().opened()
         before = bench.owner.leaving
         bench.owner.move("n2", 0)
@@ -1496,7 +1514,7 @@ class TestMoving:
         assert bench.phase() is OwnerPhase.OWNER
         bench.only(Start)
 
-    def test_a_refused_transfer_ends_it(self) -> None:
+    def test_a_refused_transfer_ends_the_owner(self) -> None:
         bench = Bench().opened()
         bench.owner.move("n2", 0)
         bench.out()
@@ -1519,7 +1537,7 @@ class TestIdling:
         assert bench.out() == [Dropped()]
         assert bench.owner.wake_at is None
 
-    def test_not_while_deletes_are_out(self) -> None:
+    def test_an_owner_is_not_idle_while_deletes_are_under_way(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(4))
         bench.only(Settle)
@@ -1527,7 +1545,7 @@ class TestIdling:
         bench.owner.settled(1)
         assert bench.owner.wake_at == IDLE_S
 
-    def test_what_came_meanwhile_goes_back(self) -> None:
+    def test_a_message_that_comes_during_a_release_goes_back(self) -> None:
         bench = Bench().opened()
         bench.tick()
         bench.only(Release)

@@ -77,7 +77,7 @@ class TestJudging:
             (at(0, 0), Verdict.LATE),
         ],
     )
-    def test_dense(self, place: Place, verdict: Verdict) -> None:
+    def test_a_delivery_in_a_dense_stream_is_judged_by_the_log(self, place: Place, verdict: Verdict) -> None:
         assert sequencer(self.LOG, past=self.PAST).judge(place) is verdict
 
     @pytest.mark.parametrize("place", [at(4), at(4, 3)])
@@ -97,7 +97,9 @@ class TestJudging:
             (at(99, 1), Verdict.LATE),
         ],
     )
-    def test_increasing(self, place: Place, verdict: Verdict) -> None:
+    def test_a_delivery_in_an_increasing_stream_is_judged_by_log_and_window(
+        self, place: Place, verdict: Verdict
+    ) -> None:
         rules = Rules(kind="increasing", first=50)
         recent = (at(20, 2).name, "!" + at(19, 2).name)
         assert Sequencer(rules, Checkpoint("s/k", log=self.LOG, recent=recent)).judge(place) is verdict
@@ -105,7 +107,9 @@ class TestJudging:
     @pytest.mark.parametrize(
         "name, verdict", [("a", Verdict.DONE), ("b", Verdict.SKIPPED), ("c", Verdict.NEW)]
     )
-    def test_absent(self, name: str, verdict: Verdict) -> None:
+    def test_a_delivery_in_a_stream_without_seqs_is_judged_by_the_window(
+        self, name: str, verdict: Verdict
+    ) -> None:
         checkpoint = Checkpoint("s/k", log=self.LOG, recent=("0:a", "!0:b"))
         assert Sequencer(Rules(kind="absent"), checkpoint).judge(named(name)) is verdict
 
@@ -370,7 +374,7 @@ class TestWhatIsMissing:
         made.next(3.0, 9)
         assert made.missing() == Missing("seq 5 of run 0", None)
 
-    def test_the_start_of_a_run(self) -> None:
+    def test_a_wait_for_the_start_of_a_run_is_described(self) -> None:
         made = offered(sequencer(first="lowest"), at(6))
         made.next(0.0, 9)
         assert made.missing() == Missing("the start of run 0, of which seq 6 is the lowest so far", GAP_S)
@@ -422,7 +426,7 @@ class TestIncreasing:
         assert seq.next(0, 8) == ready(at(4), at(9))
         assert seq.next(0, 1) == ready(at(4))
 
-    def test_a_new_run_waits(self) -> None:
+    def test_a_new_run_waits_for_stragglers_of_the_old(self) -> None:
         seq = offered(sequencer(RunLog(0, 4, 9), kind="increasing"), at(3, 1))
         assert seq.next(0, 8) == Wait(GAP_S, gap=True)
         assert seq.next(GAP_S, 8) == ready(at(3, 1))
@@ -441,7 +445,7 @@ class TestIncreasing:
 
 
 class TestAbsent:
-    def test_places_run_as_they_came(self) -> None:
+    def test_places_without_seqs_run_in_the_order_of_arrival(self) -> None:
         seq = offered(sequencer(kind="absent"), named("b"), named("a"))
         assert seq.next(0, 8) == ready(named("b"), named("a"))
         seq.take((named("b"),))

@@ -75,12 +75,12 @@ def test_lapsed_grants_are_dropped() -> None:
     assert give(rich, "b", 10, lapsed=("a",)) == PermitShare(after, 10)
 
 
-def test_leaving() -> None:
+def test_leaving_gives_back_the_grant() -> None:
     permits = give(give(Permits(10), "a", 4).permits, "b", 4).permits
     assert counts(leave(permits, "a")) == {"b": 4}
 
 
-def test_limits() -> None:
+def test_changed_limits_keep_the_grants() -> None:
     some = give(Permits(10), "a", 4).permits
     assert limit(some, 5, None) == Permits(5, 0, some.grants)
     assert limit(some, None, 2) == Permits(10, 2, some.grants)
@@ -213,7 +213,9 @@ steps = st.lists(
 
 
 @given(st.integers(1, 9), st.integers(1, 4), steps)
-def test_never_above_the_maximum(maximum: int, nodes: int, steps: list[tuple[str, int, int]]) -> None:
+def test_no_more_tasks_run_than_the_maximum_whatever_happens(
+    maximum: int, nodes: int, steps: list[tuple[str, int, int]]
+) -> None:
     world = World(maximum, nodes)
     late: dict[str, tuple[int, float]] = {}
     for deed, which, number in steps:
@@ -253,7 +255,7 @@ def test_never_above_the_maximum(maximum: int, nodes: int, steps: list[tuple[str
 
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 12), min_size=1, max_size=5))
-def test_it_converges_to_fair_shares(maximum: int, wants: list[int]) -> None:
+def test_grants_converge_to_fair_shares(maximum: int, wants: list[int]) -> None:
     """With tasks that end, whoever was there first: nothing wanted is left over, nobody gets none."""
     world = World(maximum, len(wants))
     for turn in range(8):

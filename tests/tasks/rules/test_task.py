@@ -22,13 +22,13 @@ def changed(task: Task, **changes: object) -> Task:
     return msgspec.structs.replace(task, **changes)
 
 
-def test_sent_once_or_twice() -> None:
+def test_a_task_sent_twice_is_queued_once() -> None:
     assert rules.queue(None, changed(ENDED, queued_at=0.0), NOW).state is State.QUEUED
     assert rules.queue(None, Task("k", "t"), NOW) == Task("k", "t", queued_at=NOW)
     assert rules.queue(ENDED, Task("k", "other"), NOW) is ENDED
 
 
-def test_an_attempt_begins() -> None:
+def test_starting_gives_the_attempt_an_epoch_and_a_lease() -> None:
     assert (RUNNING.state, RUNNING.epoch, RUNNING.attempts, RUNNING.until) == (State.RUNNING, 1, 1, 110.0)
     assert rules.start(None, WISH, NOW) == changed(RUNNING, queued_at=NOW)
 
@@ -65,12 +65,12 @@ def test_a_cancelled_task_doesn_t_begin() -> None:
     assert rules.cancel(ENDED, "enough", NOW) is ENDED
 
 
-def test_a_beat_prolongs() -> None:
+def test_a_beat_extends_the_lease_and_keeps_progress() -> None:
     beaten = rules.beat(RUNNING, AttemptBeat("k", 1, 30.0, 0.5, "half"), 105.0)
     assert (beaten.until, beaten.progress, beaten.note) == (135.0, 0.5, "half")
 
 
-def test_giving_back() -> None:
+def test_giving_back_queues_the_task_and_counts_spent_tries() -> None:
     spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
     assert (spent.state, spent.attempts, spent.member, spent.until, spent.detail) == (
         State.QUEUED,
@@ -83,7 +83,7 @@ def test_giving_back() -> None:
     assert rules.give_back(spent, ReturnAttempt("k", 1, True, "broken")) is spent
 
 
-def test_an_outcome() -> None:
+def test_an_outcome_is_recorded_once() -> None:
     assert (ENDED.state, ENDED.result, ENDED.progress, ENDED.ended_at) == (State.SUCCEED, b"r", 1.0, 101.0)
     failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED, detail="broken"), NOW)
     assert (failed.progress, failed.detail) == (0.0, "broken")
@@ -107,13 +107,13 @@ def test_what_no_attempt_stands_for_is_fenced(
     assert refusal.value.epoch == (standing.epoch if standing else 0)
 
 
-def test_briefs() -> None:
+def test_only_the_brief_of_the_present_epoch_is_recorded() -> None:
     assert rules.briefed(ENDED, 1).briefed
     assert rules.briefed(ENDED, 2) is ENDED
     assert rules.briefed(RUNNING, 1) is RUNNING
 
 
-def test_queued_anew() -> None:
+def test_a_failed_task_can_be_queued_again_and_others_not() -> None:
     failed = msgspec.structs.replace(ENDED, state=State.FAILED)
     assert rules.reset(failed, NOW) == Task("k", "t", group="g", epoch=1, queued_at=NOW)
     assert rules.reset(ENDED, NOW) is ENDED, "it would run again though it has succeeded"
@@ -121,7 +121,7 @@ def test_queued_anew() -> None:
     assert rules.reset(RUNNING, 110.0).state is State.QUEUED
 
 
-def test_expiry() -> None:
+def test_only_old_tasks_that_do_not_run_expire() -> None:
     assert ENDED.moved_at == 101.0
     assert rules.expired(ENDED, 101.5)
     assert not rules.expired(ENDED, 101.0)
@@ -134,7 +134,7 @@ deeds = st.lists(st.sampled_from(["start a", "start b", "lapse", "end", "return"
 
 
 @given(deeds)
-def test_one_outcome_within_the_tries(deeds: list[str]) -> None:
+def test_a_task_has_one_outcome_within_its_tries_whatever_happens(deeds: list[str]) -> None:
     """Whatever comes, epochs grow, tries are kept to, and an outcome stays."""
     now, task = 0.0, QUEUED
     for deed in deeds:

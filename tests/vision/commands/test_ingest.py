@@ -40,7 +40,7 @@ async def sent(services: Services) -> list[tuple[str, int, int, bytes]]:
     return [(f["video"], f["run"], f["frame"], await services.objects().get(f["url"])) for f in frames]
 
 
-def test_frames_and_messages(holdfast: Any, arrange: Any, video: Path) -> None:
+def test_ingest_stores_frames_and_sends_messages(holdfast: Any, arrange: Any, video: Path) -> None:
     outcome = holdfast("ingest", str(video), "--key", "cam-1", "--run", "7", "--json")
     assert outcome.code == 0
     (line,) = outcome.lines

@@ -1,1 +1,2 @@
-"""Where keys go, and when a membership is trusted. Pure: no I/O, no clock, no chance."""
+"""Rules for where keys go, and for how long a membership is trusted. Pure: no I/O, no clock, no random
+numbers."""

@@ -1,9 +1,10 @@
-"""Which load to bring from hot nodes to others, and which streams make it up: the least and cheapest moves.
+"""Decides how much load to move from hot nodes to others, and which streams to move for it: few and cheap
+moves.
 
-Two steps, so that nobody needs to know every stream. From what nodes tell of themselves, :func:`plan` says
-how much goes from where to where; each hot node then picks streams that add up to that, with :func:`pick`.
-Source of the shape: the greedy rebalancing of sharding services (hottest first, what gains little is left
-alone, a key that was moved rests).
+There are two steps, so that no node needs to know every stream. From the loads that nodes report,
+:func:`plan` says how much moves from which node to which. Each hot node then chooses streams that add up to
+that, with :func:`pick`. Source of the shape: the greedy rebalancing of sharding services (hottest first, what
+gains little is left alone, a key that was moved rests).
 """
 
 from __future__ import annotations
@@ -14,21 +15,21 @@ from collections.abc import Iterable
 import msgspec
 
 BAND = 0.10
-"""A node is hot above the mean by more than this share of it."""
+"""A node is hot if its load exceeds the mean by more than this share of the mean."""
 
 GAIN_MIN = 0.01
-"""Shifts below this share of the mean are not worth a move."""
+"""Less load than this share of the mean isn't moved."""
 
 OVERSHOOT = 0.10
-"""How much more than asked for a pick may add up to."""
+"""By what share the chosen streams may exceed the load that was asked for."""
 
 
 STREAM_LOAD = 0.0005
-"""What a stream weighs that has nothing to do, as a share of a slot: its memory."""
+"""The load of a stream that has nothing to do, as a share of a slot. It stands for the stream's memory."""
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
-    """A node's load in units of work, such as busy slots, and what it could bear."""
+    """A node's load and its capacity, in units of work such as busy slots."""
 
     member: str
     load: float
@@ -36,7 +37,7 @@ class NodeLoad(msgspec.Struct, frozen=True):
 
 
 class Shift(msgspec.Struct, frozen=True):
-    """Bring so much load from one member to another."""
+    """How much load to move from one member to another."""
 
     source: str
     target: str
@@ -44,7 +45,7 @@ class Shift(msgspec.Struct, frozen=True):
 
 
 class StreamLoad(msgspec.Struct, frozen=True):
-    """A stream's load in the same units, and what it costs to move: state to send, model to load."""
+    """A stream's load in the same units, and the cost of moving it: state to send, models to load."""
 
     key: str
     load: float
@@ -52,8 +53,8 @@ class StreamLoad(msgspec.Struct, frozen=True):
 
 
 def plan(nodes: Iterable[NodeLoad], most: int) -> list[Shift]:
-    """Up to ``most`` shifts that bring hot nodes to the mean, hottest first, each to the coldest there is.
-    Empty while every node is within the band."""
+    """Return up to ``most`` shifts that bring hot nodes to the mean: hottest node first, each to the coldest.
+    Empty while no node is hot."""
     known = [node for node in nodes if node.capacity > 0]
     total, capacity = sum(node.load for node in known), sum(node.capacity for node in known)
     if len(known) < 2 or total <= 0:
@@ -81,8 +82,9 @@ def plan(nodes: Iterable[NodeLoad], most: int) -> list[Shift]:
 
 
 def pick(streams: Iterable[StreamLoad], amount: float, most: int) -> list[StreamLoad]:
-    """Up to ``most`` streams whose loads add up to about ``amount``, those that bring most for their cost
-    first. A stream that is hotter than the whole amount stays: it would only make another node hot."""
+    """Return up to ``most`` streams whose loads add up to about ``amount``, those with the most load for
+    their cost first. A stream with more load than ``amount`` stays, because it would only make another node
+    hot."""
     left = amount * (1 + OVERSHOOT)
     picked: list[StreamLoad] = []
     for stream in sorted(streams, key=lambda s: (-s.load / s.cost, s.key)):

@@ -1,8 +1,8 @@
 """When a lease may still be trusted.
 
-The service counts a lease from when it handled the request, which is no earlier than when the request was
-sent. So a holder that counts from the sending, less a margin for the drift of clocks, stops before the
-service does.
+The service counts a lease from the time when it handled the request, which isn't before the request was sent.
+So a holder that counts from the sending, less a margin for clock drift, stops trusting the lease before it
+ends at the service.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ class Lease(msgspec.Struct, frozen=True):
 
     @property
     def deadline(self) -> float:
-        """Past this moment nothing new is started."""
+        """The time after which nothing new is started."""
         return self.sent_at + self.ttl_s * (1.0 - self.drift)
 
     def holds(self, now: float) -> bool:
-        """True while the lease may be trusted."""
+        """Return True while the lease may be trusted."""
         return now < self.deadline
 
     def renewed(self, sent_at: float) -> Lease:
-        """The lease after a renewal that was sent at ``sent_at`` and succeeded."""
+        """Return the lease after a successful renewal that was sent at ``sent_at``."""
         return Lease(self.ttl_s, max(self.sent_at, sent_at), self.drift)

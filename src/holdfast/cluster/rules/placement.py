@@ -1,10 +1,10 @@
-"""Where streams go: by load, with the least movement, the same answer for the same facts.
+"""Chooses nodes for streams: by load, with few moves, and with the same answer for the same facts.
 
-Choice for one new key: of the members with memory left, the one with the fewest streams a slot, where one
-that is busy counts as fuller, and one that has yet to load the models that the key's stream uses as having a
-few more streams; what was placed on it and doesn't show in its load yet counts too. Ties are broken by
-rendezvous hashing, so that routers which decide at the same time mostly agree, and a key tends to come back
-to where it was. Source of the tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
+A new key goes to the member with the fewest streams per slot, of those with memory left. A busy member counts
+as having more streams, and so does one that must first load the models of the key's stream. Streams that were
+placed on a member since it last reported its load count too. Ties are broken by rendezvous hashing, so that
+routers which decide at the same time mostly agree, and a key tends to return to the same node. Source of the
+tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 """
 
 from __future__ import annotations
@@ -15,70 +15,71 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 COLD_STREAMS = 2
-"""How many more streams a member may have than others and still be chosen for its loaded models. Few, and not
-by slot: streams that begin together would otherwise all go to the one member that has loaded first."""
+"""How many more streams a member may have than others and still be chosen for its loaded models. The number
+is small and not per slot: otherwise, streams that begin together would all go to the member that loaded
+first."""
 
 BUSY_STREAMS = 2
-"""How many more streams a slot a member counts as having whose processors or slots are all at work: that may
-be over in a moment, and be so of every node on a machine."""
+"""How many more streams per slot a member counts as having if all its processors or slots are busy. The
+number is small because that may soon change, and may be true of every node on a machine."""
 
 CPU_MOST, MEMORY_MOST = 0.95, 0.92
 
 
 class Load(msgspec.Struct, frozen=True):
-    """What a node tells of itself with each renewal."""
+    """What a node reports of itself with each renewal."""
 
     streams: int = 0
     slots: int = 1
     room: int = 1_000_000
-    """How many more streams it would take."""
+    """How many more streams the node would take."""
     draining: bool = False
     handled: int = 0
     """Messages handled since the node's start."""
     calls: int = 0
     """Calls to metered services since the node's start."""
     busy: float = 0.0
-    """Slots that are busy, smoothed."""
+    """The number of busy slots, smoothed."""
     cpu: float = 0.0
     """The share of its machine's processors in use, 0 to 1."""
     memory: float = 0.0
     """The share of its machine's memory in use, 0 to 1."""
     serves: tuple[str, ...] = ()
-    """Names of the streams that the node declares; none: any."""
+    """Names of the streams that the node declares; empty: any."""
     outboxes: tuple[str, ...] = ()
     """Names of the outboxes whose devices it may serve."""
     warm: tuple[str, ...] = ()
-    """Those of the streams that use models, all of which are loaded."""
+    """Names of the streams with models whose models are all loaded."""
     models: tuple[str, ...] = ()
     """Names of the models that are loaded."""
     queues: tuple[str, ...] = ()
-    """Names of the queues that it receives from or sends to: of its streams, tasks and briefs."""
+    """Names of the queues that it uses: of its streams, tasks and briefs."""
     lacks: tuple[str, ...] = ()
-    """Names of the streams that it can't run at present, for a model of theirs doesn't load there."""
+    """Names of the streams that it can't run now because one of their models doesn't load there."""
 
     @property
     def is_full(self) -> bool:
-        """True if the node should get a new stream only where all others are so as well."""
+        """Return True if the node should get a new stream only if all other nodes are full too."""
         return self.memory >= MEMORY_MOST
 
     @property
     def is_busy(self) -> bool:
-        """True if all its processors or all its slots are at work."""
+        """Return True if all its processors or all its slots are busy."""
         return self.cpu >= CPU_MOST or self.busy >= max(1, self.slots)
 
     def takes(self, key: str) -> bool:
-        """True if the node would own the stream of a full key."""
+        """Return True if the node can own the stream of a full key."""
         stream = key.partition("/")[0]
         return not self.draining and stream not in self.lacks and (not self.serves or stream in self.serves)
 
     def is_warm(self, key: str) -> bool:
-        """True if the models that the stream of a full key uses are loaded."""
+        """Return True if the node has loaded the models that the stream of a full key uses."""
         return key.partition("/")[0] in self.warm
 
 
 class Member(msgspec.Struct, frozen=True):
-    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people. One that is
-    ``foreign`` belongs to another program: its claims count, and it is never called."""
+    """A membership: a node's proof of life. ``id`` is new at every join; ``name`` is for people. A
+    ``foreign`` member belongs to another program: its claims are respected, and it is never called."""
 
     id: str
     name: str
@@ -88,9 +89,9 @@ class Member(msgspec.Struct, frozen=True):
 
 
 def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | None = None) -> Member | None:
-    """The member to own a new ``key``, or None if nobody has room.
+    """Choose the member to own a new ``key``; None if no member has room.
 
-    ``pending`` counts the streams placed on each member since it last told its load."""
+    ``pending`` counts the streams placed on each member since it last reported its load."""
     extra = pending or {}
     able = [
         (member, member.load.streams + extra.get(member.id, 0))
@@ -110,7 +111,7 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
 
 
 def shortage(key: str, members: Iterable[Member]) -> str:
-    """Why no member was chosen for ``key``."""
+    """Say why no member was chosen for ``key``."""
     stream = key.partition("/")[0]
     lacking = sorted(member.name for member in members if stream in member.load.lacks)
     if lacking:
@@ -121,20 +122,20 @@ def shortage(key: str, members: Iterable[Member]) -> str:
 
 
 class Placed:
-    """Counts the streams placed on each member, by one router or as it has heard, that the member's load
+    """Counts the streams that were placed on each member, as one router knows, and that the member's load
     doesn't show yet."""
 
     def __init__(self) -> None:
         self._counts: dict[str, tuple[int, int]] = {}
 
     def add(self, member: Member, streams: int = 1) -> None:
-        """Count streams placed on ``member``, before its load shows them; or less than 0: not placed after
-        all."""
+        """Count streams placed on ``member`` before its load shows them. A negative number takes them
+        back."""
         standing = self._standing(member)
         self._counts[member.id] = member.load.streams, max(0, standing + streams)
 
     def pending(self, members: Iterable[Member]) -> dict[str, int]:
-        """The counts for :func:`choose`; members that are not named are forgotten."""
+        """Return the counts for :func:`choose`, and forget members that aren't given."""
         known = list(members)
         pending = {member.id: self._standing(member) for member in known}
         self._counts = {member.id: (member.load.streams, pending[member.id]) for member in known}
@@ -147,7 +148,7 @@ class Placed:
 
 
 def spread(keys: Iterable[str], members: Iterable[Member]) -> dict[str, Member]:
-    """A member for each of several keys that must leave their owner, placed one after another."""
+    """Choose a member for each of several keys that must leave their owner, one after the other."""
     choices = list(members)
     pending: dict[str, int] = {}
     placed: dict[str, Member] = {}

@@ -7,13 +7,12 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from holdfast.cli import output
-from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.devices.commands.outbox import opened
 from holdfast.devices.ports.outbox import DeviceStatus, OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand
 from holdfast.errors import ConfigError
-from holdfast.system.clock import SystemClock
+from holdfast.extend import SystemClock
+from holdfast.extend.commands import DEFAULTS, Json, Options, output
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
 

@@ -8,15 +8,13 @@ from typing import Annotated, Any
 
 from cyclopts import App, Parameter
 
-from holdfast.cli import output
-from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.common.redaction import redact_url
 from holdfast.devices.opening import open_outbox
 from holdfast.devices.ports.outbox import OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.rules.topics import check_device
 from holdfast.errors import ConfigError, OperationRefused
-from holdfast.wiring import Services
+from holdfast.extend.commands import DEFAULTS, Json, Options, output
+from holdfast.extend.tools import redact_url
 
 app = App(
     name="outbox",
@@ -201,7 +199,7 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    async with Services(options.load(), reads_only=True) as services:
+    async with options.services(reads_only=True) as services:
         store = open_outbox(services)
         try:
             if outbox and not await store.epochs(outbox):

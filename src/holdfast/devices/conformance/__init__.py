@@ -1,1 +1,15 @@
-"""What every broker of devices and every store of outboxes must do, as test classes to inherit from."""
+"""What every broker of devices and every store of outboxes must do, as test classes to inherit from.
+
+``DeviceConformance`` asks for the fixture ``bench``, a ``DeviceBench``: the other side, where devices are.
+``OutboxConformance`` asks for ``store``, for ``begin``, which begins a business's transaction, and where two
+processes may share the database for ``other_store``. The rest is as :mod:`holdfast.testing.conformance` says.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.device", f"{__name__}.outbox")  # before they are imported
+
+from holdfast.devices.conformance.device import DeviceBench, DeviceConformance  # noqa: E402
+from holdfast.devices.conformance.outbox import OutboxConformance  # noqa: E402
+
+__all__ = ["DeviceBench", "DeviceConformance", "OutboxConformance"]

@@ -16,8 +16,7 @@ from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal,
 from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.errors import InvalidMessage, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.system.clock import SystemClock
+from holdfast.extend import Clock, SystemClock
 
 RECONNECT_S = 0.2
 TICK_S = 0.005

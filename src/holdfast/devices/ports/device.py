@@ -6,7 +6,7 @@ cuts off whoever held it before, so a dispatcher that lost its shard can't send 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol
 
 import msgspec
@@ -129,3 +129,7 @@ class Devices(Protocol):
 
     async def close(self) -> None:
         """Disconnect in good order and let ``events`` end."""
+
+
+Connect = Callable[[str, Callable[[], Awaitable[bool]]], Devices]
+"""Makes the devices of a shard: given its identity at the broker, and what tells whether it is still ours."""

@@ -12,9 +12,8 @@ from zlib import crc32
 
 import msgspec
 
-from holdfast.common.retry import Backoff
-from holdfast.common.settings import Count, Seconds
 from holdfast.errors import InvalidMessage
+from holdfast.extend.tools import Backoff, Count, Seconds
 
 
 class CommandState(enum.StrEnum):

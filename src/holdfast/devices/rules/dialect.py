@@ -7,9 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import msgspec
 
-from holdfast.common.record import UNREADABLE
-from holdfast.common.settings import Text, check_setting
 from holdfast.errors import InvalidMessage
+from holdfast.extend.tools import UNREADABLE, Text, check_setting
 
 _ID = re.compile(r"[!-~]{1,128}")
 

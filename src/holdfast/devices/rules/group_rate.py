@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from holdfast.common.rate import Limiter, Rate
+from holdfast.extend.tools import Limiter, Rate
 
 Pair = tuple[str, int]
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Set
 
 import msgspec
 
-from holdfast.common.settings import Limit, Seconds, check_settings
+from holdfast.extend.tools import Limit, Seconds, check_settings
 
 
 class PresenceRules(msgspec.Struct, frozen=True):

@@ -11,8 +11,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.common.settings import check_settings
 from holdfast.errors import ConfigError, InvalidMessage
+from holdfast.extend.tools import check_settings
 
 Kind = Literal["answer", "heartbeat"]
 

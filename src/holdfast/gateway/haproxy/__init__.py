@@ -1,1 +1,1 @@
-"""HAProxy as the data plane: configured, supervised and kept up to date with who owns what."""
+"""HAProxy as the data plane: it is configured, supervised, and updated with the owners of streams."""

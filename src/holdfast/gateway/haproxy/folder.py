@@ -15,7 +15,8 @@ LOCK = "lock"
 
 
 class Folder:
-    """A folder that only this user can enter. Made with those deleted that killed gateways have left."""
+    """A folder that only this user can enter. When it is made, folders that killed gateways have left are
+    deleted."""
 
     def __init__(self) -> None:
         _sweep(Path(tempfile.gettempdir()))
@@ -24,17 +25,17 @@ class Folder:
         self._lock = os.open(made, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self.descriptors: list[int] = []
-        made.rename(self.path / LOCK)  # never to be seen without
+        made.rename(self.path / LOCK)  # so that no folder is ever without a lock
 
     def close(self) -> None:
-        """Delete it."""
+        """Delete the folder."""
         shutil.rmtree(self.path, ignore_errors=True)
         for descriptor in (self._lock, *self.descriptors):
             os.close(descriptor)
 
     def hide(self, text: str, name: str) -> str:
-        """A path at which processes read a secret that inherit ``descriptors``. On Linux it is in memory
-        alone, and so gone with them; else it is a file in here."""
+        """Return a path at which processes that inherit ``descriptors`` can read a secret. On Linux it is
+        only in memory, and ends with them; elsewhere it is a file in this folder."""
         if sys.platform != "linux":
             file = self.path / name
             file.touch(mode=0o600)
@@ -47,7 +48,8 @@ class Folder:
 
 
 def _sweep(parent: Path) -> None:
-    """Delete this user's folders that nobody has a lock on: the kernel frees it with the process."""
+    """Delete this user's folders that no process has locked. The kernel frees a lock when its process
+    ends."""
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid != os.geteuid():

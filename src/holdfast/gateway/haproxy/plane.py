@@ -1,5 +1,5 @@
-"""The data plane by HAProxy: it takes clients' requests, brings those of known streams to their owners, and
-all else to the fallback, the data plane in Python, which is always right."""
+"""The data plane in HAProxy. It brings requests of known streams to their owners, and all others to the
+fallback, the data plane in Python, which always finds the right node."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.http.serving import allow_files
 
 BATCH_S = 0.005
-"""What changed meanwhile is told to HAProxy together."""
+"""How long changes are gathered before HAProxy gets them in one update."""
 
 CLOSE_TIMEOUT_S = 5.0
 FILES_BESIDE = 1000
-"""Open files that HAProxy needs beside two a connection."""
+"""How many open files HAProxy needs beside two per connection."""
 
 
 class HaproxyOptions(msgspec.Struct, frozen=True):
-    """How HAProxy is to run; the same words as :class:`~holdfast.gateway.haproxy.config.Settings`."""
+    """The options of HAProxy; :class:`~holdfast.gateway.haproxy.config.Settings` describes them."""
 
     build: Build
     replay_bytes: int = REPLAY_BYTES
@@ -59,15 +59,15 @@ class HaproxyOptions(msgspec.Struct, frozen=True):
 
 
 class HaproxyPlane(Startable):
-    """HAProxy, as long as it is started: started anew when it dies, replaced when it needs another
-    configuration, told of routes and nodes as they change.
+    """Runs HAProxy: restarts it when it dies, replaces it when it needs another configuration, and updates
+    its routes and nodes when they change.
 
     Args:
-        routes, view: what it is told of.
-        host: of the gateway, which ends if HAProxy can't be kept up to date any more.
+        routes, view: the routes and members that it gets.
+        host: the gateway's host. The gateway ends if HAProxy can't be updated any more.
         gateway: how the gateway serves its clients.
-        clients: who may use it, and how fast.
-        own_site: whose pages may, see :class:`~holdfast.gateway.haproxy.config.Settings`.
+        clients: the clients that may use it, and how fast.
+        own_site: the sites whose pages may use it, see :class:`~holdfast.gateway.haproxy.config.Settings`.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class HaproxyPlane(Startable):
 
     @property
     def fallback(self) -> Path:
-        """Where the data plane in Python is to listen."""
+        """The socket where the data plane in Python must listen."""
         return self._files(0).fallback
 
     @property
@@ -117,12 +117,12 @@ class HaproxyPlane(Startable):
         return self._child.pid
 
     def listen(self, sockets: Sequence[socket.socket]) -> None:
-        """The listening sockets that clients come to, before the start. They stay this process's too, so that
-        clients who come while HAProxy is replaced, or dead, wait a moment and are served."""
+        """Set the listening sockets for clients, before the start. This process keeps them open too, so that
+        clients which connect while HAProxy is replaced or dead wait a moment and are then served."""
         self._sockets = sockets
 
     async def metrics(self) -> bytes:
-        """HAProxy's own numbers, for Prometheus; nothing if it doesn't tell them."""
+        """Return HAProxy's own metrics, for Prometheus; empty if it has none."""
         if self._child is None or not self._options.build.prometheus:
             return b""
         with contextlib.suppress(HoldfastError):
@@ -162,7 +162,7 @@ class HaproxyPlane(Startable):
         return HaproxyFiles(self._folder.path, number)
 
     async def _start_child(self) -> HaproxyProcess:
-        """A HAProxy that knows all that is known now."""
+        """Start a HAProxy with everything that is known now."""
         self._started += 1
         files = self._files(self._started)
         fds = tuple(listening.fileno() for listening in self._sockets)
@@ -213,7 +213,7 @@ class HaproxyPlane(Startable):
         failures = 0
         while child is self._child:
             failures += 1
-            self._log.error("HAProxy ended; starting it anew", code=code, failures=failures)
+            self._log.error("HAProxy ended; starting it again", code=code, failures=failures)
             await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
             try:
                 async with self._lock:
@@ -226,7 +226,7 @@ class HaproxyPlane(Startable):
                 self._log.error("HAProxy does not start", error=str(error))
 
     async def reload(self) -> None:
-        """Replace HAProxy by one with another configuration. Clients of the old one are served to the end."""
+        """Replace HAProxy by one with a new configuration. The old one serves its clients to the end."""
         async with self._lock:
             await self._reload()
 
@@ -255,9 +255,9 @@ class HaproxyPlane(Startable):
                     await self._tell()
                 failures = 0
             except HoldfastError as error:
-                # What HAProxy knows now is not known here: one that begins with all of it is.
+                # It isn't known what HAProxy has got, so start one that begins with everything.
                 failures += 1
-                self._log.warning("HAProxy could not be told; replacing it", error=str(error))
+                self._log.warning("HAProxy could not be updated; replacing it", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 await self._replace()
             await self._clock.sleep(BATCH_S)
@@ -273,12 +273,12 @@ class HaproxyPlane(Startable):
         self._tasks.spawn(self._replace())
 
     async def _tell(self) -> None:
-        """Tell HAProxy what changed. It may know late: nodes judge every request, and what they refuse is
-        brought to its owner by the fallback."""
+        """Update HAProxy with what changed. A late update does no harm: nodes check every request, and the
+        fallback brings refused ones to their owner."""
         assert self._child is not None
         files = self._child.files
         for name in self._servers.left(self._view.members):
-            # What still waits for its answer there is asked again, of the fallback.
+            # Requests that still wait for an answer there are sent again, by the fallback.
             for server in _servers(name):
                 await admin.order(files.admin, f"set server {server} state maint")
                 await admin.order(files.admin, f"shutdown sessions server {server}")
@@ -307,8 +307,8 @@ class HaproxyPlane(Startable):
         await admin.order(files.admin, f"clear map {files.refused}")
 
     async def _welcome(self) -> tuple[dict[str, str], bool]:
-        """Servers of the members that came, and whether more had to be made. A member whose name means
-        nothing here is reached through the fallback, if at all."""
+        """Return servers for new members, and whether more servers had to be made. A member whose name can't
+        be resolved here is reached through the fallback, if at all."""
         come: dict[str, str] = {}
         count = self._servers.count
         for member in list(self._view.members.values()):
@@ -319,14 +319,14 @@ class HaproxyPlane(Startable):
         return come, self._servers.count > count
 
     def _news_of(self, come: Mapping[str, str]) -> dict[str, GatewayRoute | None]:
-        """Routes that changed, and those to members that ``come`` just now."""
+        """Return the routes that changed, and those to members that are new (``come``)."""
         routes: dict[str, GatewayRoute | None] = self._routes.changed()
         if come:
             routes |= {key: route for key, route in self._routes if route.member in come}
         return routes
 
     def _changes(self, routes: Mapping[str, GatewayRoute | None]) -> dict[str, str | None]:
-        """Servers by key of the maps."""
+        """Return the servers by their keys in the maps."""
         changes = {}
         for full_key, route in routes.items():
             if key := map_key(full_key, self._only):
@@ -334,7 +334,7 @@ class HaproxyPlane(Startable):
         return changes
 
     def _note_only(self) -> bool:
-        """Note the only stream that there is; True if it changed. It stays while no node lives."""
+        """Note the only declared stream; return True if it changed. It is kept while no node lives."""
         declared = {name for member in self._view.members.values() for name in member.load.serves}
         only = next(iter(declared)) if len(declared) == 1 else None
         if only is not None and not is_plain(only):
@@ -346,12 +346,12 @@ class HaproxyPlane(Startable):
 
 
 def _servers(name: str) -> tuple[str, str]:
-    """Both of HAProxy's servers that are one node."""
+    """Return HAProxy's two servers of one node."""
     return f"{name}{SMALL}/{NODE}", f"{name}{LARGE}/{NODE}"
 
 
 async def _resolve(url: str) -> str | None:
-    """The ``ip:port`` at which a node is reached."""
+    """Return the ``ip:port`` of a node; None if it can't be resolved."""
     parts = urlsplit(url)
     try:
         port = parts.port or 80
@@ -362,6 +362,6 @@ async def _resolve(url: str) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write a file that only this user reads."""
+    """Write a file that only this user can read."""
     path.touch(mode=0o600)
     path.write_text(text, encoding="utf-8", newline="")

@@ -1,4 +1,4 @@
-"""HAProxy as a child process, which ends with this one."""
+"""HAProxy as a child process, which ends when this process ends."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if sys.platform == "linux":
         os._exit(1)
 os.execv(path, [path, *arguments])
 """
-"""Has the kernel (where it is Linux) end what this becomes with its parent; and signals that are typed at the
-terminal are for the parent."""
+"""Starts HAProxy so that, on Linux, the kernel ends it with its parent, and so that signals from the terminal
+go only to the parent."""
 
 
 class HaproxyProcess:
-    """One running HAProxy. ``ended`` is done with its exit code."""
+    """A running HAProxy. ``ended`` is a future with its exit code."""
 
     def __init__(self, files: HaproxyFiles, process: asyncio.subprocess.Process, log: Any) -> None:
         self.files = files
@@ -55,7 +55,7 @@ class HaproxyProcess:
         clock: Clock,
         log: Any,
     ) -> HaproxyProcess:
-        """Start it with its files written; returns when it serves. Raises ConfigError if it doesn't."""
+        """Start it after its files are written; returns when it serves. Raises ConfigError if it doesn't."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
         arguments = [str(os.getpid()), build.path, "-db", "-f", str(files.config)]
         try:
@@ -107,11 +107,11 @@ class HaproxyProcess:
         return self._process.pid
 
     def finish(self) -> None:
-        """Have it take no new connections, and end when the last has."""
+        """Let it take no new connections, and end after the last one has closed."""
         self._signal(signal.SIGUSR1)
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
         self._signal(signal.SIGKILL)
 
     def _signal(self, number: signal.Signals) -> None:

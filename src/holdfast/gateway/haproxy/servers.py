@@ -1,4 +1,4 @@
-"""Which of HAProxy's servers stands for which node. They are made beforehand, and given addresses as nodes
+"""Assigns HAProxy's servers to nodes. The servers are configured in advance, and get addresses when nodes
 come."""
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ SERVERS_MIN = 16
 
 
 class BackendServers:
-    """Servers by member. One that a member left is given to another as late as possible, when the routes to
-    it are long gone."""
+    """The servers by member. A server that becomes free is reused as late as possible, when no route leads to
+    it any more."""
 
     def __init__(self, count: int = SERVERS_MIN) -> None:
         self._free = deque(_name(number) for number in range(1, count + 1))
@@ -20,16 +20,16 @@ class BackendServers:
         self.count = count
 
     def get(self, member: str) -> str | None:
-        """The server of a member."""
+        """Return the server of a member."""
         return self._taken.get(member)
 
     def address(self, name: str) -> str | None:
-        """The address of a server that a member has."""
+        """Return the address of a server that a member has."""
         return self._addresses.get(name)
 
     def take(self, member: str, address: str) -> str:
-        """Give a member, reached at ``ip:port``, a server. If none is free there are twice as many
-        afterwards; HAProxy takes those only from its configuration."""
+        """Assign a server to a member with the address ``ip:port``. If none is free, the number of servers is
+        doubled; HAProxy gets the new ones only with a new configuration."""
         if not self._free:
             self._free.extend(map(_name, range(self.count + 1, 2 * self.count + 1)))
             self.count *= 2
@@ -38,7 +38,7 @@ class BackendServers:
         return name
 
     def left(self, living: Iterable[str]) -> list[str]:
-        """The servers of members that aren't among the ``living`` any more, which are free now."""
+        """Free the servers of members that are no longer ``living``, and return them."""
         alive = set(living)
         gone = [self._taken.pop(member) for member in list(self._taken) if member not in alive]
         for name in gone:
@@ -47,7 +47,7 @@ class BackendServers:
         return gone
 
     def addresses(self) -> dict[str, str | None]:
-        """All servers with their addresses, in order."""
+        """Return all servers with their addresses, in order."""
         names = [_name(number) for number in range(1, self.count + 1)]
         return {name: self._addresses.get(name) for name in names}
 

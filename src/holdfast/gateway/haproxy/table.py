@@ -1,8 +1,8 @@
-"""Which server has which stream, as HAProxy's maps have it, and how to change them.
+"""The contents of HAProxy's maps from streams to servers, and how to change them.
 
-Up to HAProxy 2.8 a change or removal in a map searches all of it, an addition does not. So what is new is
-added to the map ``routes``, and what changes is noted in the map ``recent``, which goes first and stays
-small: when it is full, all of ``routes`` is written anew in its place, at once.
+Up to HAProxy 2.8, a change or removal in a map searches the whole map, but an addition doesn't. So new routes
+are added to the map ``routes``, and changes are added to the map ``recent``, which is read first and stays
+small. When it is full, ``routes`` is replaced as a whole and ``recent`` is emptied.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from holdfast.gateway.node_routes import PATH
 
 RECENT_MAX = 2000
 SAFE = "!()*+,:=@"
-"""What else a path may hold unescaped (RFC 3986), without what means something to HAProxy's runtime API."""
+"""Further characters that a path may hold unescaped (RFC 3986), without those that have a meaning in
+HAProxy's runtime API."""
 
 
 def map_key(full_key: str, only: str | None = None) -> str | None:
-    """A stream's key in the maps: the path as clients commonly write it, and the name of the declared stream
-    as its query, unless that is the ``only`` one. Requests that write it otherwise are in no map. None where
-    it can't be told apart from others."""
+    """Return a stream's key in the maps: the path as clients commonly write it, with the name of the declared
+    stream as its query, unless that is the ``only`` one. Requests that write it differently are in no map.
+    None if the key would be ambiguous."""
     stream, _, key = full_key.partition("/")
     if not is_plain(stream) or key in (".", ".."):
         return None
@@ -32,19 +33,19 @@ def map_key(full_key: str, only: str | None = None) -> str | None:
 
 
 def is_plain(stream: str) -> bool:
-    """True if a stream's name needs no escapes."""
+    """Return True if a stream's name needs no escapes."""
     return quote(stream, safe="") == stream
 
 
 class Edit(msgspec.Struct):
-    """What to do to the maps: either these entries, or ``rewrite`` all of ``routes`` and empty ``recent``."""
+    """A change to the maps: either these entries, or ``rewrite`` all of ``routes`` and empty ``recent``."""
 
     new: dict[str, str] = {}
-    """To add to ``routes``."""
+    """Entries to add to ``routes``."""
     recent: dict[str, str] = {}
-    """To add to ``recent``."""
+    """Entries to add to ``recent``."""
     changed: dict[str, str] = {}
-    """To set in ``recent``."""
+    """Entries to change in ``recent``."""
     rewrite: bool = False
 
 
@@ -62,12 +63,12 @@ class RouteMaps:
         )
 
     def get(self, key: str) -> str | None:
-        """The server of a key."""
+        """Return the server of a key."""
         server = self._recent.get(key) or self._routes.get(key)
         return None if server == NOBODY else server
 
     def update(self, changes: Mapping[str, str | None]) -> Edit:
-        """Servers by key, None for keys that have none any more; tells what HAProxy has to be told."""
+        """Take new servers by key, None for keys without a route. Returns the change for HAProxy."""
         edit = Edit()
         for key, server in changes.items():
             if self.get(key) == server:
@@ -84,7 +85,7 @@ class RouteMaps:
         return edit
 
     def fold(self) -> None:
-        """Bring all into ``routes``; ``recent`` is empty then."""
+        """Move everything into ``routes``, and empty ``recent``."""
         for key, server in self._recent.items():
             if server == NOBODY:
                 self._routes.pop(key, None)
@@ -93,5 +94,5 @@ class RouteMaps:
         self._recent.clear()
 
     def routes(self) -> Iterator[tuple[str, str]]:
-        """All of ``routes``."""
+        """Return all entries of ``routes``."""
         return iter(list(self._routes.items()))

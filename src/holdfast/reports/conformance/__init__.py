@@ -1,1 +1,13 @@
-"""What every destination of reports must do, as test classes to inherit from."""
+"""What every destination of reports must do, as a test class to inherit from.
+
+``SinkConformance`` asks for the fixtures ``sink`` and ``other_sink``: another connection to the same
+destination. The rest is as :mod:`holdfast.testing.conformance` says.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(f"{__name__}.sink")  # before it is imported
+
+from holdfast.reports.conformance.sink import SinkConformance  # noqa: E402
+
+__all__ = ["SinkConformance"]

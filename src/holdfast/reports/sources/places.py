@@ -13,8 +13,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 import pyarrow as pa
 import pyarrow.fs as pafs
 
-from holdfast.common.redaction import redact_url
 from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.extend.tools import redact_url
 from holdfast.reports import deliver_root
 from holdfast.reports.faults import UnreadableSource
 from holdfast.reports.sources.http import HttpFile

@@ -1,1 +1,1 @@
-"""Amazon's services, and what speaks as they do: SQS as queue, S3 for objects."""
+"""Amazon's services and compatible ones: SQS as queue, S3 for objects."""

@@ -17,8 +17,8 @@ from holdfast.services.aws.message import MESSAGE_BYTES
 from holdfast.services.aws.sqs import NoSuchQueue, Nothing, QueueUrl, Sqs
 
 MAX_RECEIVES = 100
-"""So many receives before the queue itself moves a message: tries are counted by its owner, so a high number
-only ends what kills whoever receives it."""
+"""After how many receives the queue itself moves a message to the dead letters. Tries are counted by the
+owner, so this high number is only for messages that kill every receiver."""
 
 MAX_RECEIVES_LOW = 10
 RETENTION_S = 14 * 24 * 3600
@@ -34,11 +34,11 @@ async def create_queues(
     encrypt: bool = False,
     kms_key: str = "",
 ) -> list[Made]:
-    """Make a queue and its dead-letter queue, or set right what is not as asked; nothing else is touched.
+    """Make a queue and its dead-letter queue, or correct their attributes; nothing else is changed.
 
     Args:
         queue: its name; one that ends in ``.fifo`` makes both FIFO.
-        visibility_s: for receives that don't say (those of Holdfast do).
+        visibility_s: the visibility of receives that set none (those of Holdfast set it).
         max_receives: receives before the queue itself moves a message to the dead letters.
         tags: added to both.
         encrypt: ask for encryption at rest with keys of SQS, which AWS gives new queues by itself;
@@ -60,8 +60,9 @@ async def create_queues(
 
 
 async def check_queue(sqs: Sqs, queue: str, *, visibility_s: float) -> list[QueueFinding]:
-    """What there is to say about a queue, given by name or URL: is it there, is its dead-letter queue, do
-    they suit, and what may these credentials not do. Never raises for what it finds out.
+    """Return findings about a queue, given by name or URL: whether it and its dead-letter queue exist,
+    whether their attributes fit, and what the credentials don't allow. A fault is a finding and never raises
+    an error.
 
     It receives one message, if there is one, and shows it again at once; it sends and deletes none."""
     checker = _Checker(sqs)
@@ -70,7 +71,7 @@ async def check_queue(sqs: Sqs, queue: str, *, visibility_s: float) -> list[Queu
 
 
 class _QueueMaker:
-    """Makes queues that are alike in kind, tags and encryption."""
+    """Makes queues with the same kind, tags and encryption."""
 
     def __init__(self, sqs: Sqs, fifo: bool, tags: dict[str, str], encrypt: bool, kms_key: str) -> None:
         self._sqs = sqs
@@ -114,7 +115,7 @@ class _QueueMaker:
         return [f"tag {key}" for key in lacking]
 
     def _encryption(self, there: Mapping[str, str]) -> dict[str, str]:
-        """What to ask for; a queue that has a key of its own keeps it."""
+        """Return the attributes of encryption to set. A queue that has its own key keeps it."""
         if self._kms_key:
             return {"KmsMasterKeyId": self._kms_key}
         if self._encrypt and not there.get("KmsMasterKeyId"):
@@ -184,7 +185,7 @@ class _Checker:
             self._warn(f"{name} keeps dead letters for {kept_s / 86400:.3g} days; SQS would for 14")
 
     async def _probe(self, url: str) -> None:
-        """Ask for what a node does, so that it can have no effect, and note what is not allowed."""
+        """Make each call of a node in a way that has no effect, and note the calls that aren't allowed."""
         name = url.rpartition("/")[2]
         fifo = {"MessageGroupId": "-", "MessageDeduplicationId": "-"} if url.endswith(FIFO) else {}
         shown = {"MaxNumberOfMessages": 1, "VisibilityTimeout": 0, "WaitTimeSeconds": 0}

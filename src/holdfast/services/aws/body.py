@@ -11,7 +11,7 @@ PIECE_BYTES = 1 << 18
 
 
 class UploadBody(payload.BytesPayload):
-    """Bytes that go to the socket as they are, piece by piece, so that others get their turn."""
+    """A body that is written to the socket in pieces, so that other work in the event loop isn't blocked."""
 
     def __init__(self, data: bytes | memoryview, *args: Any, **kwargs: Any) -> None:
         super().__init__(b"", *args, **kwargs)  # which warns of data that is large

@@ -1,4 +1,4 @@
-"""One SQS queue, by name or URL: what a queue and its dead letters have in common."""
+"""One SQS queue, by name or URL. The queue of messages and the queue of dead letters share this code."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from holdfast.services.aws.sqs import Received, Sqs, SqsMessage, not_done
 
 HOLD_MAX_S = 12 * 3600
 CHANGE_S = 5.0
-"""How long one try to extend or delete waits for its answer: deliveries lapse meanwhile, and a second try is
-harmless."""
+"""How long one try to extend or delete waits for its answer. It is short, because deliveries lapse meanwhile,
+and a second try is harmless."""
 
 GROUP = re.compile(r"[!-~]{1,128}")
 OWN = "holdfast."
-"""What groups begin with that are no keys."""
+"""The prefix of groups that are no keys."""
 
 FIFO = ".fifo"
 SYSTEM_ATTRIBUTES = ("ApproximateReceiveCount", "SequenceNumber", "MessageGroupId", "SentTimestamp")
 
 
 class RedrivePolicy(msgspec.Struct, rename="camel"):
-    """Where SQS itself puts what it delivered too often."""
+    """The queue to which SQS itself moves messages that it delivered too often."""
 
     dead_letter_target_arn: str = ""
     max_receive_count: int = 0
 
     @classmethod
     def of(cls, attributes: Mapping[str, str]) -> Self:
-        """The one among a queue's attributes; an empty one if there is none."""
+        """Read the policy from a queue's attributes; an empty one if there is none."""
         policy = attributes.get("RedrivePolicy", "{}")
         return msgspec.json.decode(policy, type=cls, strict=False)  # in some the count is text
 
@@ -50,7 +50,7 @@ class RedrivePolicy(msgspec.Struct, rename="camel"):
 
 
 def dead_letter_name(queue: str) -> str:
-    """The name of a queue's dead-letter queue, where nothing else is said."""
+    """Return the default name of a queue's dead-letter queue."""
     return f"{queue.removesuffix(FIFO)}-dlq{FIFO if queue.endswith(FIFO) else ''}"
 
 
@@ -109,7 +109,7 @@ class Channel:
         return said.messages or []
 
     async def hide(self, receipts: Sequence[str], seconds: float) -> list[str]:
-        """Set when messages show again; returns the receipts that are stale."""
+        """Set after how many seconds messages become visible again; returns the stale receipts."""
         timeout = _visibility(seconds)
         entries = [{"ReceiptHandle": receipt, "VisibilityTimeout": timeout} for receipt in receipts]
         return await self._change("ChangeMessageVisibilityBatch", receipts, entries)

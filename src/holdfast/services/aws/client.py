@@ -1,10 +1,10 @@
-"""One AWS service, called over kept-alive connections: botocore says where, as whom and how it is signed;
-aiohttp sends.
+"""A client of one AWS service over kept-alive connections. botocore finds endpoint and credentials and
+defines the signature; aiohttp sends.
 
-A call that was answered with an error of the service raises AwsRefused, unless another try may help. Tries
-follow the AWS conventions (``AWS_MAX_ATTEMPTS``, three by default), with exponential pauses and full jitter.
-When they are spent the error is honest about the effect: Unavailable if no try can have had one,
-OutcomeUnknown if any may have.
+A call that the service answers with an error raises AwsRefused, unless another try may help. Tries follow the
+AWS conventions (``AWS_MAX_ATTEMPTS``, three by default), with exponential pauses and full jitter. After the
+last try, the error says what may have happened: Unavailable if no try can have had an effect, OutcomeUnknown
+if any may have had one.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from holdfast.services.aws.credentials import AwsCredentials
 from holdfast.services.aws.signer import Draft, S3Signer, Signer
 
 AT_ONCE_BYTES = 2**20
-"""Larger bodies are written piece by piece, so that others get their turn."""
+"""Larger bodies are written in pieces, so that other work in the event loop isn't blocked."""
 
 CONNECT_S = 5.0
 ANSWER_S = 30.0
@@ -69,7 +69,7 @@ ACTIONS = {
     "s3:HeadBucket": "s3:ListBucket",
     "s3:ListObjectsV2": "s3:ListBucket",
 }
-"""The IAM action of each operation that isn't called the same."""
+"""The IAM action of each operation that has another name."""
 
 KMS_ACTIONS = "the IAM actions kms:GenerateDataKey and kms:Decrypt"
 
@@ -86,15 +86,15 @@ UNTRUSTED = re.compile(
     "|AuthFailure|NotAuthorized|MissingAuthenticationToken|Signature|OptInRequired|RequestExpired|Skewed"
 )
 ECHO = "The Canonical String"
-"""With this a service begins to repeat what it was sent, the token of the session included."""
+"""A service begins with this text when it repeats the request, which holds the token of the session."""
 
 STATUS_CODES = {403: "AccessDenied", 404: "NotFound"}
-"""What a status says where there is no body, as after HEAD."""
+"""The error code of each status for answers without a body, such as after HEAD."""
 
 
 class AwsRefused(ConfigError):
-    """A service answered that it won't; trying again changes nothing. ``code`` is the service's own, without
-    its prefix; ``answer`` is all that it said."""
+    """A service refused a call, and trying again doesn't help. ``code`` is the service's own code without its
+    prefix; ``answer`` is the whole answer."""
 
     def __init__(self, text: str, code: str, answer: AwsResponse) -> None:
         super().__init__(text)
@@ -104,7 +104,7 @@ class AwsRefused(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class AwsResponse:
-    """What a service said. Names of ``headers`` are matched in any case."""
+    """The answer of a service. Names of ``headers`` are compared without case."""
 
     status: int
     headers: Mapping[str, str]
@@ -112,14 +112,14 @@ class AwsResponse:
 
 
 class Reader(Protocol):
-    """Takes the body of an answer as it comes, in one try or several."""
+    """Reads the body of an answer as it arrives, in one try or several."""
 
     def headers(self) -> Mapping[str, str]:
-        """Headers of the next try, which may ask for what is missing still."""
+        """The headers of the next try, which may ask only for the missing part."""
 
     async def read(self, response: aiohttp.ClientResponse) -> None:
-        """Read an answer whose status is below 300. After an OSError or an error of aiohttp there is another
-        try; any other passes to who called."""
+        """Read an answer with a status below 300. After an OSError or an error of aiohttp there is another
+        try; other errors go to the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class ResolvedEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Credentials that were given, not found."""
+    """Credentials that were given explicitly."""
 
     access_key: str
     secret_key: str = field(repr=False)
@@ -149,7 +149,7 @@ class TryFailure(enum.Enum):
 
     THROTTLED = "throttled"
     UNREACHED = "unreached"
-    BROKEN = "broken"  # it may have had an effect all the same
+    BROKEN = "broken"  # it may still have had an effect
     EXPIRED = "expired"
     SKEWED = "skewed"
     REFUSED = "refused"
@@ -157,7 +157,7 @@ class TryFailure(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What came of a try that failed: cause, code and text, and the service's answer if it gave one."""
+    """A failed try: its cause, code and text, and the service's answer if there was one."""
 
     cause: TryFailure
     code: str
@@ -208,7 +208,7 @@ class AwsClient:
         self._closed = False
 
     async def place(self) -> ResolvedEndpoint:
-        """Where calls go. Raises ConfigError if the settings don't say."""
+        """Return where calls go. Raises ConfigError if the settings don't say."""
         if self._place is None:
             if self._placing is None or (self._placing.done() and self._placing.exception()):
                 self._placing = asyncio.create_task(asyncio.to_thread(self._find_place))
@@ -216,8 +216,8 @@ class AwsClient:
         return self._place
 
     async def identity(self) -> str:
-        """How the credentials were found, such as ``env`` or ``iam-role``. Raises ConfigError if there are
-        none, Unavailable if what issues them can't be reached."""
+        """Return where the credentials come from, such as ``env`` or ``iam-role``. Raises ConfigError if
+        there are none, Unavailable if their issuer can't be reached."""
         await self._credentials.get()
         return self._credentials.method
 
@@ -284,7 +284,7 @@ class AwsClient:
         await self._clock.sleep(self._clock.random() * min(PAUSE_MAX_S, base_s * 2**tried))
 
     async def close(self) -> None:
-        """Drop the connections. Calls under way fail."""
+        """Close all connections. Calls under way fail."""
         self._closed = True
         self._credentials.close()
         if self._http is not None:
@@ -323,7 +323,8 @@ class AwsClient:
         return answer if answer.status < 300 else judge(answer)
 
     async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials) -> bool:
-        """Put right what can be; False if the service would only refuse again."""
+        """Correct what can be corrected before another try; return False if the service would refuse
+        again."""
         if failure.cause is TryFailure.SKEWED:
             return self._correct_skew(failure)
         if failure.cause is TryFailure.EXPIRED:
@@ -331,7 +332,7 @@ class AwsClient:
         return failure.cause is not TryFailure.REFUSED
 
     def _correct_skew(self, failure: Failure) -> bool:
-        """Go by the service's clock if ours is what it minds."""
+        """Use the service's clock if it refused because of this one."""
         assert failure.answer is not None
         try:
             theirs = parsedate_to_datetime(failure.answer.headers["Date"]).timestamp()
@@ -448,12 +449,13 @@ def _settings() -> Hashable:
 
 @functools.cache
 def _loader(data_path: str | None) -> Loader:
-    """Reads botocore's descriptions of services: once a process, for they are large."""
+    """Return the reader of botocore's descriptions of services. There is one per process, because they are
+    large."""
     return create_loader(data_path)
 
 
 def judge(answer: AwsResponse) -> Failure:
-    """Why a service refused, and whether another try may help."""
+    """Return why a service refused, and whether another try may help."""
     code, text = _error(answer)
     if EXPIRED.search(code):
         cause = TryFailure.EXPIRED

@@ -1,5 +1,5 @@
 """Credentials as botocore finds them (environment, profiles, roles, SSO, web identity, instance metadata),
-kept fresh without ever blocking the loop."""
+refreshed without blocking the event loop."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.clock import Clock
 
 CHECK_S = 30.0
-"""How often credentials that expire are looked at; botocore begins to refresh them 15 minutes before."""
+"""How often expiring credentials are checked; botocore begins to refresh them 15 minutes before they
+expire."""
 
 MARGIN_S = 60
-"""Credentials with less time left are used no more."""
+"""Credentials that expire sooner than this aren't used."""
 
 NONE_FOUND = (
     "there are no AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, name a profile in"
@@ -32,7 +33,8 @@ class AwsCredentials:
 
     Args:
         clock: says when to look at them again.
-        look: finds them, None if there are none; called in a thread, and again when they must be found anew.
+        look: finds them; None if there are none. It is called in a thread, and again when they must be found
+            again.
     """
 
     def __init__(self, clock: Clock, look: Callable[[], botocore.credentials.Credentials | None]) -> None:
@@ -45,11 +47,11 @@ class AwsCredentials:
 
     @property
     def method(self) -> str:
-        """How they were found, such as ``env`` or ``iam-role``; empty before."""
+        """Where they come from, such as ``env`` or ``iam-role``; empty before they were found."""
         return str(getattr(self._source, "method", ""))
 
     async def get(self) -> ReadOnlyCredentials:
-        """What to sign with now. Raises ConfigError if there are none, Unavailable if what issues them
+        """Return the present credentials. Raises ConfigError if there are none, Unavailable if their issuer
         can't be reached."""
         if self._found is None or self._check_at <= self._clock.monotonic():
             await self._look()
@@ -57,7 +59,7 @@ class AwsCredentials:
         return self._found
 
     async def renew(self, refused: ReadOnlyCredentials) -> bool:
-        """Find credentials anew, unless others than those that were ``refused`` are here already; False if
+        """Find credentials again, unless there are already others than the ``refused`` ones; return False if
         they are the same again."""
         if self._found is refused:
             await asyncio.shield(self._begin(self._find))
@@ -77,7 +79,7 @@ class AwsCredentials:
         self._check_at = self._clock.monotonic() + CHECK_S
 
     def _begin(self, work: Callable[[], None]) -> asyncio.Task[None]:
-        """Do it in a thread, once for all who ask meanwhile."""
+        """Do the work in a thread, once for all callers that wait meanwhile."""
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._in_thread(work))
             self._work.add_done_callback(_seen)
@@ -107,7 +109,7 @@ class AwsCredentials:
 
 
 def _is_passing(error: Exception) -> bool:
-    """True if it is what issues the credentials that failed: an outage, or too many who ask."""
+    """Return True if the issuer of the credentials failed, because of an outage or too many requests."""
     if isinstance(error, ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
         return status == 429 or status >= 500 or "Throttl" in error.response.get("Error", {}).get("Code", "")

@@ -1,8 +1,8 @@
-"""Dead letters on SQS: messages of the dead-letter queue, each with what is known of it in an attribute.
+"""Dead letters on SQS: messages in the dead-letter queue, each with its reason and place in an attribute.
 
-SQS can't look a message up, so each listing, redrive or purge receives every letter there is and gives back
-what it doesn't take: a call for every ten letters, and one more to give them back. Meanwhile they are hidden
-from others who look. One look sees ``SCAN_MAX`` letters at most.
+SQS can't look a message up. So each listing, redrive or purge receives all dead letters and gives back those
+that it doesn't take: one call for every ten, and one more to give them back. Meanwhile they are hidden from
+other readers. One scan sees at most ``SCAN_MAX`` dead letters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SCAN_MAX = 10_000
 SCAN_WAIT_S = 1
 SCAN_VISIBILITY_S = 120.0
 IN_VAIN_MAX = 3
-"""A call that brings only what came before is a second delivery; so many are the end."""
+"""After so many calls that brought only known dead letters, the scan ends."""
 
 SCAN_CALLS = 8
 """Calls under way at once to give letters back."""
@@ -42,8 +42,8 @@ RETENTION_MAX_S = 14 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class HeldLetter:
-    """A letter in hand: one delivery from the dead-letter queue. ``group`` is its FIFO group if it was the
-    queue that moved it there."""
+    """A received dead letter: one delivery from the dead-letter queue. ``group`` is its FIFO group, if the
+    queue itself moved it there."""
 
     letter: DeadLetter
     receipt: str
@@ -60,12 +60,12 @@ class DeadLetters:
         self._receives_max = receives_max
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        """Add letters. One that is there already is added again, and shows once."""
+        """Add dead letters. One that is already there is added again, and is listed once."""
         at = self._clock.wall()
         await self.dead.send([_entry(letter, at) for letter in letters], [""] * len(letters))
 
     async def page(self, limit: int, after: str, key: str | None) -> list[DeadLetter]:
-        """Letters in order of id, after the id ``after``; only those of ``key`` if given."""
+        """Return dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
         listed: dict[str, DeadLetter] = {}
 
         def see(found: HeldLetter) -> bool:
@@ -82,8 +82,8 @@ class DeadLetters:
             return [listed[name] for name in sorted(listed)]
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        """Send letters to the queue again, in that order, and then remove them; returns how many. Where that
-        is cut short some come twice."""
+        """Send dead letters to the queue again, in that order, then remove them; returns how many. If this is
+        interrupted, some come twice."""
         async with self._taken(lambda found: found.letter.id in ids) as taken:
             first = {item.letter.id: item for item in reversed(taken)}
             again = [first[name] for name in dict.fromkeys(ids) if name in first]
@@ -115,8 +115,8 @@ class DeadLetters:
 
     @contextlib.asynccontextmanager
     async def _taken(self, wanted: Callable[[HeldLetter], bool]) -> AsyncIterator[list[HeldLetter]]:
-        """Look at all letters, and have those in hand that are ``wanted``. The others are given back at the
-        end; if that fails they show again by themselves."""
+        """Receive all dead letters, and keep those that are ``wanted``. The others are given back at the end;
+        if that fails, they become visible after their visibility."""
         taken: list[HeldLetter] = []
         others: list[str] = []
         try:
@@ -146,7 +146,7 @@ class DeadLetters:
             for message in new:
                 seen.add(message.message_id)
                 yield self._read(message)
-        log.warning("more dead letters than one look takes", queue=self.dead.name, seen=len(seen))
+        log.warning("more dead letters than one scan sees", queue=self.dead.name, seen=len(seen))
 
     async def _give_back(self, receipts: Sequence[str]) -> None:
         limit = asyncio.Semaphore(SCAN_CALLS)

@@ -1,8 +1,8 @@
 """Bodies and attributes as SQS takes them: text of the characters that XML allows, ten attributes at most.
 
-What fits travels as it is, for foreign producers and consumers to understand. A body that isn't such text
-goes as base64, told by the attribute ``holdfast-body``; attributes that don't fit go together as JSON in
-``holdfast-attributes``; what is known of a dead letter goes as JSON in ``holdfast``.
+Texts that fit are sent unchanged, so that other programs understand them. A body that isn't such text is sent
+as base64, with the attribute ``holdfast-body``. Attributes that don't fit are sent together as JSON in
+``holdfast-attributes``. The reason and place of a dead letter are JSON in ``holdfast``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ OURS = frozenset({BODY, PACKED, LETTER})
 PLAIN_MAX = 10 - len(OURS)
 
 ODD_CHARACTER = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd]")
-"""What isn't sent as it is. SQS takes those over U+FFFF; not all servers that speak as it does will."""
+"""Characters that aren't sent unchanged. SQS takes those over U+FFFF, but not all compatible servers do."""
 
 NAME = re.compile(r"(?!aws\.|amazon\.)[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", re.IGNORECASE)
 NAME_MAX = 256

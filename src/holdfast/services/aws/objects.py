@@ -1,4 +1,4 @@
-"""Objects on S3, or on any service that speaks as it does."""
+"""Objects on S3 and on compatible services."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class S3Objects:
             except Unavailable:
                 if download.size <= had:
                     raise
-        raise Unavailable(f"{url} can't be read: its transfer broke again and again")
+        raise Unavailable(f"{url} can't be read: its transfer broke in every try")
 
     async def put(self, name: str, data: bytes) -> str:
         """As the port says. Raises InvalidMessage for a name that can't be, ConfigError if S3 won't take it,

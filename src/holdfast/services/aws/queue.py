@@ -1,7 +1,8 @@
 """The queue on SQS, standard or FIFO.
 
 A FIFO queue's name ends in ``.fifo``. Its groups are the messages' keys: it keeps the order of each, and
-holds back what is behind a message in flight. What has no key is in a group of its own, and waits for nobody.
+holds back the messages behind one in flight. A message without a key has its own group, so it waits for no
+other.
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ RECEIVES_MAX = 16
 class SqsQueue:
     """One queue and its dead-letter queue, which must exist.
 
-    A receive under way is never cut off, for what it brings would stay hidden: one that is woken, cancelled
-    or closed goes on alone for up to ``poll_max_s``, and gives back what it brings.
+    A receive under way is never cut off, because its messages would stay hidden. After it is woken, cancelled
+    or closed, its call goes on for up to ``poll_max_s`` and gives back what it brings.
 
     Args:
         sqs: the service; it stays open when the queue is closed.
@@ -125,7 +126,7 @@ class SqsQueue:
         return 0
 
     async def depth(self) -> Depth:
-        """Counts, as SQS has them: approximate, and some seconds old. The lag is not told."""
+        """Return the counts of SQS: approximate, and some seconds old. There is no lag."""
         counts, dead = await asyncio.gather(self._channel.attributes(*COUNTS), self._count_dead())
         ready, in_flight, delayed = (int(counts.get(name, 0)) for name in COUNTS)
         return Depth(ready, in_flight, delayed, dead)
@@ -155,7 +156,7 @@ class SqsQueue:
         return await (await self._letters()).expire(dead_before)
 
     async def close(self) -> None:
-        """End the waiting receives, and return when their calls have ended too, or won't."""
+        """End the waiting receives, and wait a limited time for their calls to end."""
         self._closed = True
         for answer in self._waiting:
             if not answer.done():
@@ -185,7 +186,7 @@ class SqsQueue:
             )
 
     async def _poll(self, limit: int, wait_s: float, visibility_s: float) -> list[Delivery]:
-        """One call for messages, which goes on without whoever asked if he leaves or the queue is closed."""
+        """Make one call for messages, which goes on if its caller is cancelled or the queue is closed."""
         answer: asyncio.Future[list[SqsMessage]] = asyncio.get_running_loop().create_future()
         self._begin(self._channel.receive(limit, wait_s, visibility_s), partial(self._end_poll, answer))
         self._waiting.add(answer)
@@ -201,7 +202,7 @@ class SqsQueue:
     def _begin(
         self, work: Coroutine[Any, Any, T], ended: Callable[[asyncio.Task[T]], None] | None = None
     ) -> None:
-        """Do something on its own; ``close`` waits for it."""
+        """Run something in the background; ``close`` waits for it."""
         task = asyncio.create_task(work)
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
@@ -222,7 +223,7 @@ class SqsQueue:
             answer.set_result(polling.result())
 
     def _return(self, messages: Sequence[SqsMessage]) -> None:
-        """Give back, on its own, what nobody waits for."""
+        """Give back, in the background, messages that nobody waits for."""
 
         async def give_back() -> None:
             with contextlib.suppress(HoldfastError):  # they show again when their visibility has passed

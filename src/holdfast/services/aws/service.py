@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from holdfast.errors import ConfigError
-from holdfast.extend import Meter, Objects, Opening, Service, SystemClock, extra, redact_url
+from holdfast.extend import Meter, Objects, Opening, Service, SystemClock, extra
+from holdfast.extend.tools import redact_url
 
 if TYPE_CHECKING:
     from holdfast.services.aws.client import AwsClient
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 class SqsService(Service):
     """Queues."""
 
+    example = "sqs://eu-west-1/"
     cuts_receives = False
 
     def queue(self, opening: Opening, name: str) -> SqsQueue:
@@ -78,6 +80,8 @@ def _sqs(opening: Opening, url: SqsUrl) -> _Sqs:
 
 class S3Service(Service):
     """Objects in a bucket."""
+
+    example = "s3://bucket/prefix"
 
     def objects(self, opening: Opening) -> Objects:
         return self.slot_objects(opening.url, opening.meter)

@@ -1,6 +1,6 @@
 """Signatures of version 4, as botocore computes them, at a third of the cost.
 
-The two signers are botocore's own, with what repeats from call to call taken out: the key derived from the
+The two signers are botocore's own, without the work that repeats in each call: the key derived from the
 secret is kept for its day, and a request is a plain record instead of a mail message. A test compares their
 signatures with those of the originals.
 """

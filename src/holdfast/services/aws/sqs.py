@@ -16,13 +16,13 @@ T = TypeVar("T")
 MISSING = frozenset({"QueueDoesNotExist", "NonExistentQueue"})
 
 STALE = frozenset({"ReceiptHandleIsInvalid", "MessageNotInflight", "InvalidParameterValue"})
-"""What SQS answers, in one case or another, for a delivery that has lapsed or may be held no longer."""
+"""The error codes of SQS for a delivery that has lapsed or can't be held any longer."""
 
 encode = msgspec.json.Encoder().encode
 
 
 class Nothing(msgspec.Struct):
-    """An answer that says no more than that it was done."""
+    """An answer without content: the call was done."""
 
 
 class Attribute(msgspec.Struct, rename="pascal"):
@@ -124,8 +124,8 @@ class Sqs:
     ) -> tuple[dict[int, BatchDone], dict[int, Failed]]:
         """Make one call for up to ten entries, and again for those that failed for no fault of theirs.
 
-        Returns what came of each, by its index; failures that are nobody's fault remain when the tries
-        are spent. Adds ``Id`` to the entries."""
+        Returns the result of each entry by its index. Temporary failures are included after the last try.
+        Adds ``Id`` to the entries."""
         for index, entry in enumerate(entries):
             entry["Id"] = str(index)
         tries = (await self.client.place()).tries

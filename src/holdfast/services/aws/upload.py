@@ -1,4 +1,4 @@
-"""An object put in parts: it appears all at once when they are complete, or not at all."""
+"""Puts an object in parts. It appears when all parts are complete, or not at all."""
 
 from __future__ import annotations
 

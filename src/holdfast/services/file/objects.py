@@ -16,10 +16,10 @@ from holdfast.system.files import OWNER, Access, make_folder, sync_names
 class FileObjects:
     """Objects below the directory ``root``. URLs are ``file:///path``, percent-encoded.
 
-    ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that
-    a power failure takes away. ``read_in_thread``: the event loop goes on meanwhile; where nothing else runs
-    in it, as in a slot, the thread costs several times what reading a frame does. ``access``: of what is
-    made; None where nothing is, but only read.
+    ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that a
+    power failure deletes. ``read_in_thread``: files are read in a thread, so that the event loop isn't
+    blocked; in a slot, where nothing else runs, a thread costs several times more than reading a frame.
+    ``access``: the modes of new files; None for a store that is only read.
     """
 
     def __init__(

@@ -6,19 +6,18 @@ from holdfast.extend import Access, Backup, Meter, Objects, Opening, Service, pa
 from holdfast.services.file.backup import FileBackup
 from holdfast.services.file.objects import FileObjects
 
-FOLDER = "file:./holdfast-objects"
-
 
 class FileService(Service):
     """Objects in a folder."""
 
+    example = "file:./holdfast-objects"
     one_host = True
 
     def objects(self, opening: Opening) -> Objects:
-        return FileObjects(path_in(opening.setting, opening.url, FOLDER), access=opening.access)
+        return FileObjects(path_in(opening.setting, opening.url, self.example), access=opening.access)
 
     def slot_objects(self, url: str, meter: Meter) -> Objects:
-        return FileObjects(path_in("objects_url", url, FOLDER), read_in_thread=False, access=None)
+        return FileObjects(path_in("objects_url", url, self.example), read_in_thread=False, access=None)
 
 
 service = FileService()

@@ -1,1 +1,1 @@
-"""HTTP: calls between nodes, and the small pages every node serves beside them."""
+"""HTTP: calls between nodes, and the pages that every node serves."""

@@ -1,11 +1,11 @@
-"""Peer over HTTP: one server and one pool of kept-alive connections a node.
+"""The peer port over HTTP: one server and one pool of kept-alive connections per node.
 
-``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is
-answered and never finished while that membership lives here, so that whoever reads it sees at once when
-the process ends. Presence is the same in every protocol version: a node that is merely newer isn't gone.
+``POST /v1/peer`` carries a MessagePack request and its reply. ``GET /v1/peer/presence?member=ID`` is answered
+and not finished while that membership is alive here, so that a reader sees at once when the process ends.
+Presence is the same in every protocol version, so a newer node isn't taken for dead.
 
-A caller must know whether a request may have had an effect, so it is noted when the first byte leaves:
-what fails before is Unavailable, what fails after is OutcomeUnknown, and an answer that refuses says that
+A caller must know whether a request may have had an effect, so the sending of its first byte is noted. A
+failure before it is Unavailable, a failure after it is OutcomeUnknown, and an answer that refuses means that
 nothing was done.
 """
 
@@ -17,6 +17,7 @@ import errno
 import ipaddress
 import socket
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import aiohttp
@@ -64,7 +65,7 @@ MEDIA_TYPE = "application/msgpack"
 MAX_BODY_BYTES = 64 * 1024 * 1024
 BACKLOG = 1024
 BODY_S = 60.0
-"""How long a request of another node may take to come."""
+"""How long a request of another node may take to arrive."""
 CONNECT_TIMEOUT_S = 5.0
 GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
@@ -74,49 +75,56 @@ REASON_CHARS_MAX = 500
 log = structlog.get_logger()
 
 
-class HttpPeer:
-    """A node's HTTP server and its client to other nodes.
+@dataclass(frozen=True, kw_only=True)
+class PeerSettings:
+    """How nodes reach each other.
 
-    Args:
-        clock: the node's clock.
+    Attributes:
         host, port: where to listen; port 0 takes a free one.
         secret: shared by all nodes; needed wherever ``host`` isn't loopback.
         also: another secret that callers may show, while all nodes change from one to the other.
         tls: certificates, if nodes speak TLS to each other.
         advertise: ``host`` or ``host:port`` that other nodes reach this one at, if not the one bound.
         max_body_bytes: largest request or reply, both ways.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 0
+    secret: str | None = None
+    also: str | None = None
+    tls: PeerTls | None = None
+    advertise: str | None = None
+    max_body_bytes: int = MAX_BODY_BYTES
+
+
+class HttpPeer:
+    """A node's HTTP server and its client to other nodes.
+
+    Args:
+        clock: the node's clock.
+        settings: how nodes reach each other.
         routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
-        connections: bounds those that come here.
-        registry: what ``/metrics`` shows.
+        connections: limits the connections to this server.
+        registry: the metrics of ``/metrics``.
     """
 
     def __init__(
         self,
         clock: Clock,
-        host: str = "127.0.0.1",
-        port: int = 0,
+        settings: PeerSettings | None = None,
         *,
-        secret: str | None = None,
-        also: str | None = None,
-        tls: PeerTls | None = None,
-        advertise: str | None = None,
-        max_body_bytes: int = MAX_BODY_BYTES,
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self._clock = clock
-        self._host = host
-        self._port = port
-        self._authorization = f"Bearer {secret}" if secret else ""
-        self._secrets = Secrets(secret, also if secret else None)
-        self._tls = tls
-        self._advertise = advertise
-        self._advertised = (advertise or "").removeprefix("http://").removeprefix("https://")
-        self._scheme = "http" if tls is None else "https"
-        self._max_body_bytes = max_body_bytes
+        self._settings = settings = settings or PeerSettings()
+        self._authorization = f"Bearer {settings.secret}" if settings.secret else ""
+        self._secrets = Secrets(settings.secret, settings.also if settings.secret else None)
+        self._advertised = (settings.advertise or "").removeprefix("http://").removeprefix("https://")
+        self._scheme = "http" if settings.tls is None else "https"
         self._routes = routes
         self._ready = ready
         # One without any connection is false, as all that is empty.
@@ -133,20 +141,20 @@ class HttpPeer:
         self._session: aiohttp.ClientSession | None = None
 
     async def serve(self, handler: Handler) -> str:
-        """Begin to answer calls; returns the URL that others reach this node at.
+        """Start to answer calls; returns the URL at which others reach this node.
 
         Raises ConfigError if the address can't be bound, needs a secret, or can't be told to others."""
         self._check_exposure()
         context = None
-        if self._tls is not None:
-            context = self._tls.server()
-            self._tls.client()  # now, not at the first call
+        if self._settings.tls is not None:
+            context = self._settings.tls.server()
+            self._settings.tls.client()  # now, not at the first call
         self._handler = handler
         connections = self._connections
         middlewares = [connections.note, problems]
         if not self._authorization:
             middlewares.append(OwnSite([*self._own_names()]).check)
-        app = web.Application(client_max_size=self._max_body_bytes, middlewares=middlewares)
+        app = web.Application(client_max_size=self._settings.max_body_bytes, middlewares=middlewares)
         app.add_routes(
             [
                 web.post(PATH, self._on_call),
@@ -172,8 +180,8 @@ class HttpPeer:
         try:
             self._server = await asyncio.get_running_loop().create_server(
                 connections.over(runner.server),
-                self._host,
-                self._port,
+                self._settings.host,
+                self._settings.port,
                 backlog=BACKLOG,
                 ssl=context,
                 ssl_handshake_timeout=TLS_HANDSHAKE_S if context is not None else None,
@@ -192,10 +200,8 @@ class HttpPeer:
         if self._in_the_clear(address):
             raise Unavailable(f"the node at {address} is not called without TLS: {NO_TLS}")
         body = self._encoder.encode(request)
-        if len(body) > self._max_body_bytes:
-            raise TooLarge(
-                f"a request of {len(body)} bytes to {address} is over max_peer_bytes ({self._max_body_bytes})"
-            )
+        if len(body) > (limit := self._settings.max_body_bytes):
+            raise TooLarge(f"a request of {len(body)} bytes to {address} is over max_peer_bytes ({limit})")
         progress = SimpleNamespace(sent=False)
         try:
             async with self._client().post(
@@ -216,10 +222,10 @@ class HttpPeer:
             raise OutcomeUnknown(f"lost {address} before its reply: {why}") from error
 
     async def gone(self, address: str, member: str) -> None:
-        """Return when an open connection to that membership's process has closed, or none can be made.
+        """Wait until an open connection to that membership's process has closed, or none can be made.
 
-        What shows nothing about that process is tried again: a node that answers but won't say (another
-        secret), a failure of this machine (no file descriptors, no network), a name that doesn't resolve.
+        A failure that shows nothing about that process is followed by another try: a node with another
+        secret, a failure of this machine (no file descriptors, no network), or a name that doesn't resolve.
         Raises Unavailable once this peer is closed."""
         failures = 0
         while not await self._is_gone(address, member):
@@ -227,7 +233,7 @@ class HttpPeer:
             await self._clock.sleep(GONE_AGAIN.delay_s(failures, self._clock.random()))
 
     async def _is_gone(self, address: str, member: str) -> bool:
-        """Read the presence to its end; False if that shows nothing."""
+        """Read the presence to its end; return False if that shows nothing."""
         if self._in_the_clear(address):
             log.warning("a node is not called without TLS", address=address, why=NO_TLS)
             return False
@@ -238,7 +244,7 @@ class HttpPeer:
                 headers=self._headers(),
                 allow_redirects=False,
             ) as response:
-                busy = response.status == 503  # said before anybody looks at what is asked
+                busy = response.status == 503  # refused before the request was read
                 if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
                     return True  # the port is someone else's now, or the membership is over
                 if response.status != 200:
@@ -256,7 +262,7 @@ class HttpPeer:
         return True
 
     async def close(self) -> None:
-        """Stop answering and drop connections."""
+        """Stop answering, and close all connections."""
         self._closing.set()
         if self._watching is not None:
             self._watching.cancel()
@@ -282,7 +288,7 @@ class HttpPeer:
         except UNREADABLE as error:
             raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
         except web.HTTPRequestEntityTooLarge:
-            text = f"the request is over max_peer_bytes of this node ({self._max_body_bytes})"
+            text = f"the request is over max_peer_bytes of this node ({self._settings.max_body_bytes})"
             raise _refuse(web.HTTPBadRequest, text) from None
         reply = await self._shielded(message)
         return web.Response(
@@ -297,7 +303,7 @@ class HttpPeer:
             raise _refuse(web.HTTPRequestTimeout, f"the request did not come within {BODY_S:g} s") from None
 
     async def _shielded(self, message: Request) -> Reply:
-        """The handler's reply. A caller that gives up doesn't cut the work short halfway."""
+        """Return the handler's reply. The handler goes on if its caller gives up."""
         task = asyncio.create_task(self._handle(message))
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
@@ -355,11 +361,11 @@ class HttpPeer:
 
     def _client(self) -> aiohttp.ClientSession:
         if self._closing.is_set():
-            raise Unavailable("this node is closing and calls nobody")
+            raise Unavailable("this node is closing and makes no more calls")
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
-            context = self._tls.client() if self._tls is not None else True
+            context = self._settings.tls.client() if self._settings.tls is not None else True
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, ssl=context),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -370,7 +376,7 @@ class HttpPeer:
         return self._session
 
     def _in_the_clear(self, address: str) -> bool:
-        return self._tls is not None and not address.startswith("https://")
+        return self._settings.tls is not None and not address.startswith("https://")
 
     def _headers(self) -> dict[str, str]:
         headers = {VERSION_HEADER: str(VERSION), "Content-Type": MEDIA_TYPE}
@@ -391,8 +397,10 @@ class HttpPeer:
             raise Unavailable(await _refusal(address, response))
         if response.status != 200:
             raise OutcomeUnknown(await _refusal(address, response))
-        if response.content_length is None or response.content_length > self._max_body_bytes:
-            raise OutcomeUnknown(f"the reply of {address} is over max_peer_bytes ({self._max_body_bytes})")
+        if response.content_length is None or response.content_length > self._settings.max_body_bytes:
+            raise OutcomeUnknown(
+                f"the reply of {address} is over max_peer_bytes ({self._settings.max_body_bytes})"
+            )
         try:
             return self._replies.decode(await response.read())
         except UNREADABLE as error:
@@ -401,14 +409,15 @@ class HttpPeer:
     # --- addresses
 
     def _check_exposure(self) -> None:
-        if not is_loopback(self._host) and not self._authorization:
+        host = self._settings.host
+        if not is_loopback(host) and not self._authorization:
             raise ConfigError(
-                f"host {self._host!r} can be reached from other machines, which needs peer_secret: set the"
+                f"host {host!r} can be reached from other machines, which needs peer_secret: set the"
                 " same on every node (HOLDFAST_PEER_SECRET), or listen on host '127.0.0.1' only"
             )
-        if _is_wildcard(self._host) and not self._advertise:
+        if _is_wildcard(host) and not self._settings.advertise:
             raise ConfigError(
-                f"host {self._host!r} listens on every address, so other nodes must be told which one to use:"
+                f"host {host!r} listens on every address, so other nodes must be told which one to use:"
                 " set advertise to this machine's name or address"
             )
 
@@ -418,7 +427,7 @@ class HttpPeer:
                 yield name
 
     def _address(self, bound_host: str, bound_port: int) -> str:
-        if not self._advertise:
+        if not self._settings.advertise:
             return str(URL.build(scheme=self._scheme, host=bound_host, port=bound_port)).rstrip("/")
         try:
             url = URL(f"{self._scheme}://{self._advertised}")
@@ -427,22 +436,21 @@ class HttpPeer:
             port = url.explicit_port or bound_port
         except ValueError as error:
             raise ConfigError(
-                f"advertise {self._advertise!r} must be 'host' or 'host:port' ({error})"
+                f"advertise {self._settings.advertise!r} must be 'host' or 'host:port' ({error})"
             ) from None
         return str(url.with_port(port)).rstrip("/")
 
     def _why_not_bound(self, error: OSError) -> str:
-        place = f"{self._host}:{self._port}"
+        host, port = self._settings.host, self._settings.port
+        place = f"{host}:{port}"
         if error.errno == errno.EADDRINUSE:
             return f"{place} is in use: set another port (0 takes a free one), or stop what listens there"
         if error.errno == errno.EADDRNOTAVAIL:
-            return (
-                f"can't listen on {place}: host {self._host!r} is no address of this machine; set host to one"
-            )
+            return f"can't listen on {place}: host {host!r} is no address of this machine; set host to one"
         if error.errno == errno.EACCES:
-            return f"can't listen on {place}: port {self._port} needs privileges; set port to 1024 or above"
+            return f"can't listen on {place}: port {port} needs privileges; set port to 1024 or above"
         if isinstance(error, socket.gaierror):
-            return f"can't listen on {place}: host {self._host!r} doesn't resolve; set host to an address"
+            return f"can't listen on {place}: host {host!r} doesn't resolve; set host to an address"
         return f"can't listen on {place}: {error.strerror or error}; check host and port"
 
 
@@ -474,7 +482,7 @@ async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
 
 
 def _is_own_failure(error: Exception) -> bool:
-    """True if it says nothing about who is called, whose address may be none."""
+    """Return True if the error says nothing about the called node, such as for a wrong address."""
     foreign = aiohttp.ClientConnectorDNSError | ValueError
     return isinstance(error, foreign) or getattr(error, "errno", None) in _OWN_FAILURES
 

@@ -1,6 +1,6 @@
-"""Services that live in this process: for tests, for simulation, and as the measure of the others.
+"""Services in this process: for tests, for simulation, and as a reference for the others.
 
-Each object is the service itself and serves every node that holds it. They keep a log of all that was
-done to them, take time only from their clock, and do every call in one step, waiting for more to come
-at most; so a simulated run can be judged and replayed.
+Each object is the service itself, for every node that holds it. It keeps a log of all calls, takes time only
+from its clock, and does every call in one step, except for waiting. So a simulated run can be checked and
+replayed.
 """

@@ -1,4 +1,4 @@
-"""Simulated children of a node, of whatever kind: begun one by one, and ended with it."""
+"""Simulated child processes of a node: started one by one, and ended with the node."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class SimulatedPool(Generic[C]):
         return list(self._slots)
 
     async def _begin(self, make: Callable[[str], C]) -> C:
-        """Have one more, made by its name."""
+        """Start another child, which ``make`` makes from its name."""
         if self._spawn_s:
             await self._clock.sleep(self._spawn_s)
         if self._closed:
@@ -50,7 +50,7 @@ class SimulatedPool(Generic[C]):
         return slot
 
     def die(self) -> None:
-        """End every one at once, as the death of their node does."""
+        """End every child at once, as the death of their node does."""
         self._closed = True
         for slot in self.slots:
             slot.die("died with its node")

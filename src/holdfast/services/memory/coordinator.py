@@ -1,4 +1,4 @@
-"""The coordinator in memory: memberships by time, claims by version, and a way to forget it all."""
+"""The coordinator in memory. It can also lose everything, for tests."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ class MemoryCoordinator:
         self._bell.ring()
 
     def forget(self) -> None:
-        """Lose everything, as a server does that restarts without its data: numbers start again."""
+        """Lose everything, like a server that restarts without its data: numbers start again."""
         self._memberships.clear()
         self._claims.clear()
         self._versions.clear()

@@ -17,13 +17,13 @@ PROBE_TIMEOUT_S = 1.0
 
 @dataclass(eq=False)
 class MemoryPeerServer:
-    """One serving of an address. Calls run as tasks of the server's own context, not of the caller's."""
+    """A server at an address. Calls run as tasks in the server's context, not in the caller's."""
 
     handler: Handler
     context: contextvars.Context
     closed: asyncio.Event = field(default_factory=asyncio.Event)
     calls: dict[asyncio.Task[Reply], None] = field(default_factory=dict)
-    """In order of age, in which they are dropped: a set has another order in each run."""
+    """Calls in order of age, in which they are dropped. A set would have another order in each run."""
 
     async def answer(self, request: Request, clock: Clock, timeout_s: float) -> Reply:
         """The handler's reply. Raises Unavailable if the handler refuses, OutcomeUnknown if there is no
@@ -58,7 +58,7 @@ class MemoryPeerServer:
 
 
 class MemoryNetwork:
-    """Who serves which address.
+    """The servers by address.
 
     ``fault`` is awaited before each call with source, destination and request; it may delay the call or
     raise Unavailable or OutcomeUnknown in its place.
@@ -77,11 +77,11 @@ class MemoryNetwork:
         return server
 
     def find(self, address: str) -> MemoryPeerServer | None:
-        """Who answers at ``address``."""
+        """Return the server at ``address``."""
         return self._servers.get(address)
 
     def cut(self, address: str) -> None:
-        """Drop whoever serves ``address``: connections close, calls being answered are never answered."""
+        """Drop the server at ``address``: connections close, and calls under way are never answered."""
         server = self._servers.pop(address, None)
         if server is not None:
             server.drop()

@@ -1,4 +1,4 @@
-"""The queue in memory: strict about receipts, and logging all that happens to a message."""
+"""The queue in memory. It checks receipts strictly, and logs every event of a message."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stored:
     receives: int = 0
     received_at: float = 0.0
     receipt: str = ""
-    """Of the delivery that counts; empty when none does."""
+    """The receipt of the valid delivery; empty if there is none."""
     holder: str = ""
 
 
@@ -228,7 +228,7 @@ class MemoryQueue:
             self._bell.ring()
 
     def _show(self, message: Stored, delay_s: float) -> None:
-        """End a delivery: the message shows again later, and its receipt is worth nothing."""
+        """End a delivery: its message becomes visible later, and its receipt is stale."""
         message.receipt = message.holder = ""
         self._hide(message, delay_s)
 

@@ -1,7 +1,7 @@
-"""Slots without processes: coroutines in the loop at hand, for the simulator.
+"""Slots without processes: coroutines in the present event loop, for the simulator.
 
-What a handler does to its process is left to ``before``, which runs ahead of every message and may sleep
-in virtual time (a slow handler), raise (a failing one), wait for ever (a hung one), or call ``die`` on
+``before`` runs ahead of every message and simulates what a handler does to its process. It may sleep in
+virtual time (a slow handler), raise an error (a failing one), wait for ever (a hung one), or call ``die`` on
 the slot (a crash).
 """
 
@@ -11,16 +11,25 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import MessageWork, Ran, SlotHost, SlotWorker
+from holdfast.ports.slots import Exit, MessageWork, Ran, SlotCall, SlotCalls, SlotHost, SlotWorker
 from holdfast.services.memory.children import SimulatedPool
 
 T = TypeVar("T")
 
 Before = Callable[["MemorySlot", str, str, MessageWork], Awaitable[None]]
+
+
+class GivenCall(NamedTuple):
+    """A call that a simulated child has to answer: its number, its lane, what is to be done, who waits."""
+
+    number: int
+    lane: tuple[str, str]
+    job: Callable[[], Coroutine[Any, Any, Any]]
+    answer: asyncio.Future[Any]
 
 
 class MemorySlot:
@@ -30,15 +39,16 @@ class MemorySlot:
         self, name: str, clock: Clock, make: Callable[[SlotHost], SlotWorker], before: Before | None
     ) -> None:
         self.name = name
-        self.progress_at = clock.monotonic()
+        self.calls = SlotCalls()
         self.models: Sequence[str] = ()
         self.loading = ""
         self._clock = clock
         self._before = before
         self._at = ""
         self._why = ""
+        self._stacks = ""
         self._gone = asyncio.Event()
-        self._calls: deque[tuple[Callable[[], Coroutine[Any, Any, Any]], asyncio.Future[Any]]] = deque()
+        self._given: deque[GivenCall] = deque()
         self._called = asyncio.Event()
         self._worker = make(self)
         self._task = asyncio.ensure_future(self._answer())
@@ -47,47 +57,66 @@ class MemorySlot:
     def alive(self) -> bool:
         return not self._gone.is_set()
 
-    async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
-        await self._call(lambda: self._worker.load(stream, key, models))
+    async def load(
+        self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
+    ) -> None:
+        await self._call((stream, key), lambda: self._worker.load(stream, key, models), call)
 
-    async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
-        await self._call(lambda: self._worker.open(stream, key, state, version))
+    async def open(
+        self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
+    ) -> None:
+        await self._call((stream, key), lambda: self._worker.open(stream, key, state, version), call)
 
     async def run(
-        self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
+        self,
+        stream: str,
+        key: str,
+        work: Sequence[MessageWork],
+        limit: int,
+        after_s: float,
+        *,
+        call: SlotCall | None = None,
     ) -> Ran:
-        return await self._call(lambda: self._worker.run(stream, key, work, limit, after_s))
+        return await self._call(
+            (stream, key), lambda: self._worker.run(stream, key, work, limit, after_s), call
+        )
 
-    async def close(self, stream: str, key: str) -> None:
+    async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         with contextlib.suppress(SlotDied):
-            await self._call(lambda: self._worker.close(stream, key))
+            await self._call((stream, key), lambda: self._worker.close(stream, key), call)
 
     async def kill(self, reason: str) -> str:
-        dump = f"simulated stack: {self._at or 'idle'}"
         if not self._gone.is_set():
-            self.die(f"was killed: {reason}", dump)
-        return dump
+            self.die(f"was killed: {reason}", f"simulated stack: {self._at or 'idle'}")
+        return self._stacks
 
-    async def exited(self) -> str:
+    async def exited(self) -> Exit:
         await self._gone.wait()
-        return self._why
+        return Exit(self._why, self._stacks)
 
     def die(self, why: str, detail: str = "") -> None:
         """End the process at once. No handler is closed; calls in flight raise SlotDied."""
         if self._gone.is_set():
             return
-        self._why = why
+        self._why, self._stacks = why, detail
         self._gone.set()
         self._task.cancel()
-        for _, future in self._calls:
-            if not future.done():
-                future.set_exception(self._death(detail))
-        self._calls.clear()
+        for given in self._given:
+            if not given.answer.done():
+                given.answer.set_exception(self._death(detail))
+        self._given.clear()
+        self.calls.clear()
 
-    async def stop(self) -> None:
-        """Close the handlers, then end."""
+    async def stop(self, grace_s: float) -> None:
+        """Close the handlers, then end; at once if that takes longer than ``grace_s``."""
+        closing = asyncio.ensure_future(self._stop())
+        if not await self._clock.wait(self._gone, grace_s):
+            await self.kill(f"its handlers did not close within {grace_s:g} s")
+        await closing
+
+    async def _stop(self) -> None:
         with contextlib.suppress(SlotDied):
-            await self._call(self._worker.stop)
+            await self._call(("", ""), self._worker.stop, None)
         self.die("was closed")
 
     # As the worker's host.
@@ -95,11 +124,12 @@ class MemorySlot:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    def progress(self, note: str = "") -> None:
-        self.progress_at = self._clock.monotonic()
+    def progress(self, stream: str, key: str, note: str = "") -> None:
+        if (call := self._at_work(stream, key)) is not None:
+            call.note = note or call.note
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
-        self.progress()
+        self.progress(stream, key)
         self._at = f"{stream}/{key} at {work.run}:{work.seq}"
         if self._before is not None:
             await self._before(self, stream, key, work)
@@ -109,37 +139,47 @@ class MemorySlot:
     def failed(self, error: BaseException) -> None:
         pass
 
-    def tell_models(self, loading: str, loaded: Sequence[str]) -> None:
-        self.progress()
+    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
         self.loading, self.models = loading, loaded
+        if (call := self._at_work(stream, key)) is not None:
+            call.loading = loading
 
-    async def _call(self, job: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _at_work(self, stream: str, key: str) -> SlotCall | None:
+        """The call that is at work for a key, if there is one. It advances."""
+        given = self._given[0] if self._given else None
+        if given is None or given.lane != (stream, key):
+            return None
+        return self.calls.advance(given.number, self._clock.monotonic())
+
+    async def _call(
+        self, lane: tuple[str, str], job: Callable[[], Coroutine[Any, Any, T]], call: SlotCall | None
+    ) -> T:
         if self._gone.is_set():
             raise self._death("")
-        if not self._calls:
-            self.progress()
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._calls.append((job, future))
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        number = self.calls.add(call or SlotCall(), self._clock.monotonic())
+        self._given.append(GivenCall(number, lane, job, answer))
         self._called.set()
-        return await future
+        return await answer
 
     async def _answer(self) -> None:
         while True:
             await self._called.wait()
-            job, future = self._calls[0]
+            given = self._given[0]
             try:
-                outcome: Any = await job()
+                outcome: Any = await given.job()
             except HoldfastError as error:
                 outcome = error
             if self._gone.is_set():
                 return
-            self._calls.popleft()
+            self._given.popleft()
+            self.calls.finish(given.number, self._clock.monotonic())
             self._at = ""
-            self.progress()
-            if not self._calls:
+            if not self._given:
                 self._called.clear()
-            if not future.done():
-                (future.set_exception if isinstance(outcome, Exception) else future.set_result)(outcome)
+            answer = given.answer
+            if not answer.done():
+                (answer.set_exception if isinstance(outcome, Exception) else answer.set_result)(outcome)
 
     def _death(self, detail: str) -> SlotDied:
         return SlotDied(f"slot {self.name} {self._why}", detail=detail)
@@ -148,8 +188,8 @@ class MemorySlot:
 class MemorySlots(SimulatedPool[MemorySlot]):
     """Makes simulated slots, each with a worker from ``make``.
 
-    ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes.
-    ``slots`` lists the living.
+    ``before`` runs ahead of every message; ``spawn_s`` is how long a new slot takes, ``close_timeout_s`` how
+    long its handlers may take to close. ``slots`` lists the living.
     """
 
     def __init__(
@@ -159,9 +199,11 @@ class MemorySlots(SimulatedPool[MemorySlot]):
         *,
         before: Before | None = None,
         spawn_s: float = 0.0,
+        close_timeout_s: float = 5.0,
         prefix: str = "slot",
     ) -> None:
         super().__init__(clock, spawn_s, prefix)
+        self._close_timeout_s = close_timeout_s
         self._make = make
         self._before = before
 
@@ -171,4 +213,4 @@ class MemorySlots(SimulatedPool[MemorySlot]):
     async def close(self) -> None:
         self._closed = True
         for slot in self.slots:
-            await slot.stop()
+            await slot.stop(self._close_timeout_s)

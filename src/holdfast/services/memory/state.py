@@ -1,4 +1,4 @@
-"""The state store in memory: every decision is the ledger's, and every one is kept."""
+"""The state store in memory: the ledger makes every decision, and all are recorded."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from holdfast.ports.clock import Clock
-from holdfast.ports.task_slots import Attempt, Exit, Listener, Progress, TaskHost, TaskWorker
+from holdfast.ports.slots import Attempt, Exit, Listener, Progress, TaskHost, TaskWorker
 from holdfast.services.memory.children import SimulatedPool
 
 Before = Callable[["MemoryTaskSlot", Attempt], Awaitable[None]]
@@ -50,6 +50,11 @@ class MemoryTaskSlot:
     @property
     def alive(self) -> bool:
         return not self._gone.is_set()
+
+    @property
+    def number(self) -> int:
+        """That of the attempt at work, 0 if there is none."""
+        return self._at_hand[0] if self._at_hand is not None else 0
 
     def offer(self, number: int, attempt: Attempt) -> bool:
         if self.alive:
@@ -114,13 +119,13 @@ class MemoryTaskSlot:
     def now(self) -> float:
         return self._clock.monotonic()
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, number: int, progress: Progress) -> None:
         if self.alive:
-            self._listener.advanced(self, progress)
+            self._listener.advanced(self, number, progress)
 
-    def log(self, level: str, event: str, values: Mapping[str, Any]) -> None:
+    def log(self, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
         if self.alive:
-            self._listener.said(self, level, event, values)
+            self._listener.said(self, number, level, event, values)
 
     async def begin(self, attempt: Attempt) -> None:
         if self._before is not None:
@@ -141,7 +146,7 @@ class MemoryTaskSlot:
                 self._filled.clear()
                 await self._filled.wait()
             number, attempt = self._at_hand = self._tray.popleft()
-            self._work = asyncio.ensure_future(self._worker.attempt(attempt))
+            self._work = asyncio.ensure_future(self._worker.attempt(number, attempt))
             await asyncio.wait([self._work])
             if self._work.cancelled():
                 return self.die("was cancelled")

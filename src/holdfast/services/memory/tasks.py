@@ -1,4 +1,4 @@
-"""The task store in memory: the rules of a task's life decide, and every decision is kept."""
+"""The task store in memory: the rules of tasks make every decision, and all are recorded."""
 
 from __future__ import annotations
 

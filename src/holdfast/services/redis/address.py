@@ -1,4 +1,4 @@
-"""Where Redis is, from a URL. Pure: nothing is looked up, nothing of the client library is needed."""
+"""The address of Redis, from a URL. Pure: nothing is looked up, and the client library isn't needed."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _NAMESPACE = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """A single server, the Sentinels of one or some nodes of a Cluster, and how to be let in.
+    """The address of a single server, of the Sentinels of one, or of some nodes of a Cluster, with the
+    credentials.
 
-    ``str`` gives the URL without the password; so does ``repr`` in its way.
+    ``str`` returns the URL without the password; ``repr`` hides it too.
 
     Attributes:
         hosts: (host, port) of the server, the Sentinels, or nodes of the Cluster.
@@ -47,7 +48,7 @@ class RedisAddress:
         ca, cert, key: files for TLS: who is trusted, and what this side shows ("": the system's, nothing).
         namespace: begins every key, so that several may share a server.
         shards: parts that the state store's keys are spread over in a Cluster.
-        wait_replicas: replicas that must have a commit before the state store calls it done.
+        wait_replicas: how many replicas must have a commit before it counts as done.
     """
 
     kind: Kind

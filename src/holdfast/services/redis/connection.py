@@ -1,8 +1,8 @@
-"""The way to Redis: a single server, the master that Sentinels name, or the nodes of a Cluster.
+"""The connection to Redis: a single server, the master that Sentinels name, or the nodes of a Cluster.
 
-The same calls for all three. Each names a key, which tells the server in a Cluster, and every call is one
-round trip, shared with the calls made at the same time. Nothing is sent twice behind the caller's back,
-unless the first was refused without effect (a script the server doesn't know yet, a key that has moved).
+The calls are the same for all three. Each names a key, which decides the server in a Cluster. Every call is
+one round trip, shared with other calls at the same time. Nothing is sent twice, unless the first try was
+refused without effect (a script that the server doesn't know yet, a key that has moved).
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class RedisConnection:
     """Calls to Redis. ``timeout_s`` bounds each step of a call: connecting, and the answer.
 
     Calls raise Unavailable if they had no effect and may be made again, OutcomeUnknown if they may have had
-    one, ConfigError if the server lets this user in not at all, and OperationRefused for any other refusal.
+    one, ConfigError if the server refuses this user, and OperationRefused for any other refusal.
     """
 
     def __init__(self, address: RedisAddress, meter: Meter, *, timeout_s: float = TIMEOUT_S) -> None:
@@ -47,8 +47,8 @@ class RedisConnection:
         self._subscriptions: list[Subscription] = []
 
     def apart(self, timeout_s: float) -> RedisConnection:
-        """Another connection to the same, for calls that may block the server's answers for long: they hold
-        up no others there. To be closed by itself."""
+        """Return another connection to the same address, for calls that may block for long, so that others
+        don't wait for them. The caller closes it."""
         return RedisConnection(self.address, self.meter, timeout_s=timeout_s)
 
     # --- calls
@@ -136,7 +136,7 @@ class RedisConnection:
         return subscription
 
     async def close(self) -> None:
-        """Disconnect. What is under way fails, and so does what comes."""
+        """Disconnect. Calls under way and later calls fail."""
         await self._servers.close()
         await asyncio.gather(
             *(lane.close() for lane in self._lanes.values()),
@@ -195,7 +195,7 @@ class RedisConnection:
                 self._slots = await self._servers.slots({host for host in self._lanes if host is not None})
 
     def _forget(self, host: Host | None) -> None:
-        """Ask again who has which slot: ``host`` could not serve what it should have."""
+        """Read the map of slots again, because ``host`` could not serve a slot that it should have."""
         if host is not None:
             self._slots = []
 

@@ -1,4 +1,5 @@
-"""The coordinator in Redis: memberships that expire by themselves, claims that are void without one."""
+"""The coordinator in Redis. Memberships expire by themselves, and a claim without a membership doesn't
+count."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ class RedisCoordinator:
         return await self._connection.script(script, (self._root,), *arguments)
 
     def _change(self, message: bytes) -> Change | None:
-        """What a message tells; None if it isn't understood: a later version may tell more."""
+        """Return the change in a message; None if it isn't understood, as it may come from a later
+        version."""
         kind, _, told = message.partition(b" ")
         try:
             if kind == b"claim":
@@ -158,7 +160,7 @@ class RedisCoordinator:
 
 
 def _read(record: bytes) -> Member | None:
-    """A member; None for what can't be read, which must not hide the others."""
+    """Return a member; None for a record that can't be read, so that the others are still listed."""
     try:
         return _member.decode(record)
     except UNREADABLE:

@@ -1,4 +1,4 @@
-"""Durability: what a server's settings put at risk, and what to set instead."""
+"""Checks durability: what a server's settings put at risk, and what to set instead."""
 
 from __future__ import annotations
 

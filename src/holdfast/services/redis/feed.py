@@ -1,7 +1,7 @@
-"""The feed: what is published, numbered as it is heard here.
+"""The messages of a channel, numbered as they arrive here.
 
-Numbers mean something to this process only. They grow for ever; a gap is put in whenever something may have
-been missed, and who asks for what was before it is told to start again.
+The numbers are valid in this process only, and always grow. If messages may have been missed, a number is
+left out, and a reader from before it must start again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.services.redis.connection import RedisConnection, Subscription
 
 KEPT = 10_000
-"""Changes kept for those who are slow to ask."""
+"""How many messages are kept for slow readers."""
 
 
 class ChannelFeed:
@@ -47,7 +47,7 @@ class ChannelFeed:
         return list(islice(self._messages, number - self._first, None))
 
     def ring(self) -> None:
-        """Wake who waits."""
+        """Wake all waiters."""
         rung, self.rung = self.rung, asyncio.Event()
         rung.set()
 

@@ -2,7 +2,7 @@
 
 Calls made while others are under way form the next batch, which is written and answered as one. So the
 number of connections doesn't grow with the calls, and under load a call costs a fraction of a round trip.
-(The library's own pipelines can't tell whether a failed call was sent; that is what a caller must know.)
+(The library's own pipelines don't say whether a failed call was sent, and the caller must know that.)
 """
 
 from __future__ import annotations
@@ -80,11 +80,11 @@ class Lane:
         return answer
 
     def leave(self) -> None:
-        """Use the connection no more after the batch under way: it leads to the wrong server."""
+        """Drop the connection after the batch under way, because it leads to the wrong server."""
         self._leave = True
 
     async def close(self) -> None:
-        """Fail what is under way and disconnect."""
+        """Disconnect. Calls under way fail."""
         self._closed = True
         if self._worker is not None:
             self._worker.cancel()
@@ -146,8 +146,8 @@ class Lane:
             raise
 
     async def _ready(self) -> Connection:
-        """The connection, if it is not known to be broken: what is written to a broken one has an unknown
-        outcome, for no reason."""
+        """Return the connection if it isn't known to be broken, or make a new one: a call on a broken one
+        would have an unknown outcome."""
         if self._connection is not None and (self._leave or is_broken(self._connection)):
             await self._drop()
         if self._connection is None:
@@ -159,7 +159,7 @@ class Lane:
         return Unavailable(f"{self.name}: the connection was closed before the call was sent")
 
     async def _lose(self, unanswered: Sequence[_Call], why: str) -> None:
-        """Give up the connection, for answers would be taken for those of others."""
+        """Drop the connection, because later answers would be taken for those of other calls."""
         await self._drop()
         _fail(unanswered, OutcomeUnknown(f"{self.name}: {why}"))
 

@@ -1,7 +1,8 @@
-"""Replicas: what a commit may wait for, so that a fail-over doesn't lose it unnoticed.
+"""Waits until replicas have a commit, so that a fail-over doesn't lose it unnoticed.
 
-It is no consensus. A fail-over may still choose a replica that wasn't among those which answered, unless
-all are asked for; a replica has a commit in memory, perhaps not on disk; and one whose wait failed stands.
+This is no consensus. A fail-over may still choose a replica that wasn't among those which answered, unless
+all must answer. A replica has a commit in memory, perhaps not on disk. A commit whose wait failed is still in
+place.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from holdfast.services.redis.lane import Word
 from holdfast.streams.rules.ledger import Commit
 
 WAIT_S = 1.0
-"""How long replicas have to answer."""
+"""How long to wait for the replicas' answers."""
 
 GROUP_MAX = 500
 

@@ -4,9 +4,9 @@ A result's cursor is its entry's id: a number that grows within its shard, and w
 cursors go on growing in a Redis that has lost the last results. The remainder of its division by the count of
 shards tells the shard, so no two results share one.
 
-Over several shards a reader must not pass a cursor below which another shard may still log. So before it
-passes one, it makes every shard that is behind go on from there. That keeps the order of commits as far as
-the servers' clocks agree, and misses nothing however far they don't.
+With several shards, a reader must not pass a cursor below which another shard may still add a result. So
+before it passes one, it makes every shard that is behind continue from there. That keeps the order of commits
+as far as the servers' clocks agree, and misses nothing even if they differ.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Results:
         return dropped
 
     async def close(self) -> None:
-        """Let readers go, and disconnect those that are blocked."""
+        """End waiting readers, and close their connections."""
         self._closings += 1
         for bell in self._waiting:
             bell.set()

@@ -1,4 +1,4 @@
-"""Scripts: what runs inside the server, as one step that nothing comes between."""
+"""Scripts that run inside the server, each as one atomic step."""
 
 from __future__ import annotations
 

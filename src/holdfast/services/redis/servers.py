@@ -1,4 +1,4 @@
-"""Which servers an address stands for, and new connections to them."""
+"""Finds the servers of an address, and opens connections to them."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ FOLLOW_AGAIN_S = 1.0
 """Pause after a Sentinel was lost, before another is asked to tell of new masters."""
 
 NEWS_S = 10.0
-"""For so long what one Sentinel told of a new master counts more than what the others say: they hear of it
-by and by, and until then name the old one."""
+"""For how long one Sentinel's report of a new master counts more than the answers of the others, which still
+name the old one until they learn of it."""
 
 SLOTS = 16384
 
@@ -72,7 +72,7 @@ class RedisServers:
         return await self._first([self._slots_by(node) for node in sorted(nodes | {*self._address.hosts})])
 
     async def close(self) -> None:
-        """Open nothing more."""
+        """Open no more connections."""
         self.closed = True
         if self._following is not None:
             self._following.cancel()
@@ -107,12 +107,12 @@ class RedisServers:
             )
         host = found[0].decode(), int(found[1])
         if (await self._ask(host, "ROLE"))[0] != b"master":
-            raise Unavailable(f"{join(*host)}: a Sentinel names it master, but it is none")
+            raise Unavailable(f"{join(*host)}: a Sentinel names it as master, but it isn't one")
         return host
 
     async def _follow(self) -> None:
-        """Have a Sentinel tell when there is another master. A demoted one that lives is told so late, and
-        what it takes for those seconds it will be made to forget."""
+        """Subscribe to a Sentinel's reports of a new master. An old master that is still alive learns of it
+        late, and loses what it was sent in those seconds."""
         for sentinel in itertools.cycle(self._address.hosts):
             with contextlib.suppress(HoldfastError, RedisError, OSError):
                 await self._follow_by(sentinel)
@@ -222,7 +222,7 @@ def _unreachable(name: str, error: BaseException) -> HoldfastError:
 
 
 def _check_files(address: RedisAddress) -> None:
-    """Read the files for TLS now, while somebody is there to be told."""
+    """Read the files for TLS now, so that the caller gets the error."""
     if not address.tls:
         return
     try:

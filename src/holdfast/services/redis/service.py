@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 class RedisService(Service):
-    """Each port has a connection of its own: commits never delay a renewal."""
+    """Serves all ports. Each has its own connection, so that commits never delay a renewal."""
+
+    example = "redis://localhost"
 
     def coordinator(self, opening: Opening) -> RedisCoordinator:
         connection = _connection(opening)

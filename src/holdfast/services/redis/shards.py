@@ -1,4 +1,5 @@
-"""Shards: the parts of a namespace. What belongs together lies in one part, which lies in one slot."""
+"""Shards: the parts of a namespace. Keys that belong together are in one shard, which is in one slot of the
+Cluster."""
 
 from __future__ import annotations
 

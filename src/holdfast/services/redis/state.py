@@ -4,8 +4,8 @@ A stream is a hash of what scripts compare and count; what they never look into 
 numbers may be as long as they get. The state is a field of its own, and a large one a key of its own that is
 sent in pieces before the commit that names it, so that the server never holds still for it.
 
-An epoch isn't the next number but one never issued: Redis may lose the last openings (by a restart, by a
-fail-over), and those that it has forgotten must stay fenced.
+A new epoch isn't the next number, but one that was never issued: Redis may lose the last openings in a
+restart or fail-over, and these must stay fenced.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The task store in Redis. A script decides as the rules of a task's life do, each request in one step.
+"""The task store in Redis. A script implements the rules of tasks, each request in one step.
 
 A task is a hash, and lies in the shard of its trace. All requests of a call that go to one shard are one
 script; a call is one round trip to all its shards.
 
-An epoch isn't the next number but one never issued: Redis may lose the last attempts (by a restart, by a
-fail-over), and those that it has forgotten must stay fenced.
+A new epoch isn't the next number, but one that was never issued: Redis may lose the last attempts in a
+restart or fail-over, and these must stay fenced.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ class RedisTasks:
 
 
 def _worst(failures: Sequence[BaseException], some_done: bool) -> BaseException:
-    """What to tell of a call of which some parts failed."""
+    """Return the error of a call of which some parts failed."""
     for failure in failures:
         if not isinstance(failure, Unavailable):
             return failure

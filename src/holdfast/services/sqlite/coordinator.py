@@ -1,4 +1,5 @@
-"""The coordinator in SQLite. Its time is the host's clock, its lapses are noticed by whoever writes next."""
+"""The coordinator in SQLite. Its time is the host's clock. The next writer ends memberships that have
+lapsed."""
 
 from __future__ import annotations
 
@@ -170,7 +171,7 @@ class SqliteCoordinator:
             raise _lost(member)
 
     def _lapse(self, transaction: Transaction) -> None:
-        """End the memberships whose time is over."""
+        """End the memberships that have lapsed."""
         query = "SELECT id FROM members WHERE expires_at <= ?"
         for (member,) in transaction.execute(query, (self._clock.monotonic(),)).fetchall():
             _end(transaction, member)
@@ -197,7 +198,7 @@ def _end(transaction: Transaction, member: str) -> bool:
 
 
 def _read(record: bytes) -> Member | None:
-    """A member; None for what can't be read, which must not hide the others."""
+    """Return a member; None for a record that can't be read, so that the others are still listed."""
     try:
         return _member.decode(record)
     except UNREADABLE:

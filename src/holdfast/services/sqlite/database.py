@@ -46,10 +46,10 @@ ItemT = TypeVar("ItemT")
 Durability = Literal["full", "normal"]
 
 BATCH_MAX = 512
-"""Operations in one transaction."""
+"""The most operations in one transaction."""
 
 READS_MAX = 32
-"""Reads that are answered together."""
+"""The most reads that are answered together."""
 
 SWITCH_S = 0.0001
 """How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
@@ -62,7 +62,8 @@ STATEMENTS_CACHED = 512
 
 
 class Transaction:
-    """What an operation writes with. It takes effect, and rings, only once all of the batch is committed."""
+    """The transaction in which an operation writes. It takes effect, and rings, only after the whole batch is
+    committed."""
 
     __slots__ = ("connection", "execute", "topics")
 
@@ -85,7 +86,7 @@ class Transaction:
         return [item for text in self.texts(template, rows, *parameters) for item in text.split(",")]
 
     def ring(self, topic: str) -> None:
-        """Wake those who listen to ``topic``, after the commit."""
+        """Wake the waiters for ``topic``, after the commit."""
         self.topics.add(topic)
 
 
@@ -111,7 +112,7 @@ class Database:
         busy_timeout_s: float = 10.0,
         access: Access | None = OWNER,
     ) -> Self:
-        """The database in the file ``path``, made if it doesn't exist, its schema brought up to date.
+        """Open the database in the file ``path``. It is made if it doesn't exist, and its schema is updated.
 
         A process that opens the same file again shares the first one, settings included; each opening
         needs its own closing.
@@ -310,7 +311,7 @@ class Database:
                 call.error = (
                     named(error, self.path)
                     if nothing_happened
-                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); see to the disk")
+                    else OutcomeUnknown(f"{self.path}: a commit failed half-way ({error}); check the disk")
                 )
             return True
         topics |= transaction.topics
@@ -403,7 +404,7 @@ class Database:
 
 @dataclass(slots=True)
 class Batch:
-    """Calls that are done but for the disk's word, and the topics to ring."""
+    """Calls that only wait for the disk to confirm them, and the topics to ring."""
 
     calls: list[WriterCall]
     topics: set[str]

@@ -43,7 +43,7 @@ def named(error: Exception, path: Path, *, opening: bool = False) -> Exception:
     if code == sqlite3.SQLITE_FULL:
         return Unavailable(f"{path}: the disk is full; make room")
     if code == sqlite3.SQLITE_IOERR:
-        return Unavailable(f"{path}: the disk failed ({error}); see to it")
+        return Unavailable(f"{path}: the disk failed ({error}); check the disk")
     if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
         return UnsupportedStore(
             f"{path} is no sound SQLite database ({error}); restore a backup, or move it away to begin again"

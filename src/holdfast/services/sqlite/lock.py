@@ -1,4 +1,4 @@
-"""The lock that makes processes write in turn, without SQLite's sleeping retries.
+"""A lock that lets processes write one after another, without SQLite's sleeping retries.
 
 Two POSIX record locks on a file beside the database. A writer waits for the *turn*, then for the
 *write*, then passes the turn on: whoever wants to write again stands behind the one who waits already.
@@ -52,7 +52,7 @@ class WriteLock:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, TURN)
 
     def release(self) -> None:
-        """Let the next one write."""
+        """Let the next process write."""
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, WRITE)
 
     def waited_s(self) -> float:
@@ -81,7 +81,9 @@ class WriteLock:
         except psutil.NoSuchProcess:
             return
         except psutil.AccessDenied:
-            log.warning("a stopped process blocks the database and may not be killed", pid=holder.pid)
+            log.warning(
+                "a stopped process blocks the database, and this user may not kill it", pid=holder.pid
+            )
             return
         log.warning(
             "killed a process that was stopped while it held the database's write lock",

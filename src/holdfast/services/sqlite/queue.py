@@ -407,7 +407,7 @@ class SqliteQueue:
             ready = state == DELAYED and seconds <= 0
             place = (READY, 0.0) if ready else (state, now + seconds)
             rows += [(*standing[r], *place, state == DELAYED) for r in receipts if r in standing]
-            if seconds < SAFETY_S:  # sooner than those who wait will look for themselves
+            if seconds < SAFETY_S:  # sooner than waiters check by themselves
                 transaction.ring(self._topic)
         transaction.change_rows(SHIFT, rows, self._known_number)
         return [[r for r in receipts if r not in standing] for receipts, _, _ in asked]

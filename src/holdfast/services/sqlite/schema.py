@@ -1,4 +1,4 @@
-"""The database's schema: numbered migrations, and what a reboot of the host makes of it."""
+"""The database's schema: numbered migrations, and the changes after a reboot of the host."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def settle_boot(connection: sqlite3.Connection, clock: Clock) -> None:
 
 
 def boot_id() -> str:
-    """What tells this boot of the host from others."""
+    """Return the id of this boot of the host."""
     try:
         if sys.platform == "darwin":
             asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]

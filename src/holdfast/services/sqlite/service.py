@@ -16,12 +16,11 @@ if TYPE_CHECKING:
     from holdfast.services.sqlite.state import SqliteState
     from holdfast.services.sqlite.tasks import SqliteTasks
 
-EXAMPLE = "sqlite:///holdfast.db"
-
 
 class SqliteService(Service):
     """One file for all ports that name it, opened once."""
 
+    example = "sqlite:///holdfast.db"
     one_host = True
     waits_for_locks = True
 
@@ -62,7 +61,7 @@ class SqliteService(Service):
 def _database(opening: Opening) -> Database:
     from holdfast.services.sqlite.database import Database  # noqa: PLC0415
 
-    path = path_in(opening.setting, opening.url, EXAMPLE)
+    path = path_in(opening.setting, opening.url, SqliteService.example)
     return opening.shared(
         ("sqlite", path),
         lambda: Database.open(

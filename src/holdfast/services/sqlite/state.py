@@ -1,7 +1,7 @@
 """The state store in SQLite.
 
-The ledger decides. Commits that come together are decided by one statement that says the same for the
-usual case (the epoch stands, the number is next); the ledger itself judges whatever that finds unusual.
+The ledger decides. Commits that come together are decided by one statement with the same rules for the usual
+case (epoch and number are the next). The ledger itself decides the unusual ones.
 """
 
 from __future__ import annotations
@@ -324,7 +324,7 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
 
 
 def _begun(transaction: Transaction, keys: Iterable[str]) -> dict[str, Checkpoint]:
-    """Of these checkpoints, what tells which heads were begun."""
+    """Return the parts of these checkpoints that say which heads were begun."""
     found = {}
     for text in transaction.texts(BEGUN, [(key,) for key in keys]):
         for key, epoch, head, openings, begun, suspects in _begun_rows.decode(text):

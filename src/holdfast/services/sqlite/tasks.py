@@ -1,7 +1,7 @@
 """The task store in SQLite.
 
-The rules of a task's life decide. Changes that come together, of whatever kind, are one read and one write of
-all their tasks; between the two each is judged in turn.
+The rules of tasks decide. Changes of any kind that come together are one read and one write of all their
+tasks. Between the two, each change is decided in order.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ Answers = list[Answer]
 
 
 class TaskChange(NamedTuple):
-    """A wish to change a task. ``rule`` makes of what stands (or None), the wish and the time what stands
-    then; it may leave None, or raise Fenced."""
+    """A request to change a task. ``rule`` returns the new record from the present one (or None), the request
+    and the time. It may return None, or raise Fenced."""
 
     rule: Callable[[Any, Any, float], Task | None]
     trace: str

@@ -89,7 +89,7 @@ class WriterThread(Generic[ItemT]):
         return dropped
 
     def close(self) -> None:
-        """Serve what waits, take no more, and end the thread."""
+        """Serve the waiting items, take no more, and end the thread."""
         with self._mutex:
             self._open = False
         self._signal.put(None)

@@ -1,4 +1,4 @@
-"""Where ZooKeeper is, from a URL. Pure: nothing is looked up, nothing of the client library is needed."""
+"""The address of ZooKeeper, from a URL. Pure: nothing is looked up, and the client library isn't needed."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]\s]+)(:(?P<port>[0-9]{1
 
 @dataclass(frozen=True, slots=True)
 class ZooKeeperAddress:
-    """The servers of an ensemble, the part of its tree that is ours, and how to be let in.
+    """The servers of an ensemble, the part of its tree that Holdfast uses, and the credentials.
 
-    ``str`` gives the URL without the password; so does ``repr`` in its way.
+    ``str`` returns the URL without the password; ``repr`` hides it too.
 
     Attributes:
         hosts: (host, port) of each server.

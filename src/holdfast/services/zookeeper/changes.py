@@ -153,11 +153,11 @@ class ChangeFeed:
             await self._clock.wait(self._news, remaining_s)
 
     def ring(self) -> None:
-        """Something may have changed: look."""
+        """Check for changes."""
         self._rung.set()
 
     async def close(self) -> None:
-        """Stop reading; who waits gets its answer."""
+        """Stop reading. Waiting calls end with what there is."""
         self._closed = True
         self._tell()
         if self._reading is not None:
@@ -233,9 +233,7 @@ class ChangeFeed:
             return
         self._events.clear()
         if not await self._session.watch_below(layout.TASKS, self._note_event):
-            _log.warning(
-                "these ZooKeeper servers are older than 3.6: what other programs do to claims goes unnoticed"
-            )
+            _log.warning("these ZooKeeper servers are older than 3.6: claims of other programs go unnoticed")
         if self._watching:
             zxid = await self._last_change()
             mixed = any(member.foreign for member in self._members.values())

@@ -221,4 +221,4 @@ async def _until_gone(session: ZooKeeperSession, path: str) -> None:
                 await changed.wait()
                 changed.clear()
     except TimeoutError:
-        raise Unavailable(f"{path}: another is at it for {LOCK_WAIT_S:g} s") from None
+        raise Unavailable(f"{path}: another process has held this lock for {LOCK_WAIT_S:g} s") from None

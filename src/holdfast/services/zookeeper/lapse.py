@@ -1,5 +1,5 @@
-"""Ends a membership that isn't renewed. kazoo keeps a session alive by itself, from its own thread, however
-stuck the program is: so the end comes from a thread as well."""
+"""Ends a membership that isn't renewed. kazoo keeps a session alive from its own thread, even if the program
+hangs, so a thread must also end it."""
 
 from __future__ import annotations
 

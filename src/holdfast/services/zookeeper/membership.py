@@ -1,4 +1,4 @@
-"""A membership that was joined here: a session of its own, its znodes, and an ear for what others ask."""
+"""A membership that was joined here: its own session, its znodes, and a watch for requests of others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Serve = Callable[["ZooKeeperMembership", str, Request], Awaitable[None]]
 
 
 def lost(member: str) -> MembershipLost:
-    """What is said of a membership that doesn't live."""
+    """The error for a membership that isn't alive."""
     return MembershipLost(f"membership {member} is not known: lapsed, evicted or forgotten; join again")
 
 
@@ -100,7 +100,8 @@ class ZooKeeperMembership:
         self._lapse.put_off(sent_at + ttl_s)
 
     async def leave(self) -> None:
-        """Say so, and end the session, with all that it claims. Raises if it couldn't be said."""
+        """End the session with all its claims, and report that. Raises an error if it couldn't be
+        reported."""
         try:
             if not self.over:
                 await self.session.commit(end_steps(self.member.id, self.path))
@@ -120,7 +121,8 @@ class ZooKeeperMembership:
 
     @contextlib.contextmanager
     def living(self) -> Iterator[None]:
-        """For what only the living may do: raises MembershipLost if it is over, before or after."""
+        """Guard an action that needs a living membership: raises MembershipLost if it is over before or after
+        the action."""
         if self.over:
             raise lost(self.member.id)
         try:
@@ -145,7 +147,7 @@ class ZooKeeperMembership:
         )
 
     def _lose(self) -> None:
-        """The membership is over, from any thread."""
+        """Note that the membership is over. Any thread may call it."""
         self.over = True
         self.session.post(self._ring)
 
@@ -157,7 +159,8 @@ class ZooKeeperMembership:
         self._rung.set()
 
     async def _listen(self) -> None:
-        """Serve requests as the bell rings; end when the bell is gone, for then we were evicted."""
+        """Serve requests when the bell rings. End when the bell is gone, because this membership was
+        evicted."""
         inbox = layout.member(self.member.id)
         while not self.over:
             self._rung.clear()

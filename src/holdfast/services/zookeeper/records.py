@@ -1,6 +1,6 @@
-"""What is written into znodes. A node's own JSON stays readable for whoever knows only host and port.
+"""The contents of znodes. A node's JSON is readable for programs that know only host and port.
 
-Any program may write there: what can't be read is told as such, and is nobody's end."""
+Any program may write there. A record that can't be read raises Damaged, and ends no node."""
 
 from __future__ import annotations
 
@@ -74,8 +74,8 @@ def encode_service(member: Member, at: float) -> bytes:
 
 
 def decode_service(path: str, data: bytes) -> Member:
-    """Who is at ``path``. A node of another program has its path for an id and no room, for it takes no
-    claims from us."""
+    """Read the member at ``path``. A node of another program has its path as id and no room, because it takes
+    no claims from Holdfast."""
     try:
         service = _fields.decode(data)
     except UNREADABLE:

@@ -22,14 +22,14 @@ from holdfast.services.zookeeper.session import ZooKeeperSession, create, write
 
 ANSWER_S = 5.0
 LOOK_S = 0.5
-"""How often a member that takes its time is looked after."""
+"""How often a member that hasn't answered yet is checked."""
 
 _errors = {error.__name__: error for error in (ClaimLost, MembershipLost, Unavailable)}
 
 
 async def ask(session: ZooKeeperSession, clock: Clock, member: str, request: Request) -> Claim:
-    """Have ``member`` do it; returns the claim that stands. Raises what it would raise there, Unavailable if
-    it doesn't answer, and then it never will."""
+    """Ask ``member`` to make a claim; returns the present claim. Raises what the member raises, and
+    Unavailable if it doesn't answer; the request then never takes effect."""
     inbox = layout.member(member)
     found = await session.get_or_none(inbox)
     if found is None:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class ZooKeeperService(Service):
     """A coordinator; with ``?stream=NAME`` in the URL, one that keeps the claims of that stream alone."""
 
+    example = "zookeeper://localhost"
+
     def coordinator(self, opening: Opening) -> Coordinator:
         address = _address(opening)
         with extra("zookeeper", opening.setting):

@@ -199,7 +199,7 @@ class ZooKeeperSession:
 
     @property
     def timeout_s(self) -> float:
-        """What the servers made of the timeout that was asked for."""
+        """The timeout of the session that the servers granted."""
         return self._negotiated_ms / 1000
 
     async def until_connected(self, timeout_s: float) -> None:
@@ -216,7 +216,7 @@ class ZooKeeperSession:
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run what nobody waits for, until the session is closed. It raises nothing."""
+        """Run work in the background until the session is closed. The work must raise nothing."""
         if self._closed:
             work.close()
             return
@@ -274,7 +274,7 @@ class ZooKeeperSession:
         return True
 
     async def sync(self) -> None:
-        """See, in what is read next, all that was written before."""
+        """Make later reads see all earlier writes."""
         await self._read("sync", self._ready().sync_async("/"))
 
     # --- writes
@@ -417,7 +417,7 @@ class ZooKeeperSession:
 
 
 class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, and its way to a server, which takes ``attempt_s`` at most."""
+    """kazoo's threads, with a limit of ``attempt_s`` for each connection to a server."""
 
     def __init__(self, attempt_s: float) -> None:
         super().__init__()
@@ -428,8 +428,8 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Trouble(logging.Handler):
-    """Keeps the last thing that kazoo warned of, to be told with the errors that come of it; logs only what
-    is worse. At DEBUG kazoo writes whole requests, credentials and all: no setting may ask for that."""
+    """Keeps kazoo's last warning, to add it to the errors that follow from it; logs only worse ones. At DEBUG
+    kazoo writes whole requests, credentials and all: no setting may ask for that."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)

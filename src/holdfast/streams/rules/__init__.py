@@ -1,1 +1,1 @@
-"""What is decided about streams. Pure: no I/O, no clock, no chance."""
+"""Rules of streams. Pure: no I/O, no clock, no random numbers."""

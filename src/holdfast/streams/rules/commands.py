@@ -1,10 +1,10 @@
-"""What an owner tells its shell to do. Each command names the event method that takes its answer."""
+"""The commands of an owner to its shell. Each docstring names the event method that takes the answer."""
 
 from __future__ import annotations
 
 import msgspec
 
-from holdfast.common.held import Held, Letter
+from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.streams.rules.ledger import Commit
 from holdfast.streams.rules.sequencer import Gap
 
@@ -20,7 +20,7 @@ class Open(msgspec.Struct, frozen=True):
 
 
 class CheckClaim(msgspec.Struct, frozen=True):
-    """Is the claim still ours? Answer: ``claim_checked``."""
+    """Check whether the claim is still ours. Answer: ``claim_checked``."""
 
 
 class Reclaim(msgspec.Struct, frozen=True):
@@ -30,22 +30,21 @@ class Reclaim(msgspec.Struct, frozen=True):
 
 
 class LoadModels(msgspec.Struct, frozen=True):
-    """Load the models that the stream declares, before anything of it is counted or run. Answer:
+    """Load the models that the stream declares, before a start is counted or a message runs. Answer:
     ``models_loaded``, ``models_failed`` or ``slot_died``."""
 
 
 class Start(msgspec.Struct, frozen=True):
-    """Count an opening that begins ``head``. ``alone``: it has been begun so often that nothing else which
-    is suspected may run on this node meanwhile, or it would be blamed too. Answer: ``started`` or
-    ``fenced``."""
+    """Count an opening that begins ``head``. ``alone``: the head was begun so often that no other suspect may
+    run on this node meanwhile, or the other could be blamed too. Answer: ``started`` or ``fenced``."""
 
     head: str
     alone: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):
-    """Run messages in the slot, after opening the handler from ``state`` if ``fresh``.
-    Answer: ``ran``, ``load_failed``, ``models_failed``, ``rejected`` or ``slot_died``."""
+    """Run messages in the slot. If ``fresh``, open the handler from ``state`` first. Answer: ``ran``,
+    ``load_failed``, ``models_failed``, ``rejected`` or ``slot_died``."""
 
     messages: tuple[Held, ...]
     fresh: bool
@@ -55,51 +54,51 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Write(msgspec.Struct, frozen=True):
-    """Send the commit, and again unchanged for as long as its outcome is unknown. ``gaps`` are what it passes
-    over since nobody brought it in time.
-    Answer: ``committed``, ``refused`` or ``fenced``."""
+    """Send the commit, and repeat it unchanged while its outcome is unknown. ``gaps`` are the missing seqs
+    that it skips because they didn't come in time. Answer: ``committed``, ``refused`` or ``fenced``."""
 
     commit: Commit
     gaps: tuple[Gap, ...] = ()
 
 
 class Settle(msgspec.Struct, frozen=True):
-    """Send the letters; then delete every receipt; then report to senders. Answer: ``settled``, whatever
-    the generation. Goes on even after DROPPED: all of it is covered by an accepted commit.
+    """Send the dead letters, then delete every receipt, then report to senders. Answer: ``settled``, in any
+    generation. It goes on even after DROPPED, because an accepted commit covers all of it.
 
-    ``duplicate``: an earlier commit covers the message, and this delivery of it was not needed."""
+    ``duplicate``: an earlier commit covers the message, so this delivery of it was not needed."""
 
-    letters: tuple[Letter, ...]
+    letters: tuple[PendingDeadLetter, ...]
     messages: tuple[Held, ...]
     duplicate: bool = False
 
 
 class Return(msgspec.Struct, frozen=True):
-    """Messages that this owner won't handle go back: to their senders, own ones to the router."""
+    """Give back messages that this owner won't handle: foreign ones to their senders, this node's to the
+    router."""
 
     messages: tuple[Held, ...]
 
 
 class Transfer(msgspec.Struct, frozen=True):
-    """Hand the claim to ``target``. Answer: ``transferred``."""
+    """Transfer the claim to ``target``. Answer: ``transferred``."""
 
     target: str
 
 
 class HandOff(msgspec.Struct, frozen=True):
-    """Forward what is held, if anything, to the new owner, into custody; foreign ones are sent back to their
-    senders. Whoever asks for the stream is told where it went."""
+    """Forward held messages to the new owner and keep custody of them; foreign ones go back to their senders.
+    Requests for the stream are from now on referred to the new owner."""
 
     target: str
     messages: tuple[Held, ...]
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give up the claim. Answer: ``released``."""
+    """Release the claim. Answer: ``released``."""
 
 
 class Dropped(msgspec.Struct, frozen=True):
-    """The end: forget this owner."""
+    """Forget this owner, which is at its end."""
 
 
 Command = (

@@ -1,8 +1,8 @@
-"""What a state store keeps for a stream, and the only rules by which it changes.
+"""What a state store keeps for a stream, and the rules by which it changes.
 
-Three functions decide every write: :func:`open_`, :func:`start`, :func:`commit`. Stores that can run
-them inside their own transaction do; others (Redis, in Lua) say the same in their language and are held
-to it by the conformance suite.
+Three functions decide every write: :func:`open_`, :func:`start`, :func:`commit`. Stores that can run them
+inside their own transaction do so. Others, such as Redis with Lua, implement the same rules in their
+language, and the conformance suite checks that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from holdfast.common.message import Place, Span
 from holdfast.errors import Fenced
 
 COUNT_MAX = 2**53 - 1
-"""Where counts stop: every store and every reader of JSON can hold so much, and a gap may be longer."""
+"""The highest count: every store and every reader of JSON can hold it. A gap may be longer than this."""
 
 
 class RunLog(msgspec.Struct, frozen=True, array_like=True):
-    """What is known of one run: where it started, the last seq passed, and what was skipped between."""
+    """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between."""
 
     run: int
     start: int
@@ -25,27 +25,27 @@ class RunLog(msgspec.Struct, frozen=True, array_like=True):
     skips: tuple[Span, ...] = ()
 
     def skipped(self, seq: int) -> bool:
-        """True if ``seq`` was passed without being handled."""
+        """Return True if ``seq`` was passed without being handled."""
         return any(span.first <= seq <= span.last for span in self.skips)
 
 
 class Aside(msgspec.Struct, frozen=True, array_like=True):
-    """A message that a commit names as set aside: its identity after the key, and why."""
+    """A message that a commit sets aside: its identity without the key, and the reason."""
 
     name: str
     reason: str
 
 
 class Result(msgspec.Struct, frozen=True, array_like=True):
-    """A handler's result for one message. ``name`` is the identity after the key (``run:seq``)."""
+    """A handler's result for one message. ``name`` is its identity without the key (``run:seq``)."""
 
     name: str
     body: bytes
 
 
 class Started(msgspec.Struct, frozen=True, array_like=True):
-    """A head whose handler was begun and not yet covered by a commit, in how many openings, and the epoch of
-    the last of them: to count it there again changes nothing."""
+    """A head whose handler was begun, and that no commit covers yet. It holds in how many openings that
+    happened, and the epoch of the last one, in which another start isn't counted again."""
 
     head: str
     openings: int
@@ -53,17 +53,17 @@ class Started(msgspec.Struct, frozen=True, array_like=True):
 
 
 SUSPECTS_MAX = 16
-"""Heads begun and never finished that are remembered; the oldest is forgotten first."""
+"""How many heads that were begun and never finished are remembered; the oldest is forgotten first."""
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """A stream as its last accepted commit left it.
 
-    ``number`` counts commits over the stream's life. ``log`` is the current run, ``past`` older ones.
-    ``recent`` holds the newest identities where the stream needs a window of them, oldest first.
-    ``suspects`` are heads whose mark another head took before a commit covered them: messages may come in
-    any order, and one that kills nodes must not hide behind another.
-    ``parked`` is the reason why the stream stands still, or empty. ``at`` is the wall time of the commit.
+    ``number`` counts the commits of the stream. ``log`` is the current run, ``past`` holds older ones.
+    ``recent`` holds the newest identities, oldest first, if the stream needs them. ``suspects`` are heads
+    that no commit covers, and whose mark was taken by another head: messages may come in any order, and a
+    message that kills nodes must not be forgotten because of another. ``parked`` is the reason why the stream
+    is parked, or empty. ``at`` is the wall time of the commit.
     """
 
     key: str
@@ -85,12 +85,12 @@ class Checkpoint(msgspec.Struct, frozen=True):
 
 
 class Commit(msgspec.Struct, frozen=True):
-    """The next commit of a stream. ``id`` is unique to the content, so that repeating it is harmless.
+    """The next commit of a stream. ``id`` is unique to the content, so that a repeat is harmless.
 
-    ``identities`` are new ones for the window of ``window`` newest. ``state`` None keeps the stored state
+    ``identities`` are added to the ``window`` newest ones. If ``state`` is None, the stored state is kept,
     unless ``clear_state``. ``starting`` names the head that will run before the next commit, if any;
-    ``clear_suspects`` forgets every other that was begun.
-    ``done`` and ``skipped`` count messages handled and passed over by this commit, ``COUNT_MAX`` at most.
+    ``clear_suspects`` forgets all other heads that were begun. ``done`` and ``skipped`` count the messages
+    that this commit handled and skipped, up to ``COUNT_MAX``.
     """
 
     key: str
@@ -114,7 +114,7 @@ class Commit(msgspec.Struct, frozen=True):
 
 
 def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Checkpoint:
-    """The checkpoint after an opening. Raises Fenced unless ``expect`` is the epoch that stands."""
+    """Return the checkpoint after an opening. Raises Fenced unless ``expect`` is the present epoch."""
     epoch = standing.epoch if standing else 0
     if epoch != expect:
         raise Fenced(f"{key}: epoch {epoch} stands, not {expect}; another node has opened the stream", epoch)
@@ -122,8 +122,8 @@ def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Ch
 
 
 def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
-    """The checkpoint with this opening counted for ``head``, once however often it is asked; a head that
-    still stood marked becomes a suspect. Raises Fenced for another epoch."""
+    """Return the checkpoint with this opening counted for ``head``, only once per opening. Another head that
+    is still marked becomes a suspect. Raises Fenced for another epoch."""
     current = _guard_epoch(standing, key, epoch)
     standing_head = (current.started,) if current.started else ()
     known = (*current.suspects, *standing_head)
@@ -136,14 +136,14 @@ def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Check
 
 
 def is_repeat(standing: Checkpoint, commit: Commit) -> bool:
-    """True if ``commit`` is the very one applied last."""
+    """Return True if ``commit`` is the one that was applied last."""
     return standing.commit_id == commit.id and standing.number == commit.number
 
 
 def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint | None:
-    """The checkpoint after ``commit``; None if it is the last one again, already applied.
+    """Return the checkpoint after ``commit``; None if it was already applied and is the last one.
 
-    Raises Fenced unless it names the standing epoch and the next number."""
+    Raises Fenced unless the commit names the present epoch and the next number."""
     current = _guard_epoch(standing, commit.key, commit.epoch)
     if is_repeat(current, commit):
         return None
@@ -170,12 +170,12 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
 
 
 def expire(standing: Checkpoint) -> Checkpoint:
-    """What is left of an expired checkpoint: enough to fence and to know a repeated commit."""
+    """Return what is left of an expired checkpoint: enough to fence, and to recognise a repeated commit."""
     return Checkpoint(standing.key, standing.epoch, standing.number, standing.commit_id)
 
 
 def identity(key: str, place: Place) -> str:
-    """A message's identity, ``key:run:seq``."""
+    """Return a message's identity, ``key:run:seq``."""
     return f"{key}:{place.name}"
 
 

@@ -1,4 +1,4 @@
-"""The owner of one key, as a machine: events in, commands out.
+"""The owner of one key, as a state machine: events in, commands out.
 
 ============  ===============================================================================
 CLAIMED       the claim is ours; messages are held unjudged. Peek, open at that epoch: OPENING
@@ -15,18 +15,19 @@ RELEASING     idle, the claim is given up; what came meanwhile goes back to the 
 DROPPED       over; everything held goes back to its senders
 ============  ===============================================================================
 
-While a commit is in flight the handler may go on, but nothing else is composed: a commit of unknown outcome
-is repeated unchanged, a refused one means that another opening exists, and everything since the answered
-checkpoint is judged again under a new epoch or left to the new owner.
+While a commit is in flight the handler may go on, but no other commit is composed. A commit of unknown
+outcome is repeated unchanged. A refused one means that another opening exists: everything since the answered
+checkpoint is then judged again under a new epoch, or left to the new owner.
 
-Before a head's handler first runs in an opening the store counts it (``Start``), or the commit before has
-named it (``starting``). The mark stands until a commit that leaves nothing running, so one mark covers a
-steady stream. An opening that finds a mark is wary, for its predecessor died at work: as many messages as may
-have been begun under that mark run by themselves, each counted by its own name, and one is passed over once
-it has been begun too often. Where messages have no order, whatever may have been delivered before does.
+Before a head's handler first runs in an opening, the head is marked at the store: by a ``Start``, which is
+counted, or by the commit before (``starting``). The mark stays until a commit after which nothing runs, so
+one mark covers a steady stream. An opening that finds a mark is cautious, because its predecessor died at
+work. The messages that may have been begun under that mark run one at a time, each counted by its own name,
+and one that was begun too often is skipped. Where messages have no order, every message that may have been
+delivered before runs in this way.
 
-A stream that uses models has them loaded first (``LoadModels``), before anything of it is counted. While one
-doesn't load, the stream waits as it stands: that is no message's fault.
+A stream that uses models has them loaded first (``LoadModels``), before any start is counted. While a model
+doesn't load, the stream waits unchanged, because no message is to blame.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.common.held import Held, Letter, Receipt
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.commands import (
@@ -61,26 +62,28 @@ from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, 
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 
 ALONE_OPENINGS = 2
-"""A head that so many openings have begun and not finished is tried alone on its node."""
+"""A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
 
 REACH = 4
-"""How many runs a mark may stand for: one whose commit's answer was lost, one in the batch, one that grew it,
-and one in the slot. So many messages may one of which an opening died be behind the marked one."""
+"""How many calls of the slot a mark may cover: one whose commit's answer was lost, one in the batch, one that
+made the batch larger, and one in the slot. The message that killed an opening is at most that far behind the
+marked one."""
 
 LOOK_S = 30.0
-"""How often an owner that stands still, parked or behind a held gap, looks at the store: whoever changed the
-stream there may not have been able to say so."""
+"""How often an owner that is parked, or holds at a gap, reads the store: an operator who changed the stream
+there may not have been able to notify it."""
 
 RUN_LIMIT = 32
-"""Messages that one run hands to a slot at most, where each is to be committed soon anyway."""
+"""The most messages in one call of a slot, where each is to be committed soon anyway."""
 
 
 SET_ASIDE = (Verdict.LATE, Verdict.FAR)
-"""What is worth no run, and is recorded by a commit before it becomes a dead letter."""
+"""The verdicts of messages that don't run. A commit records such a message before it becomes a dead
+letter."""
 
 
 class OwnerPhase(enum.Enum):
-    """Where an owner stands; the module's table says what follows."""
+    """The phase of an owner; the table above says what happens in each."""
 
     CLAIMED = "claimed"
     OPENING = "opening"
@@ -111,7 +114,7 @@ StandstillKind = Literal["opening", "membership", "moving", "parked", "model", "
 
 
 class Standstill(msgspec.Struct, frozen=True):
-    """What a stream waits for. ``until`` is monotonic seconds, where the wait has an end that is known."""
+    """What a stream waits for. ``until`` is when the wait ends, in monotonic seconds, if that is known."""
 
     kind: StandstillKind
     text: str
@@ -119,7 +122,7 @@ class Standstill(msgspec.Struct, frozen=True):
 
 
 class BatchEntry(msgspec.Struct, frozen=True):
-    """One line of a batch: what the next commit says of a message or a gap."""
+    """One entry of a batch: what the next commit records of a message or a gap."""
 
     kind: Literal["done", "skip", "late", "far", "parked", "gap", "park"]
     held: Held | None = None
@@ -130,10 +133,11 @@ class BatchEntry(msgspec.Struct, frozen=True):
 
 
 class Owner:
-    """One key's owner. Call an event method, then take what ``commands`` gives; look again at ``wake_at``.
+    """The owner of one key. Call an event method, then carry out what ``commands`` returns; call ``ticked``
+    at ``wake_at``.
 
-    ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken; its answer
-    must not be fed back in a later one, ``settled`` excepted."""
+    ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken. Its answer
+    must not be given in a later generation, except for ``settled``."""
 
     __slots__ = (
         "_batch",
@@ -218,7 +222,7 @@ class Owner:
         self._suspect = ""
         self._next_head = ""
         self._wary = False
-        self._cautious = 0  # so many more run by themselves, whatever they are
+        self._cautious = 0  # so many more messages run one at a time
         self._begun: dict[str, int] = {}
         self._refused = 0
         self._stored: tuple[bytes | None, int] = (None, 0)
@@ -232,7 +236,7 @@ class Owner:
         self._composed: Composed | None = None
 
     def commands(self) -> list[Command]:
-        """What to do now, in order; empties the list."""
+        """Return the commands to carry out now, in order, and empty the list."""
         out, self._out = self._out, []
         return out
 
@@ -240,16 +244,16 @@ class Owner:
 
     @property
     def waiting(self) -> int:
-        """Messages held, in whatever state."""
+        """The number of messages held, in any state."""
         return len(self._held) + len(self._unjudged)
 
     @property
     def gapped(self) -> bool:
-        """True while what waits stands behind a missing message."""
+        """True while the waiting messages are behind a missing one."""
         return bool(self._seq.inbox) and not self._running and not self._next_head
 
     def standstill(self) -> Standstill | None:
-        """What the stream waits for; None while its handler works, or while there is nothing to do."""
+        """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
         if self.parked:
             return Standstill("parked", f"parked: {self.parked}")
         if not self.waiting or self._running:
@@ -276,20 +280,21 @@ class Owner:
 
     @property
     def leaving(self) -> bool:
-        """True while the claim is being handed over or given up: that it changes is no surprise."""
+        """True while the claim is being transferred or released, so that a change of the claim is
+        expected."""
         return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
 
     @property
     def at_risk(self) -> bool:
-        """True from a Start until its head is done with: handled, passed over, or left to another opening."""
+        """True from a Start until its head is handled, skipped, or left to another opening."""
         if self._starting is not None:
             return True
         working = self._running[0].name if self._running else self._next_head
         return bool(self._counted) and working == self._counted
 
     def holding(self) -> Iterator[Held]:
-        """Every message whose deliveries are to be kept alive. Not those that stand behind one which their
-        queue has yet to deliver: it will do so only when it may deliver these again as well."""
+        """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
+        which the queue hasn't delivered: it delivers that one only when it may deliver these again too."""
         behind = set(self._seq.behind_gap())
         for held in (*self._held.values(), *self._unjudged.values()):
             if held.place not in behind:
@@ -298,7 +303,7 @@ class Owner:
     # -- deliveries -----------------------------------------------------------------------------------------
 
     def offer(self, held: Held, now: float) -> Literal["accepted", "full", "no"]:
-        """A delivery arrives. ``full``: no room now. ``no``: this node may not be the owner any more."""
+        """Take a delivery. ``full``: there is no room now. ``no``: this node may no longer be the owner."""
         if self.phase is OwnerPhase.DROPPED or self.suspended:
             return "no"
         self._busy_at = now
@@ -321,8 +326,9 @@ class Owner:
         return "accepted" if taken else "full"
 
     def _merge(self, standing: Held, again: Held) -> None:
-        """A second delivery of a held message adds its receipt: all are deleted after the commit."""
-        if standing.after is not None:  # what was before it may be done with by now
+        """Add the receipt of another delivery of a held message. All its deliveries are deleted after the
+        commit."""
+        if standing.after is not None:  # the message before it may be finished by now
             standing.after = None if again.after is None else min(standing.after, again.after)
             self._seq.loosen(standing.place, standing.after)
         known = {receipt.receipt for receipt in standing.receipts}
@@ -333,14 +339,15 @@ class Owner:
 
     @staticmethod
     def _adopt(standing: Held, receipt: Receipt) -> None:
-        """The same delivery offered again, perhaps by another custodian: the newest is told."""
+        """Update the sender of a delivery that is offered again, perhaps by another node: reports go to the
+        newest one."""
         for known in standing.receipts:
             if known.receipt == receipt.receipt:
                 known.sender, known.number, known.reply_to = receipt.sender, receipt.number, receipt.reply_to
 
     def _place_in_run(self, held: Held, now: float) -> None:
-        """Where messages carry no run the owner counts runs: a seq that has fallen, once nothing was heard
-        for long and nothing waits, begins the next one. What repeats the last doesn't."""
+        """Give a message without a run the run that the owner counts. A lower seq begins the next run if no
+        message came for ``restart_after_s`` and none waits. A repeat of the last seq doesn't."""
         after_s = self.rules.order.restart_after_s
         if after_s is None:
             return
@@ -356,7 +363,7 @@ class Owner:
             held.place = Place(self._run_now, held.place.seq)
 
     def _go_on_from(self, held: Held) -> None:
-        """A run that was counted before, and that no commit has recorded yet, is the current one."""
+        """Continue with a run that was counted before and that no commit has recorded yet."""
         if held.counted and held.place.run > self._run_now:
             self._run_now = self._seq.quiet_run = held.place.run
 
@@ -368,8 +375,8 @@ class Owner:
         return not self._held and self._heard_at <= since
 
     def _come_back(self, held: Held) -> None:
-        """Whoever is next to judge it finds it as it was received. Only a new run that no commit has recorded
-        stays known: a commit may have ended the quiet time by which it was told."""
+        """Undo what was decided about a message, so that it can be judged again. Only a new run that no
+        commit has recorded is kept: a commit may have ended the quiet time that showed the new run."""
         held.come_back()
         if held.counted and held.place.run <= self._run_answered:
             held.place = Place(NO_RUN, held.place.seq)
@@ -407,7 +414,7 @@ class Owner:
 
     @property
     def _crowded(self) -> bool:
-        """True while the store is slow to answer and much waits for the next commit already."""
+        """True while the store is slow to answer and the next commit is already full."""
         return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
 
     def _return(self, held: Held) -> None:
@@ -417,11 +424,11 @@ class Owner:
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
         held.become(Life.COMMITTED)
         held.aside = "skipped before" if verdict is Verdict.SKIPPED else ""
-        letters = (Letter(held.aside, held),) if held.aside else ()
+        letters = (PendingDeadLetter(held.aside, held),) if held.aside else ()
         self._settle(letters, (held,), duplicate=True)
 
     def _settle(
-        self, letters: tuple[Letter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
+        self, letters: tuple[PendingDeadLetter, ...], messages: tuple[Held, ...], *, duplicate: bool = False
     ) -> None:
         self._settling += 1
         self._out.append(Settle(letters, messages, duplicate))
@@ -449,8 +456,8 @@ class Owner:
     def opened(
         self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
     ) -> None:
-        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last commit was ``quiet_s``
-        ago. ``recalled``: the store has lost what it held, and this is what was known of it."""
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``, and its last commit was ``quiet_s``
+        ago. ``recalled``: the store has lost the checkpoint, and this one is what the owner remembered."""
         self.phase = OwnerPhase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
@@ -472,20 +479,20 @@ class Owner:
         unjudged, self._unjudged = self._unjudged, {}
         arrived = list(unjudged.values())
         if self.rules.order.restart_after_s is not None:
-            arrived.sort(key=lambda held: held.place)  # a new run is known by its low numbers
+            arrived.sort(key=lambda held: held.place)  # low numbers show a new run, so they come first
             self._run_now = max(self._run_now, self._run_answered)
             for held in arrived:
                 self._go_on_from(held)
         for held in arrived:
             self._place_in_run(held, now)
             standing = self._held.get(held.place)
-            if standing is not None:  # it had another name as long as its run was not known
+            if standing is not None:  # its place was different before its run was known
                 self._merge(standing, held)
             elif not self._judge(held, now):
                 self._return(held)
 
     def open_failed(self, now: float) -> None:
-        """Answer to Open: refused, or nobody knows."""
+        """Answer to Open: refused, or of unknown outcome."""
         self.phase = OwnerPhase.CLAIMED
         self._out.append(CheckClaim())
 
@@ -499,7 +506,8 @@ class Owner:
             self._out.append(Peek())
 
     def fenced(self, now: float) -> None:
-        """The store refused: another opening exists. Begin anew if the claim is still ours."""
+        """The store has refused a write, because another opening exists. Open again if the claim is still
+        ours."""
         for held in self._held.values():
             held.tries, held.spent, held.retry_at = 0, False, 0.0
             self._come_back(held)
@@ -517,29 +525,29 @@ class Owner:
         self._out.append(CheckClaim())
 
     def vanished(self) -> None:
-        """Claim or membership is gone: accept nothing until the store shows our epoch."""
+        """The claim or the membership is lost: accept nothing until the store shows our epoch."""
         if self.phase is OwnerPhase.DROPPED:
             return
         self.suspended = True
         if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
             self.phase = OwnerPhase.CLAIMED
-            self.generation += 1  # whatever is on its way is of an older claim
+            self.generation += 1  # answers on their way belong to an older claim
             self._out.append(Reclaim(None))
         else:
             self._out.append(Reclaim(self.epoch))
 
     def poked(self) -> None:
-        """An operator changed the stream at the store: look."""
+        """An operator has changed the stream at the store, which is read again."""
         if self.phase is OwnerPhase.OWNER:
             self._look()
 
     def _look(self) -> None:
-        """See whether the store has what it had: another may have opened, or it may have lost a commit."""
+        """Read the store: another owner may have opened the stream, or the store may have lost a commit."""
         self._looked = self.number
         self._out.append(Peek())
 
     def drop(self) -> None:
-        """End it: what is held goes back."""
+        """End this owner. Held messages go back."""
         if self.phase is OwnerPhase.DROPPED:
             return
         self._leave(Return((*self._held.values(), *self._unjudged.values())))
@@ -593,7 +601,7 @@ class Owner:
         if now < held.retry_at:
             self._wake(held.retry_at)
         elif self._commit is not None and (self._is_suspect(held) or len(self._batch) >= self._limit()):
-            return  # enough is on its way: the answer first
+            return  # enough messages are under way: await the answer first
         elif not self._is_marked(held):
             if self._commit is None and (not self._batch or held.place.name == self._suspect):
                 self._starting = held.place
@@ -603,7 +611,7 @@ class Owner:
             self._run(self._together(places))
 
     def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
-        """The places to run next, after passing over gaps and messages whose tries are spent."""
+        """Return the places to run next, after skipping gaps and messages that have no tries left."""
         while True:
             step = self._seq.next(now, self._limit())
             if isinstance(step, Gap):
@@ -635,8 +643,8 @@ class Owner:
         self._advance(now)
 
     def models_failed(self, obstacle: str, now: float, handled: int = 0) -> None:
-        """Answer to LoadModels and Run: a model doesn't load here, which costs no message a try. Of a run
-        that found this out, the first ``handled`` messages run again before."""
+        """Answer to LoadModels and Run: a model doesn't load here, which costs no message a try. After a Run,
+        its first ``handled`` messages run again before the one that needed the model."""
         places, self._running = self._running, ()
         self._loading = self._loaded = False
         self._equipped = not self.rules.needs_models
@@ -649,13 +657,13 @@ class Owner:
         self._advance(now)
 
     def _give_up_turn(self, head: Held) -> None:
-        """A suspect that has to wait for a model lets another one run alone on the node meanwhile: it is
-        started anew after that, and its mark stands until then."""
+        """Let another suspect run alone on the node while this one waits for a model. Its start is counted
+        again after that, and its mark stays until then."""
         if self._counted == head.place.name and self._is_suspect(head):
             self._suspect, self._counted = self._counted, ""
 
     def unblocked(self, now: float) -> None:
-        """What stood in the way may be gone: try again."""
+        """The obstacle may be gone: try again."""
         self.obstacle = ""
         self._advance(now)
 
@@ -663,13 +671,13 @@ class Owner:
         return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
 
     def _is_suspect(self, held: Held) -> bool:
-        """True if the message may have killed a slot or a node."""
+        """Return True if the message may have killed a slot or a node."""
         if held.suspect or self._cautious > 0 or held.place.name in self._begun:
             return True
         return self._wary and self.rules.order.kind == "absent" and held.may_be_known
 
     def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
-        """Of the places that are next, those to hand to the slot in one run: suspects run alone."""
+        """Return the next places for one call of the slot: a suspect runs alone."""
         for count, place in enumerate(places):
             if self._is_suspect(self._held[place]):
                 return places[: max(1, count)]
@@ -721,7 +729,7 @@ class Owner:
         elif error:
             self._loaded = False
             self._put_back(places)
-            self._run_cap = len(results)  # those before the failed one run again, to a snapshot
+            self._run_cap = len(results)  # the messages before the failed one run again, up to a snapshot
             self._fail(self._held[places[len(results)]], error, detail, permanent, now)
         else:
             self._run_cap = 0
@@ -733,8 +741,8 @@ class Owner:
         self._advance(now)
 
     def _too_large(self, messages: Sequence[Held], error: str, now: float) -> None:
-        """What these messages led to can't be stored. The only one spends a try; of several nobody knows
-        which it was, so each is to run by itself."""
+        """The results or the state of these messages are too large to store. A single message spends a try.
+        Of several, nobody knows which one caused it, so each runs alone next."""
         self._run_cap = 0
         if len(messages) == 1:
             self._fail(messages[0], error, "", False, now)
@@ -755,11 +763,12 @@ class Owner:
             held.retry_at = now + self.rules.backoff.delay_s(held.tries, 0.5)
 
     def load_failed(self, error: str, detail: str, now: float) -> None:
-        """Answer to Run: the handler's ``open`` raised, with no state to blame."""
+        """Answer to Run: the handler's ``open`` raised an error, without any state that could be the
+        cause."""
         self.ran([], None, 0, error, detail, False, now)
 
     def rejected(self, reason: str, now: float) -> None:
-        """Answer to Run: the state doesn't load. The stream parks; nothing is lost."""
+        """Answer to Run: the handler doesn't accept the state. The stream parks; nothing is lost."""
         places, self._running = self._running, ()
         self._loaded = False
         self._put_back(places)
@@ -767,7 +776,7 @@ class Owner:
         self._advance(now)
 
     def slot_died(self, guilty: bool, error: str, detail: str, now: float) -> None:
-        """The slot is gone. ``guilty``: while it worked for this key."""
+        """The slot has died. ``guilty``: it died while it worked for this key."""
         places, self._running = self._running, ()
         self._loading = False
         self.unloaded()
@@ -781,7 +790,7 @@ class Owner:
         self._advance(now)
 
     def unloaded(self) -> None:
-        """The slot is gone while nothing of this key ran in it."""
+        """The slot has died while nothing of this key ran in it."""
         self._loaded = False
         self._equipped = not self.rules.needs_models
 
@@ -835,13 +844,13 @@ class Owner:
         )
         self._dirty = False
         if not starting:
-            self._marked = ""  # this commit takes the mark away
+            self._marked = ""  # this commit removes the mark
         gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
         self._out.append(Write(self._commit, gaps))
 
     def _starting_next(self) -> str:
-        """The head that the commit is to leave marked. An unfinished mark found at the opening stands until
-        a Start takes its place, and suspects are marked by Start alone: else their counts were lost."""
+        """Return the head that the commit marks. An unfinished mark found at the opening stays until a Start
+        replaces it, and suspects are marked by Start alone. Otherwise their counts would be lost."""
         if self._suspect:
             return self._suspect
         if self._running:
@@ -849,7 +858,7 @@ class Owner:
         return self._next_head
 
     def committed(self, now: float) -> None:
-        """Answer to Write: accepted. Only now is anything set aside, deleted or reported."""
+        """Answer to Write: accepted. Only now are messages dead-lettered, deleted and reported."""
         assert self._commit is not None
         assert self._composed is not None
         commit, self._commit = self._commit, None
@@ -871,11 +880,11 @@ class Owner:
         self._advance(now)
 
     def refused(self, error: str, now: float) -> None:
-        """Answer to Write: it is too large, and nothing of it has happened. The guilty message is found, and
-        spends its tries, with no opening counted for any other."""
+        """Answer to Write: the commit is too large, and had no effect. The message that caused it is found
+        and spends its tries, and no opening is counted for any other."""
         entries = [*self._flying, *self._batch]
         guilty = [e.held for e in self._flying if e.kind == "done" and e.held is not None]
-        if not guilty:  # as the records of what was passed over are never large, nobody here can help it
+        if not guilty:  # records of skipped messages are never large, so no message here is the cause
             self.fenced(now)
             return
         self._revert(entries)
@@ -883,8 +892,9 @@ class Owner:
         self._advance(now)
 
     def _revert(self, entries: list[BatchEntry]) -> None:
-        """Back to the answered checkpoint, in the same opening. What is late or too much stays on record."""
-        self.generation += 1  # what runs is of the state that is undone
+        """Go back to the answered checkpoint, in the same opening. Messages that are set aside stay in the
+        batch."""
+        self.generation += 1  # the running messages belong to the state that is undone
         handled = [e.held.place for e in entries if e.held is not None and e.kind in ("done", "skip")]
         for place in handled:
             self._held[place].come_back()
@@ -903,7 +913,7 @@ class Owner:
             self._out.append(Reclaim(self.epoch))
 
     def _settle_entries(self, entries: list[BatchEntry]) -> None:
-        letters: list[Letter] = []
+        letters: list[PendingDeadLetter] = []
         messages: list[Held] = []
         for entry in entries:
             if entry.held is not None:
@@ -913,9 +923,9 @@ class Owner:
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    letters.append(Letter(entry.reason, entry.held, detail=entry.held.detail))
+                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=entry.held.detail))
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
-                letters.append(Letter(entry.reason, run=entry.run, span=entry.span))
+                letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
             self._settle(tuple(letters), tuple(messages))
 
@@ -931,7 +941,7 @@ class Owner:
 
     def _plan_rest(self, now: float) -> None:
         if self.phase is OwnerPhase.MOVING and self._marked:
-            self._compose()  # nothing runs here any more: a move must not count against the head
+            self._unmark()
         elif self.phase is OwnerPhase.MOVING and self._target:
             self.phase = OwnerPhase.TRANSFERRING
             self._out.append(Transfer(self._target))
@@ -951,9 +961,15 @@ class Owner:
                 self._look()
             self._wake(self._look_at)
 
+    def _unmark(self) -> None:
+        """Nothing runs here any more, so a move must not count as a start of the head, even if it gave up
+        its turn."""
+        self._suspect = ""
+        self._compose()
+
     def move(self, target: str, now: float) -> bool:
-        """Bring the stream to the membership ``target``, or to nobody if that is empty: the claim is then
-        released. False if this isn't the moment."""
+        """Begin to move the stream to the membership ``target``; if that is empty, the claim is released.
+        Return False if the stream can't move now."""
         if self.phase is not OwnerPhase.OWNER or self.suspended:
             return False
         self.phase = OwnerPhase.MOVING
@@ -962,7 +978,7 @@ class Owner:
         return True
 
     def transferred(self, outcome: Literal["done", "kept", "refused"], now: float) -> None:
-        """Answer to Transfer. ``kept``: the target is gone and the claim still ours."""
+        """Answer to Transfer. ``kept``: the target is gone, and the claim is still ours."""
         if outcome == "done":
             self._leave(HandOff(self._target, (*self._held.values(), *self._unjudged.values())))
         elif outcome == "refused":
@@ -973,7 +989,7 @@ class Owner:
             self._advance(now)
 
     def released(self) -> None:
-        """Answer to Release, whatever came of it: the key is free or another's."""
+        """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
 
 

@@ -1,9 +1,9 @@
-"""Decides, for one stream, which waiting message is next, and what a delivery is worth.
+"""Decides, for one stream, which waiting message is next, and whether a delivery is new, late or a duplicate.
 
-Two positions matter. The *answered* one is the log of the last accepted commit: deliveries are judged by
-it, so that nothing is called done before the store has said so. The *cursor* is ahead of it by what was
-appended since: it says which message is next. A waiting message that the cursor has passed stays in the
-inbox until the next accepted commit, and is judged then.
+There are two positions. The *answered* one is the log of the last accepted commit. Deliveries are judged by
+it, so that no message counts as done before the store has confirmed it. The *cursor* is ahead of it by the
+entries appended since, and decides which message is next. A waiting message that the cursor has passed stays
+in the inbox until the next accepted commit, and is judged then.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from holdfast.common.message import Place, SeqKind, Span
 from holdfast.streams.rules.ledger import Checkpoint, RunLog
 
 PAST_RUNS_MAX = 8
-"""Older runs whose ranges are kept to tell duplicates from late messages."""
+"""How many older runs are remembered, to tell duplicates from late messages."""
 
 SKIP_MARK = "!"
 """Marks a remembered identity as skipped rather than handled."""
 
 
 class Verdict(enum.Enum):
-    """What a delivery is, by the last answered checkpoint."""
+    """What a delivery is, judged by the last answered checkpoint."""
 
     NEW = "new"
     DONE = "done"
@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """How a stream orders its messages; see ``App.stream`` for the meaning of each."""
+    """How a stream orders its messages; ``App.stream`` describes each setting."""
 
     kind: SeqKind = "dense"
     first: int | Literal["first", "lowest"] = "lowest"
@@ -51,29 +51,29 @@ class Rules(msgspec.Struct, frozen=True):
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """These places are next, in this order."""
+    """The places that are next, in order."""
 
     places: tuple[Place, ...]
 
 
 class Gap(msgspec.Struct, frozen=True):
-    """The missing seqs of ``span`` were waited for long enough: pass over them."""
+    """The missing seqs of ``span`` didn't come within the gap timeout: skip them."""
 
     run: int
     span: Span
 
 
 class Wait(msgspec.Struct, frozen=True):
-    """Nothing is ready; look again at monotonic time ``until`` (None: only when something arrives).
-    ``gap`` is True while waiting messages stand behind a missing one."""
+    """Nothing is ready. Ask again at monotonic time ``until``; None: only when a message arrives. ``gap`` is
+    True while messages wait behind a missing one."""
 
     until: float | None
     gap: bool = False
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What waiting places stand behind, in words, and until when that is waited for (monotonic; None: until
-    it comes)."""
+    """What the waiting places wait for, in words, and until when (monotonic seconds; None: until it
+    comes)."""
 
     text: str
     until: float | None
@@ -88,7 +88,7 @@ class Composed(msgspec.Struct, frozen=True):
 
 
 class Sequencer:
-    """Order of one stream. Holds places, not messages. ``now`` is monotonic seconds throughout."""
+    """The order of one stream. It holds places, not messages. ``now`` is always monotonic seconds."""
 
     __slots__ = (
         "_after",
@@ -110,8 +110,8 @@ class Sequencer:
     def __init__(self, rules: Rules, checkpoint: Checkpoint) -> None:
         self.rules = rules
         self.inbox: list[Place] = []
-        self.quiet_run: int | None = None  # one that began after a quiet time: no straggler is waited for
-        self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue told
+        self.quiet_run: int | None = None  # a run that began after a quiet time: no older message is awaited
+        self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue says so
         self._log = checkpoint.log  # answered
         self._past = checkpoint.past
         self._begun = checkpoint.log  # the cursor
@@ -131,11 +131,11 @@ class Sequencer:
 
     @property
     def passed(self) -> bool:
-        """True while places wait only for the cursor to be committed, to be judged by it."""
+        """True while passed places wait for the next accepted commit, to be judged again."""
         return self._first_ahead() > 0
 
     def judge(self, place: Place) -> Verdict:
-        """What a delivery of ``place`` is, unless the owner holds it already."""
+        """Return what a delivery of ``place`` is. Don't call it for places that the owner holds."""
         if self.rules.kind != "dense":
             if place.name in self._recent:
                 return Verdict.DONE
@@ -162,8 +162,8 @@ class Sequencer:
         return self._log
 
     def stands_at(self, place: Place) -> int | None:
-        """The last seq passed, by the answered checkpoint, of the run of ``place``; None where a run may
-        begin at any number."""
+        """Return the last seq that the answered checkpoint has passed in the run of ``place``; None if a run
+        may begin at any number."""
         if self._log is not None and place.run == self._log.run:
             return self._log.seq
         first = self.rules.first
@@ -171,19 +171,19 @@ class Sequencer:
         return first - 1 if isinstance(first, int) and fixed else None
 
     def is_far(self, place: Place) -> bool:
-        """True if the seq lies so far ahead that it is taken for a mistake of the producer's, rather than
-        have the stream skip all that lies between."""
+        """Return True if the seq is more than ``max_jump`` ahead. It is then taken for a mistake of the
+        producer, so that the stream doesn't skip everything between."""
         at = self.stands_at(place)
         return at is not None and self.rules.max_jump is not None and place.seq - at > self.rules.max_jump
 
     def has_fallen(self, place: Place) -> bool:
-        """True if the seq is below where the stream stands."""
+        """Return True if the seq is below the last one passed in its run."""
         return self._log is not None and place.run == self._log.run and place.seq < self._log.seq
 
     def offer(self, place: Place, after: int | None = None) -> Place | None:
-        """Take a NEW place into the inbox, to run once the seq ``after`` was passed. Returns what there is no
-        room for: nothing, an evicted higher place, or ``place`` itself. A lower place always gets room: the
-        stream may wait for it."""
+        """Take a NEW place into the inbox, to run once the seq ``after`` was passed. If the inbox is full,
+        return the place without room: an evicted higher one, or ``place`` itself. A lower place always gets
+        room, because the stream may wait for it."""
         rejected = None
         if len(self.inbox) >= self.rules.inbox_limit:
             rejected = self._overflow(place)
@@ -195,14 +195,15 @@ class Sequencer:
         return rejected
 
     def loosen(self, place: Place, after: int | None) -> None:
-        """A later delivery of a waiting place told that less must be passed before it than was known."""
+        """Note that a later delivery of a waiting place needs only the seq ``after`` passed before it, or
+        none."""
         if place in self._after:
             del self._after[place]
             if after is not None:
                 self._after[place] = after
 
     def behind_gap(self) -> list[Place]:
-        """Waiting places that a message before them, known to the queue, has not reached yet."""
+        """Return the places that wait for a message which the queue has and hasn't delivered yet."""
         if not self._after:
             return []
         first = self._first_ahead()
@@ -230,7 +231,7 @@ class Sequencer:
             bisect.insort(self.inbox, place)
 
     def next(self, now: float, limit: int) -> Ready | Gap | Wait:
-        """What to do next: run up to ``limit`` places, pass over a gap, or wait."""
+        """Return what to do next: run up to ``limit`` places, skip a gap, or wait."""
         first = self._first_ahead()
         if first == len(self.inbox):
             self._blocked_at = None
@@ -259,7 +260,7 @@ class Sequencer:
         return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
 
     def missing(self) -> Missing | None:
-        """What the next place waits for, as of the last ``next``; None if it waits for nothing."""
+        """Return what the next place waits for, as of the last ``next``; None if it waits for nothing."""
         first = self._first_ahead()
         if first == len(self.inbox):
             return None
@@ -290,7 +291,7 @@ class Sequencer:
         return bisect.bisect_right(self.inbox, Place(self._begun.run, self._begun.seq))
 
     def _start_of_run(self, head: Place, now: float) -> int | Wait:
-        """Where the run of ``head`` starts, or the wait until that is known."""
+        """Return the first seq of the run of ``head``, or the wait until it is known."""
         first, start_timeout_s = self.rules.first, self.rules.start_timeout_s
         given = first if isinstance(first, int) and self.rules.kind == "dense" else None
         timeout_s = self.rules.gap_timeout_s
@@ -305,12 +306,13 @@ class Sequencer:
         return head.seq if given is None or start_timeout_s is not None else given
 
     def _was_begun(self, head: Place) -> bool:
-        """True if an earlier opening has begun this place or a later one of its run: where the run starts was
-        waited for then, and need not be again."""
+        """Return True if an earlier opening has begun this place or a later one of its run. That opening has
+        already waited for the start of the run."""
         return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
 
     def _patience(self, now: float, timeout_s: float) -> Wait | None:
-        """The wait for what is missing, which begins when it is first asked for; None once it has lasted."""
+        """Return the wait for a missing message, which begins at the first call; None once it has lasted
+        ``timeout_s``."""
         if self._blocked_at is None:
             self._blocked_at = now
         until = self._blocked_until = self._blocked_at + timeout_s
@@ -327,14 +329,14 @@ class Sequencer:
         self._blocked_at = None
 
     def take(self, places: tuple[Place, ...]) -> None:
-        """Remove places from the inbox: they run."""
+        """Remove places from the inbox, because they run now."""
         for place in places:
             self._after.pop(place, None)
         gone = set(places)
         self.inbox = [place for place in self.inbox if place not in gone]
 
     def put_back(self, places: tuple[Place, ...]) -> None:
-        """Places that didn't run after all are next again, before all others."""
+        """Put places back that didn't run after all. They are next, before all others."""
         if self.rules.kind == "absent":
             self.inbox = [*places, *self.inbox]
         else:
@@ -342,17 +344,17 @@ class Sequencer:
                 bisect.insort(self.inbox, place)
 
     def done(self, place: Place) -> None:
-        """``place`` was handled: the cursor passes it."""
+        """Move the cursor past ``place``, which was handled."""
         self._advance(place, place.name)
 
     def skip(self, place: Place) -> None:
-        """``place`` is passed over without result: its tries are spent."""
+        """Move the cursor past ``place``, which is skipped because it has no tries left."""
         self._advance(place, SKIP_MARK + place.name)
         if self.rules.kind == "dense":
             self._record_skip(Span(place.seq, place.seq))
 
     def pass_over(self, span: Span) -> None:
-        """The cursor passes seqs that never came (or that an operator gave up)."""
+        """Move the cursor past seqs that never came, or that an operator skips."""
         assert self._begun is not None
         self._begun = msgspec.structs.replace(self._begun, seq=span.last)
         self._record_skip(span)
@@ -375,21 +377,21 @@ class Sequencer:
         self._begun = msgspec.structs.replace(self._begun, skips=skips)
 
     def revert(self, places: Iterable[Place]) -> None:
-        """What was appended since the answered commit is undone: ``places``, in their order, wait again
-        before all others."""
+        """Undo what was appended since the answered commit. ``places``, in their order, wait again before all
+        others."""
         self._begun, self._passed, self._fresh = self._log, self._past, []
         self._blocked_at = None
         waiting = set(self.inbox)
         self.put_back(tuple(place for place in places if place not in waiting))
 
     def compose(self) -> Composed:
-        """The position of everything appended so far, for the next commit."""
+        """Return the position after everything appended so far, for the next commit."""
         fresh, self._fresh = tuple(self._fresh), []
         return Composed(self._begun, self._passed, fresh)
 
     def answer(self, composed: Composed) -> list[tuple[Place, Verdict]]:
-        """The commit that carried ``composed`` was accepted. Judges the inbox again: returns the places
-        that no longer wait, removed, each with what it is now."""
+        """Note that the commit with ``composed`` was accepted, and judge the inbox again. Places that no
+        longer wait are removed and returned, each with its verdict."""
         self._log, self._past = composed.log, composed.past
         self._remember(composed.identities)
         verdicts = [(place, self.judge(place)) for place in self.inbox]

@@ -1,1 +1,1 @@
-"""What is decided about tasks. Pure: no I/O, no clock, no chance."""
+"""Rules of tasks. Pure: no I/O, no clock, no random numbers."""

@@ -1,21 +1,22 @@
-"""Sharing an app's global maximum of concurrent tasks between its nodes, in one document that all may write.
+"""Shares an app's global limit of concurrent tasks between its nodes, in one document that all nodes may
+write.
 
-Each node writes its own grant, and by compare-and-set only: what it takes is free in the very document that
-it replaces. The rules:
+Each node writes only its own grant, by compare-and-set: what it takes is free in the document that it
+replaces. The rules:
 
-- A grant counts until its member gives it up, or until whoever wants it has seen it unchanged for its lease.
+- A grant is valid until its member gives it up, or until another member has seen it unchanged for its lease.
   No two clocks are compared: the member counts its lease from before its write was sent, less ``DRIFT``, a
   witness from after it read, plus ``DRIFT``. So clocks may be wrong by any amount, and must only run at the
   same rate, give or take ``DRIFT`` (1 %). Time in which the witness could read nothing doesn't count: while
-  the registry is away nobody is taken for dead.
-- A member that can't renew doesn't know whether the others can. Where the maximum is strict, it ends what
-  runs before its lease is over; where it isn't, that runs on, and the maximum holds for what begins.
-- Members share by max-min fairness: who wants less than an equal share gets what it wants, the rest is shared
-  equally by the others. Who has more than that while others want starts nothing new, and gives up what no
-  task of its runs on any more. What nobody else wants may be had by one.
-- Where there are more members than permits, who had one longest ago is the next.
+  the registry doesn't answer, nobody is taken for dead.
+- A member that can't renew doesn't know whether the others can. If the limit is strict, it ends its running
+  tasks before its lease is over. If it isn't, they go on, and the limit holds only for tasks that begin.
+- Members share by max-min fairness: a member that wants less than an equal share gets what it wants, and the
+  others share the rest equally. A member with more than its share, while others want more, begins nothing
+  new, and gives back each part of its grant whose task has ended. One member may have all that others leave.
+- If there are more members than the limit, the one whose last grant was longest ago is next.
 
-A lower maximum takes from everybody in the same way: nothing new begins until fewer run.
+A lower limit applies to all in the same way: nothing new begins until fewer tasks run.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ DRIFT = 0.01
 """How much faster than another a clock may run."""
 
 LOOKS = 3
-"""In a lease: who looks less often counts less time."""
+"""How many reads there are in a lease. A member that reads less often counts less time."""
 
 
 class Grant(msgspec.Struct, frozen=True):
-    """What a member may use of the maximum.
+    """A member's share of the limit.
 
-    ``count`` permits are its own, ``wants`` would be enough for it. ``beat`` changes with every renewal,
-    never to one that it had; the grant then counts for ``lease_s``. ``turn`` orders members by when they got
-    from none to some.
+    It may run ``count`` tasks, and wants to run ``wants``. ``beat`` changes with every renewal, and never has
+    the same value twice; the grant is then valid for ``lease_s``. ``turn`` orders members by when their grant
+    last became more than 0.
     """
 
     count: int
@@ -49,8 +50,8 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class Permits(msgspec.Struct, frozen=True):
-    """An app's limits, and who has what of them. ``maximum`` is of tasks that run at once, ``per_node`` of
-    those on one node; 0 is no limit. ``strict``: what runs on a member whose grant may count no more is
+    """An app's limits, and the grants of its members. ``maximum`` is how many tasks run at once, ``per_node``
+    how many on one node; 0 is no limit. ``strict``: tasks on a member whose grant may have ended are
     ended."""
 
     maximum: int = 0
@@ -60,15 +61,15 @@ class Permits(msgspec.Struct, frozen=True):
 
 
 class PermitShare(msgspec.Struct, frozen=True):
-    """What a member gets: the document to write, and how many tasks may run once it is written. That is less
-    than its grant while tasks run that it should not begin again."""
+    """What a member gets: the document to write, and how many tasks may run after that. The number is less
+    than its grant while more tasks run than its fair share."""
 
     permits: Permits
     granted: int
 
 
 class _Seen(NamedTuple):
-    """A grant, for how long it has been seen unchanged, and when last."""
+    """A grant, for how long it was seen unchanged, and when it was last seen."""
 
     grant: Grant
     unchanged_s: float
@@ -76,15 +77,17 @@ class _Seen(NamedTuple):
 
 
 class Witness:
-    """Sees which grants are renewed, by the clock of one process.
+    """Watches which grants are renewed, by the clock of one process.
 
-    Only time in which it looked counts: while nobody can reach the document, nobody can renew either."""
+    Only time in which it could read the document counts, because nobody can renew a grant while the document
+    can't be reached."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
     def see(self, permits: Permits, now: float) -> None:
-        """The document as it was read before ``now`` (monotonic seconds). To be told of every reading."""
+        """Take the document, as it was read before ``now`` (monotonic seconds). Call this after every
+        read."""
         before, self._seen = self._seen, {}
         for member, grant in permits.grants.items():
             seen = before.get(member)
@@ -95,7 +98,7 @@ class Witness:
                 self._seen[member] = _Seen(grant, seen.unchanged_s + unseen_s, now)
 
     def lapsed(self) -> set[str]:
-        """Whose grants in the document seen last count no more."""
+        """Return the members whose grants in the last document have ended."""
         return {
             member
             for member, seen in self._seen.items()
@@ -106,7 +109,7 @@ class Witness:
 def limit(
     permits: Permits, maximum: int | None = None, per_node: int | None = None, strict: bool | None = None
 ) -> Permits:
-    """The document with other limits; None leaves one as it is."""
+    """Return the document with new limits; None leaves a limit unchanged."""
     changed = {"maximum": maximum, "per_node": per_node, "strict": strict}
     return replace(permits, **{name: value for name, value in changed.items() if value is not None})
 
@@ -121,10 +124,10 @@ def share(
     beat: int,
     lease_s: float,
 ) -> PermitShare:
-    """Give ``member`` of a limited app as many permits as it may have of those it ``wants``.
+    """Grant ``member`` of a limited app as many as it may have of the tasks that it ``wants`` to run.
 
-    ``holds`` of its tasks run, which it can't give up before they end; ``lapsed`` grants are dropped.
-    ``beat`` and ``lease_s`` are its grant's.
+    ``holds`` of its tasks run already, and count until they end. ``lapsed`` grants are removed. ``beat`` and
+    ``lease_s`` are for its grant.
     """
     own = permits.grants.get(member)
     others = {name: grant for name, grant in permits.grants.items() if name != member and name not in lapsed}
@@ -148,12 +151,12 @@ def share(
 
 
 def leave(permits: Permits, member: str) -> Permits:
-    """The document after a member has given up what it had."""
+    """Return the document after a member has given up its grant."""
     return _with(permits, {name: grant for name, grant in permits.grants.items() if name != member})
 
 
 def others_starve(permits: Permits, member: str) -> bool:
-    """True if somebody else than ``member`` wants more than it has."""
+    """Return True if another member than ``member`` wants more than it has."""
     return any(grant.wants > grant.count for name, grant in permits.grants.items() if name != member)
 
 
@@ -166,7 +169,7 @@ def _with(permits: Permits, grants: dict[str, Grant]) -> Permits:
 
 
 def _fair(maximum: int, wants: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:
-    """Max-min fair shares in whole numbers ("progressive filling"); what can't be split goes to the first in
+    """Return max-min fair shares in whole numbers ("progressive filling"). The remainder goes to the first in
     order."""
     shares, left = dict.fromkeys(wants, 0), maximum
     hungry = sorted(who for who, wanted in wants.items() if wanted)

@@ -1,9 +1,9 @@
-"""What a task store keeps of a task, and the only rules by which it changes.
+"""What a task store keeps of a task, and the rules by which it changes.
 
 A delivery is the right to run a task, but deliveries lapse and come twice. So every attempt has an epoch,
-which only a higher one replaces, and only the standing epoch's attempt may end the task. Stores that can run
-these functions inside their own transaction do; others say the same in their language and are held to it
-by the conformance suite. Times are wall times in seconds, by the store's clock.
+which only a higher one replaces, and only the attempt of the present epoch may end the task. Stores that can
+run these functions inside their own transaction do so. Others implement the same rules in their language, and
+the conformance suite checks that. Times are wall times in seconds, by the store's clock.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ TRACE_BYTES_MAX = 256
 
 
 class State(enum.StrEnum):
-    """Where a task stands. The last four are outcomes; DUPLICATED is one of a message only: its task had
-    ended before, so nothing ran."""
+    """The state of a task. The last four are outcomes. DUPLICATED is the outcome of a message only, whose
+    task had ended before, so nothing ran."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -33,13 +33,13 @@ ENDED = frozenset({State.SUCCEED, State.FAILED, State.TIMEOUT})
 
 
 class Task(msgspec.Struct, frozen=True):
-    """One task as its store knows it.
+    """The record of a task in the store.
 
-    ``trace`` is its id, unique in its app. ``attempts`` counts those begun since it was last queued for the
-    first time or anew; ``epoch`` all of them, ever. ``until`` is when the attempt of ``member`` lapses unless
-    it beats. ``progress`` goes from 0 to 1, ``note`` says more. ``result`` is what the handler returned,
+    ``trace`` is its id, unique in its app. ``attempts`` counts the attempts since it was last queued, and
+    ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats.
+    ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned,
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
-    wants it to end, or empty. ``group`` is whose limits it counts against.
+    cancelled it, or empty. ``group`` names the group whose limits it counts toward.
     """
 
     trace: str
@@ -63,19 +63,19 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def ended(self) -> bool:
-        """True if it has its outcome."""
+        """True if the task has its outcome."""
         return self.state in ENDED
 
     @property
     def moved_at(self) -> float:
-        """When it was queued, begun or ended last."""
+        """When the task was last queued, begun or ended."""
         return max(self.queued_at, self.started_at, self.ended_at)
 
 
 class StartAttempt(msgspec.Struct, frozen=True):
-    """A member's wish to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
-    many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a member known to
-    be gone, whose attempt needn't lapse first."""
+    """A member's request to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
+    many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a dead member,
+    whose attempt needn't lapse first."""
 
     trace: str
     type: str
@@ -98,8 +98,8 @@ class AttemptBeat(msgspec.Struct, frozen=True):
 
 
 class ReturnAttempt(msgspec.Struct, frozen=True):
-    """The attempt of ``epoch`` is over without an outcome, and the task waits for another. ``spent``: it
-    counts as a try; ``detail`` says what went wrong."""
+    """The attempt of ``epoch`` ended without an outcome, and the task waits for another attempt. ``spent``:
+    it counts as a try. ``detail`` says what went wrong."""
 
     trace: str
     epoch: int
@@ -108,7 +108,7 @@ class ReturnAttempt(msgspec.Struct, frozen=True):
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
-    """The attempt of ``epoch`` brought the outcome ``state``."""
+    """The attempt of ``epoch`` ended with the outcome ``state``."""
 
     trace: str
     epoch: int
@@ -118,15 +118,15 @@ class EndAttempt(msgspec.Struct, frozen=True):
 
 
 def queue(standing: Task | None, task: Task, now: float) -> Task:
-    """The task after being sent; one that is known already stays as it is."""
+    """Return the task after it was sent; a known one is unchanged."""
     return standing or msgspec.structs.replace(task, state=State.QUEUED, queued_at=now)
 
 
 def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
-    """The task after a member's wish to begin an attempt. It may begin if the answer is ``running`` with its
-    own ``member``; the same wish again gets the same answer. Else the answer tells why not: the task has
-    ended (before, by being cancelled, or now because its tries are spent), or another's attempt stands
-    ``until`` then."""
+    """Return the task after a member's request to begin an attempt. The member may begin if the answer is
+    ``running`` with its own ``member``; a repeated request gets the same answer. Otherwise the answer says
+    why not: the task has ended (before, by being cancelled, or now because it has no tries left), or another
+    member's attempt is valid ``until`` then."""
     task = standing or Task(wish.trace, wish.type, group=wish.group, queued_at=now)
     if task.ended:
         return task
@@ -157,15 +157,16 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
 
 
 def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
-    """The task after a sign of progress. Raises Fenced if another attempt stands, or none."""
+    """Return the task after a sign of progress. Raises Fenced unless this attempt is the present one."""
     task = _guard(standing, beat.trace, beat.epoch)
     return msgspec.structs.replace(task, until=now + beat.lease_s, progress=beat.progress, note=beat.note)
 
 
 def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
-    """The task after an attempt without an outcome. Raises Fenced if another attempt stands, or none."""
+    """Return the task after an attempt without an outcome. Raises Fenced unless this attempt is the present
+    one."""
     if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
-        return standing  # said again
+        return standing  # a repeat
     task = _guard(standing, wish.trace, wish.epoch)
     return msgspec.structs.replace(
         task,
@@ -178,27 +179,27 @@ def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
 
 
 def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
-    """The task with its outcome. Raises Fenced if another attempt stands, or none."""
+    """Return the task with its outcome. Raises Fenced unless this attempt is the present one."""
     if (
         standing is not None
         and standing.ended
         and standing.epoch == end.epoch
         and standing.state is end.state
     ):
-        return standing  # said again
+        return standing  # a repeat
     task = _guard(standing, end.trace, end.epoch)
     return _ended(task, end.state, end.result, end.detail, now)
 
 
 def briefed(standing: Task, epoch: int) -> Task:
-    """The task once the brief of that epoch's outcome has been sent."""
+    """Return the task after the brief of that epoch's outcome was sent."""
     sent = standing.ended and standing.epoch == epoch
     return msgspec.structs.replace(standing, briefed=True) if sent else standing
 
 
 def cancel(standing: Task, reason: str, now: float) -> Task:
-    """The task after somebody's wish that it end: at once if it waits, at its next beat if it runs. One that
-    has ended stays as it is."""
+    """Return the task after it was cancelled: it ends at once if it waits, at its next beat if it runs. A
+    task that has ended is unchanged."""
     if standing.ended:
         return standing
     if standing.state is State.QUEUED:
@@ -207,15 +208,14 @@ def cancel(standing: Task, reason: str, now: float) -> Task:
 
 
 def reset(standing: Task, now: float) -> Task:
-    """The task queued anew with all its tries. One whose attempt stands, or that has succeeded, stays as it
-    is."""
+    """Return the task queued again with all its tries. A task that runs or has succeeded is unchanged."""
     if standing.state is State.SUCCEED or (standing.state is State.RUNNING and standing.until > now):
         return standing
     return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
 
 
 def expired(standing: Task, before: float) -> bool:
-    """True if nothing has happened to the task since ``before``, and no attempt stood then."""
+    """Return True if nothing has happened to the task since ``before``, and no attempt was valid then."""
     return standing.moved_at < before and standing.until < before
 
 

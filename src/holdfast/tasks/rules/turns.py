@@ -1,9 +1,10 @@
-"""Whose turn it is: which waiting task begins next, fair between types and between the groups of a type.
+"""Fair queueing: which waiting task begins next, fair between types and between the groups of a type.
 
-The highest priority goes first. Of its types, the one that runs least for its weight; of that type's groups,
-such as customers, the one that runs least, and of those the one that waited longest. So a group with a
-thousand tasks delays one with a single task by no more than what runs already. A group may have a limit to
-what it runs at once, and a rate at which its tasks begin.
+The highest priority goes first. Of its types, the one with the fewest running tasks for its weight goes
+first. Of that type's groups, such as customers, the one with the fewest running tasks goes first, and of
+equal ones the one that waited longest. So a group with a thousand tasks delays a group with a single task
+only by the tasks that run already. A group may have a limit to how many of its tasks run at once, and a rate
+at which they begin.
 
 Sources: weights as in weighted max-min sharing, applied to attempts that run at once; groups as in
 deficit round robin with every task of cost one.
@@ -25,17 +26,17 @@ T = TypeVar("T")
 
 
 class TypeShare(msgspec.Struct, frozen=True):
-    """What a type of task may take. ``group_limit``: how many of one group may run at once (0: any number).
-    ``group_rate``: how many of one group may begin in a second (0: any number)."""
+    """The share of a type of task. ``group_limit``: how many tasks of one group may run at once (0: no
+    limit). ``group_rate``: how many tasks of one group may begin per second (0: no limit)."""
 
     weight: float = 1.0
     group_limit: int = 0
     group_rate: float = 0.0
 
 
-class _Lane(Generic[T]):
-    """The groups of one type that wait with one priority. ``line`` holds (running, turn, group), of which an
-    entry counts only while it says what is so."""
+class _TypeLane(Generic[T]):
+    """The groups of one type that wait with one priority. ``line`` holds (running, turn, group); an entry
+    that is out of date doesn't count."""
 
     def __init__(self) -> None:
         self.waiting: dict[str, deque[T]] = {}
@@ -44,11 +45,11 @@ class _Lane(Generic[T]):
 
 
 class Turns(Generic[T]):
-    """Items that wait and counts of those that run. ``shares`` names every type."""
+    """The waiting items, and counts of the running ones. ``shares`` names every type."""
 
     def __init__(self, shares: Mapping[str, TypeShare]) -> None:
         self._shares = shares
-        self._lanes: dict[int, dict[str, _Lane[T]]] = {}
+        self._lanes: dict[int, dict[str, _TypeLane[T]]] = {}
         self._running: Counter[str] = Counter()
         self._running_of: Counter[tuple[str, str]] = Counter()
         self._last: dict[tuple[str, str], int] = {}
@@ -65,14 +66,14 @@ class Turns(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """How many items wait for nothing but their turn, and not for others of their group."""
+        """How many items could begin if there was room, because no limit of their group holds them back."""
         return sum(
             self._ready(type_, lane) for lanes in self._lanes.values() for type_, lane in lanes.items()
         )
 
     def add(self, type: str, group: str, priority: int, item: T) -> None:  # noqa: A002
-        """Have an item wait for its turn, behind those of its group and priority."""
-        lane = self._lanes.setdefault(priority, {}).setdefault(type, _Lane())
+        """Add an item behind those of its group and priority."""
+        lane = self._lanes.setdefault(priority, {}).setdefault(type, _TypeLane())
         line = lane.waiting.get(group)
         if line is None:
             lane.waiting[group] = line = deque()
@@ -82,7 +83,7 @@ class Turns(Generic[T]):
         self._count += 1
 
     def take(self, now: float) -> T | None:
-        """The item whose turn it is, which runs from then on; None if none may begin now."""
+        """Return the item that begins next, which then counts as running; None if none may begin now."""
         while self._resting and self._resting[0][0] <= now:
             _, type_, group = heapq.heappop(self._resting)
             self._enter_all(type_, group)
@@ -99,7 +100,7 @@ class Turns(Generic[T]):
         return None
 
     def done(self, type: str, group: str) -> None:  # noqa: A002
-        """An item that was taken runs no more."""
+        """Note that an item that was taken no longer runs."""
         name = type, group
         self._running[type] -= 1
         self._running_of[name] -= 1
@@ -109,7 +110,7 @@ class Turns(Generic[T]):
             self._last.pop(name, None)
 
     def drain(self) -> list[T]:
-        """Every item that waits; none does afterwards."""
+        """Remove and return every waiting item."""
         lanes = [lane for by_type in self._lanes.values() for lane in by_type.values()]
         items = [item for lane in lanes for line in lane.waiting.values() for item in line]
         self._lanes.clear()
@@ -118,10 +119,10 @@ class Turns(Generic[T]):
         return items
 
     def rests_until(self) -> float | None:
-        """When the next group may go on whose rate holds it back."""
+        """Return when the next group may go on that its rate holds back."""
         return self._resting[0][0] if self._resting else None
 
-    def _ready(self, type_: str, lane: _Lane[T]) -> int:
+    def _ready(self, type_: str, lane: _TypeLane[T]) -> int:
         share = self._shares[type_]
         if not (share.group_limit or share.group_rate):
             return lane.count
@@ -133,16 +134,16 @@ class Turns(Generic[T]):
             if group not in resting
         )
 
-    def _take_from(self, lane: _Lane[T], type_: str, now: float) -> T | None:
+    def _take_from(self, lane: _TypeLane[T], type_: str, now: float) -> T | None:
         share = self._shares[type_]
         while lane.line:
             running, last, group = heapq.heappop(lane.line)
             name = type_, group
             line = lane.waiting.get(group)
             if not line or (running, last) != (self._running_of[name], self._last.get(name, 0)):
-                continue  # said before something changed, and said anew since
+                continue  # out of date: a newer entry replaces it
             if share.group_limit and running >= share.group_limit:
-                continue  # enters again when one of its own is done
+                continue  # enters again when a task of its group ends
             rate = self._rates.get(type_)
             if rate is not None and (rest_s := rate.take(group, 1, now)):
                 heapq.heappush(self._resting, (now + rest_s, type_, group))
@@ -150,7 +151,7 @@ class Turns(Generic[T]):
             return self._begin(lane, name)
         return None
 
-    def _begin(self, lane: _Lane[T], name: tuple[str, str]) -> T:
+    def _begin(self, lane: _TypeLane[T], name: tuple[str, str]) -> T:
         type_, group = name
         line = lane.waiting[group]
         item = line.popleft()
@@ -164,12 +165,12 @@ class Turns(Generic[T]):
         self._enter_all(type_, group)
         return item
 
-    def _enter(self, lane: _Lane[T], type_: str, group: str) -> None:
+    def _enter(self, lane: _TypeLane[T], type_: str, group: str) -> None:
         name = type_, group
         heapq.heappush(lane.line, (self._running_of[name], self._last.get(name, 0), group))
 
     def _enter_all(self, type_: str, group: str) -> bool:
-        """Say anew how a group stands, wherever it waits; False if it doesn't."""
+        """Renew a group's entries wherever it waits; return False if it doesn't wait."""
         found = [lane for by_type in self._lanes.values() if (lane := by_type.get(type_)) is not None]
         waiting = [lane for lane in found if group in lane.waiting]
         for lane in waiting:

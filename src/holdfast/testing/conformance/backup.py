@@ -1,4 +1,4 @@
-"""What every place for dead letters must do."""
+"""What every back-up of dead letters must do."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ODD = "käse \N{SNOWMAN} '\"%_\\;-- {x} \r\n\t"
 
 
 def kept(name: str, at: float, app: str = "reports") -> Kept:
-    """A letter of which only its name matters."""
+    """Make a dead letter of which only the name matters."""
     return Kept(app, "publish", DeadLetter(f"publish/{name}", b"{}", "failed", key=name, at=at))
 
 
@@ -26,10 +26,10 @@ class BackupConformance:
 
     @pytest.fixture
     def other_backup(self, backup: Backup) -> Backup:
-        """Override where several clients may share the place: another one of the same."""
+        """Override if several clients may share the back-up: another client of the same one."""
         return backup
 
-    async def test_an_empty_one(self, backup: Backup) -> None:
+    async def test_an_empty_back_up_has_no_letters(self, backup: Backup) -> None:
         assert await backup.add([]) == 0
         assert [found async for found in backup.letters("reports")] == []
 

@@ -11,7 +11,7 @@ from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
 
 LONG_S = 60.0
-"""Longer than any test: what lives for so long lives on."""
+"""Longer than any test: a membership with this TTL never ends."""
 
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""
@@ -38,7 +38,7 @@ class CoordinatorConformance:
 
     @pytest.fixture
     def other_coordinator(self, coordinator: Coordinator) -> Coordinator:
-        """Override where several clients may share a coordinator: another one of the same coordinator."""
+        """Override if several clients may share a coordinator: another client of the same one."""
         return coordinator
 
     # --- memberships
@@ -401,7 +401,7 @@ def _left(member: Member) -> Callable[[Change], bool]:
 
 
 async def _until(coordinator: Coordinator, after: int, last: Callable[[Change], bool]) -> list[Change]:
-    """All changes after a number, up to the one that is ``last``."""
+    """Return all changes after a number, up to the one that is ``last``."""
     seen: list[Change] = []
     async with asyncio.timeout(PATIENCE_S):
         while not any(last(change) for change in seen):

@@ -33,7 +33,7 @@ FOREVER = 1e11
 """A wall time that no clock reaches."""
 
 COMMITTED_AT = 1.0
-"""Stands for the time of any commit."""
+"""Replaces the time of every commit."""
 
 KEYS = ("s/a", "s/a/b", "t/käse \N{SNOWMAN}")
 
@@ -69,11 +69,11 @@ contents = st.fixed_dictionaries(
 )
 keys = st.sampled_from(KEYS)
 off = st.sampled_from((0, 0, 0, 0, -1, 1))
-"""How far a request is from what stands: mostly not at all."""
+"""By how much a request differs from the right epoch or number: mostly not at all."""
 
 
 class StateMachine(RuleBasedStateMachine):
-    """Feeds a store and the ledger the same requests, right and wrong; compares what they say and keep."""
+    """Sends a store and the ledger the same right and wrong requests; compares their answers and contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,11 +83,12 @@ class StateMachine(RuleBasedStateMachine):
         self._sent: list[Commit] = []
 
     async def make(self) -> StateStore:
-        """Override: a fresh, empty store."""
+        """Override: make a fresh, empty store."""
         raise NotImplementedError("define make")
 
     async def reopen(self, store: StateStore) -> StateStore:
-        """Override where a store survives its client: close this one and return another of the same store."""
+        """Override if a store survives its client: close this one and return another client of the same
+        store."""
         return store
 
     @initialize()
@@ -186,7 +187,7 @@ class StateMachine(RuleBasedStateMachine):
 
 
 def _answer(call: Callable[[], T]) -> T | tuple[str, int]:
-    """What a call returns, or that it was refused and the epoch that stood."""
+    """Return the answer of a call, or that it was refused and the present epoch."""
     try:
         return call()
     except Fenced as refusal:
@@ -198,5 +199,5 @@ def _timeless(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _bare(checkpoint: Checkpoint | None) -> Checkpoint | None:
-    """Without what ``peek`` may leave out."""
+    """Return a checkpoint without what ``peek`` may leave out."""
     return checkpoint and msgspec.structs.replace(_timeless(checkpoint), recent=())

@@ -12,7 +12,7 @@ from holdfast.errors import TooLarge
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 
 LONG_S = 60.0
-"""Longer than any test: what is invisible for so long stays so."""
+"""Longer than any test: a delivery with this visibility stays hidden."""
 
 FOREVER = 1e11
 """A wall time that no clock reaches."""
@@ -31,10 +31,11 @@ class QueueConformance:
     """One step of time, in seconds: long enough for a few calls to be answered in."""
 
     glance_s = 0.05
-    """How long a receive must wait to see whatever there is to see now."""
+    """How long a receive must wait to see all messages that are visible now."""
 
     lease_s = 0.4
-    """A visibility that lasts until what was received has been dealt with, and that a test can wait out."""
+    """A visibility that is long enough to handle what was received, and short enough for a test to wait for
+    its end."""
 
     @pytest.fixture
     def queue(self) -> Queue:
@@ -43,7 +44,7 @@ class QueueConformance:
 
     @pytest.fixture
     def other_queue(self, queue: Queue) -> Queue:
-        """Override where several clients may share a queue: another one of the same queue."""
+        """Override if several clients may share a queue: another client of the same one."""
         return queue
 
     # --- sending and receiving
@@ -274,7 +275,7 @@ class QueueConformance:
         assert await queue.extend([dead.receipt], LONG_S) == [dead.receipt]
         assert await queue.extend([alive.receipt, again.receipt], LONG_S) == []
 
-    async def test_depth_counts(self, queue: Queue) -> None:
+    async def test_depth_counts_messages_by_state(self, queue: Queue) -> None:
         await queue.send([Outgoing(b"1"), Outgoing(b"2"), Outgoing(b"3")])
         delayed = int(queue.delay_max_s >= LONG_S)
         if delayed:
@@ -356,7 +357,7 @@ class QueueConformance:
         assert await queue.redrive(["c", "a", "none such", "b"]) == 3
         assert [letter.id for letter in await queue.dead_letters(10)] == ["d"]
         deliveries: list[Delivery] = []
-        while len(deliveries) < 3:  # one key: a queue may keep what is behind
+        while len(deliveries) < 3:  # all have one key, so a queue may hold back those behind
             some = await queue.receive(3, PATIENCE_S, LONG_S, "node")
             assert some
             await queue.delete([d.receipt for d in some])
@@ -391,7 +392,7 @@ class QueueConformance:
 async def _receive(
     queue: Queue, count: int, visibility_s: float = LONG_S, holder: str = "node"
 ) -> list[Delivery]:
-    """Exactly ``count`` deliveries, in however many calls they come."""
+    """Receive exactly ``count`` deliveries, in any number of calls."""
     deliveries: list[Delivery] = []
     async with asyncio.timeout(PATIENCE_S):
         while len(deliveries) < count:

@@ -30,7 +30,7 @@ class RegistryConformance:
 
     @pytest.fixture
     def other_registry(self, registry: Registry) -> Registry:
-        """Override where several clients may share a registry: another one of the same."""
+        """Override if several clients may share a registry: another client of the same one."""
         return registry
 
     # --- compare and set
@@ -95,7 +95,7 @@ class RegistryConformance:
                 while True:
                     found = await client.get("count")
                     number, version = (int(found.body), found.version) if found else (0, 0)
-                    await asyncio.sleep(0)  # others look too
+                    await asyncio.sleep(0)  # let others read too
                     if await client.put("count", b"%d" % (number + 1), version):
                         break
 

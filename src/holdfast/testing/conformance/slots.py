@@ -1,16 +1,31 @@
-"""What every maker of slots must do."""
+"""What every maker of slots must do: what holds for slots of both kinds, then what is special of each."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Coroutine, Mapping
 from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS
-from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
-from holdfast.ports.slots import MessageWork, Ran, Slot, Slots
+from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, SlotDied, StateRejected
+from holdfast.ports.slots import (
+    Attempt,
+    MessageWork,
+    Progress,
+    Ran,
+    Slot,
+    SlotCall,
+    SlotMaker,
+    StreamSlot,
+    StreamSlotMaker,
+    TaskSlot,
+    TaskSlotMaker,
+    Tried,
+)
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""
@@ -20,17 +35,109 @@ LONG_S = 60.0
 
 @pytest.mark.asyncio
 class SlotsConformance:
-    """Every promise of the slots port. Fixture: ``slots``, made for the app
-    ``holdfast.testing.conformance.slots_app:app``."""
+    """What slots of both kinds promise. Fixtures: ``slots``, made for the app
+    ``holdfast.testing.conformance.slots_app:app``, and ``unloadable``, made for one that isn't there.
+
+    ``memory_mb`` is what each of the slots may use; 0 where they have no memory of their own."""
+
+    memory_mb = 0
 
     @pytest.fixture
-    def slots(self) -> Slots:
+    def slots(self) -> SlotMaker:
         """Override: make a fresh adapter."""
         raise NotImplementedError("define the fixture slots")
 
+    @pytest.fixture
+    def unloadable(self) -> SlotMaker:
+        """Override: make one for ``holdfast.testing.conformance.slots_app:nothing``."""
+        raise NotImplementedError("define the fixture unloadable")
+
+    async def spawn(self, slots: Any) -> Slot:
+        """A new slot."""
+        raise NotImplementedError
+
+    async def spawn_hanging(self, slots: Any) -> Slot:
+        """A new slot whose handler hangs."""
+        raise NotImplementedError
+
+    async def take_memory(self, slot: Any) -> str:
+        """Have a handler in the slot take memory without end; returns how that failed."""
+        raise NotImplementedError
+
+    async def works(self, slot: Any) -> bool:
+        """True if a slot runs its handlers."""
+        raise NotImplementedError
+
+    async def test_names_are_unique(self, slots: SlotMaker) -> None:
+        first, second = await self.spawn(slots), await self.spawn(slots)
+        await first.kill("test")
+        third = await self.spawn(slots)
+        assert len({first.name, second.name, third.name}) == 3
+
+    async def test_an_app_that_cannot_be_loaded_makes_no_slot(self, unloadable: SlotMaker) -> None:
+        with pytest.raises(ConfigError, match="nothing"):
+            await self.spawn(unloadable)
+
+    @pytest.mark.parametrize("hangs", [False, True])
+    async def test_the_death_of_a_slot_is_told_to_all_who_ask(self, slots: SlotMaker, hangs: bool) -> None:
+        slot, other = await (self.spawn_hanging if hangs else self.spawn)(slots), await self.spawn(slots)
+        waiting = [asyncio.create_task(slot.exited()) for _ in range(2)]
+        stacks = await asyncio.wait_for(slot.kill("no progress"), PATIENCE_S)
+        ends = [*await asyncio.wait_for(asyncio.gather(*waiting), PATIENCE_S), await slot.exited()]
+        assert all("no progress" in gone.reason for gone in ends)
+        assert all(gone.stacks == stacks for gone in ends)
+        await slot.kill("again")
+        assert (await slot.exited()).reason == ends[0].reason
+        assert await self.works(other)
+
+    async def test_a_handler_that_takes_more_memory_than_it_may_fails_alone(self, slots: SlotMaker) -> None:
+        if not self.memory_mb:
+            pytest.skip("these slots have no memory of their own")
+        slot, other = await self.spawn(slots), await self.spawn(slots)
+        assert re.search("MemoryError|over memory_mb", await self.take_memory(slot))
+        assert await self.works(other)
+
+    async def test_closing_ends_every_slot_and_makes_no_more(self, slots: SlotMaker) -> None:
+        made = [await self.spawn(slots), await self.spawn_hanging(slots)]
+        exits = [asyncio.create_task(slot.exited()) for slot in made]
+        await asyncio.wait_for(slots.close(), PATIENCE_S)
+        await asyncio.wait_for(asyncio.gather(*exits), PATIENCE_S)
+        with pytest.raises(ConfigError, match="closed"):
+            await self.spawn(slots)
+
+
+# --- streams
+
+
+class StreamSlotsConformance(SlotsConformance):
+    """Every promise of slots for streams."""
+
+    async def spawn(self, slots: StreamSlotMaker) -> StreamSlot:
+        return await slots.spawn()
+
+    async def spawn_hanging(self, slots: StreamSlotMaker) -> StreamSlot:
+        slot, call = await slots.spawn(), SlotCall()
+        await slot.open("count", "hangs", None, 0)
+        run = slot.run("count", "hangs", [MessageWork(0, 1, b"hang")], 1, LONG_S, call=call)
+        self.hanging = asyncio.gather(run, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert call.begun_at is not None
+        return slot
+
+    async def take_memory(self, slot: StreamSlot) -> str:
+        await slot.open("count", "hoards", None, 0)
+        try:
+            return (await _run(slot, "count", MessageWork(0, 1, b"hoard"), key="hoards")).error
+        except SlotDied as death:
+            return str(death)
+
+    async def works(self, slot: StreamSlot) -> bool:
+        await slot.open("count", "works", None, 0)
+        return _counts(await _run(slot, "count", MessageWork(0, 1, b"x"), key="works")) == [1]
+
     # --- opening and running
 
-    async def test_messages_are_handled_in_order_with_state(self, slots: Slots) -> None:
+    async def test_messages_are_handled_in_order_with_state(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         ran = await _run(slot, "count", MessageWork(3, 5, b"a"), MessageWork(3, 6, b"b", attempt=2))
@@ -41,21 +148,21 @@ class SlotsConformance:
         assert (ran.state, ran.version, ran.error, ran.detail, ran.permanent) == (b"v2:2", 2, "", "", False)
         assert _counts(await _run(slot, "count", MessageWork(3, 7, b"c"))) == [3]
 
-    async def test_a_snapshot_opens_in_another_slot(self, slots: Slots) -> None:
+    async def test_a_snapshot_opens_in_another_slot(self, slots: StreamSlotMaker) -> None:
         first, second = await slots.spawn(), await slots.spawn()
         await first.open("count", "k", None, 0)
         ran = await _run(first, "count", *[MessageWork(0, i, b"x") for i in range(4)])
         await second.open("count", "k", ran.state, ran.version)
         assert _counts(await _run(second, "count", MessageWork(0, 4, b"x"))) == [5]
 
-    async def test_opening_again_starts_from_the_given_state(self, slots: Slots) -> None:
+    async def test_opening_again_starts_from_the_given_state(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await _run(slot, "count", MessageWork(0, 1, b"x"))
         await slot.open("count", "k", b"v2:41", 2)
         assert _counts(await _run(slot, "count", MessageWork(0, 2, b"x"))) == [42]
 
-    async def test_keys_of_one_slot_are_apart(self, slots: Slots) -> None:
+    async def test_keys_of_one_slot_are_apart(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         odd = "käse/\N{SNOWMAN} '\"%_\\;--" + "x" * 480
         await slot.open("count", "k", b"v2:10", 2)
@@ -65,7 +172,7 @@ class SlotsConformance:
         await slot.close("count", odd)
         assert _counts(await _run(slot, "count", MessageWork(0, 2, b"x"))) == [12]
 
-    async def test_bodies_and_results_may_hold_any_byte(self, slots: Slots) -> None:
+    async def test_bodies_and_results_may_hold_any_byte(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("echo", "k", None, 0)
         bodies = [bytes(range(256)), b"", b"\xff" * 3_000_000]
@@ -73,7 +180,7 @@ class SlotsConformance:
         assert ran.results == bodies
         assert (ran.state, ran.version) == (None, 0), "a function keeps no state"
 
-    async def test_runs_and_seqs_may_be_as_large_as_they_get(self, slots: Slots) -> None:
+    async def test_runs_and_seqs_may_be_as_large_as_they_get(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         run, seq = 10**RUN_DIGITS - 1, 10**SEQ_DIGITS - 1
@@ -86,26 +193,26 @@ class SlotsConformance:
             "attempt": 1,
         }
 
-    async def test_a_handler_may_return_nothing(self, slots: Slots) -> None:
+    async def test_a_handler_may_return_nothing(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         ran = await _run(slot, "count", MessageWork(0, 1, b"none"), MessageWork(0, 2, b"none"))
         assert (ran.results, ran.state) == ([None, None], b"v2:2")
 
-    async def test_a_run_ends_early_after_the_limit(self, slots: Slots) -> None:
+    async def test_a_run_ends_early_after_the_limit(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         ran = await slot.run("count", "k", [MessageWork(0, i, b"x") for i in range(9)], 4, LONG_S)
         assert (_counts(ran), ran.state, ran.error) == ([1, 2, 3, 4], b"v2:4", "")
 
-    async def test_a_run_ends_early_when_its_time_is_up(self, slots: Slots) -> None:
+    async def test_a_run_ends_early_when_its_time_is_up(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         ran = await slot.run("count", "k", [MessageWork(0, i, b"x") for i in range(9)], 9, 0.0)
         assert 1 <= len(ran.results) < 9
         assert (ran.state, ran.error) == (b"v2:%d" % len(ran.results), "")
 
-    async def test_calls_wait_their_turn(self, slots: Slots) -> None:
+    async def test_calls_wait_their_turn(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         keys = [f"k{i}" for i in range(5)]
         await asyncio.gather(*(slot.open("count", key, None, 0) for key in keys))
@@ -116,9 +223,32 @@ class SlotsConformance:
         assert [len(ran.results) for ran in rans] == [20] * 10
         assert [ran.state for ran in rans] == [b"v2:20"] * 5 + [b"v2:40"] * 5
 
+    async def test_calls_of_a_key_go_in_the_order_in_which_they_are_made(
+        self, slots: StreamSlotMaker
+    ) -> None:
+        slot = await slots.spawn()
+
+        def run(key: str, seq: int) -> Coroutine[Any, Any, Ran]:
+            return slot.run("count", key, [MessageWork(0, seq, b"x")], 1, LONG_S)
+
+        told: list[Any] = await asyncio.gather(
+            slot.open("count", "k", b"v2:10", 2),
+            run("k", 1),
+            slot.open("count", "other", b"v2:70", 2),
+            run("other", 1),
+            run("k", 2),
+            slot.close("count", "k"),
+            run("k", 3),
+            slot.open("count", "k", b"v2:20", 2),
+            run("k", 4),
+        )
+        rans: list[Ran] = [ran for ran in told if ran is not None]
+        assert [_counts(ran) for ran in rans] == [[11], [71], [12], [], [21]]
+        assert [bool(ran.error) for ran in rans] == [False, False, False, True, False]
+
     # --- failing
 
-    async def test_a_failing_message_says_how(self, slots: Slots) -> None:
+    async def test_a_failing_message_says_how(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.open("count", "other", b"v2:7", 2)
@@ -134,7 +264,7 @@ class SlotsConformance:
         await slot.open("count", "k", b"v2:1", 2)
         assert _counts(await _run(slot, "count", MessageWork(0, 3, b"x"))) == [2]
 
-    async def test_a_failed_handler_must_be_opened_again(self, slots: Slots) -> None:
+    async def test_a_failed_handler_must_be_opened_again(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await _run(slot, "count", MessageWork(0, 1, b"boom"))
@@ -142,7 +272,7 @@ class SlotsConformance:
         assert ran.results == []
         assert ran.error
 
-    async def test_a_message_that_doesn_t_fit_fails_for_good(self, slots: Slots) -> None:
+    async def test_a_message_that_doesn_t_fit_fails_for_good(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("double", "k", None, 0)
         ran = await _run(slot, "double", MessageWork(0, 1, b'{"x": 21}'), MessageWork(0, 2, b'{"x": "many"}'))
@@ -152,12 +282,12 @@ class SlotsConformance:
         ran = await _run(slot, "double", MessageWork(0, 3, b"\xff junk"))
         assert (ran.results, ran.permanent) == ([], True)
 
-    async def test_older_state_is_migrated(self, slots: Slots) -> None:
+    async def test_older_state_is_migrated(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", b"41", 1)
         assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [42]
 
-    async def test_state_that_doesn_t_load_is_rejected(self, slots: Slots) -> None:
+    async def test_state_that_doesn_t_load_is_rejected(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         for state, version in ((b"v9:1", 9), (b"junk", 2), (b"not a number", 1)):
             with pytest.raises(StateRejected):
@@ -165,7 +295,7 @@ class SlotsConformance:
         await slot.open("count", "k", b"v2:1", 2)
         assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [2]
 
-    async def test_a_handler_that_can_t_open_has_failed(self, slots: Slots) -> None:
+    async def test_a_handler_that_can_t_open_has_failed(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         with pytest.raises(HandlerFailed, match="no licence") as failure:
             await slot.open("refuse", "k", None, 0)
@@ -175,7 +305,7 @@ class SlotsConformance:
 
     # --- models
 
-    async def test_a_slot_tells_which_models_it_has(self, slots: Slots) -> None:
+    async def test_a_slot_tells_which_models_it_has(self, slots: StreamSlotMaker) -> None:
         slot, other = await slots.spawn(), await slots.spawn()
         assert (list(slot.models), slot.loading) == ([], "")
         await slot.open("modelled", "k", None, 0)
@@ -184,7 +314,7 @@ class SlotsConformance:
         ran = await slot.run("modelled", "k", [MessageWork(0, 0, b"")], 1, LONG_S)
         assert ran.results == [b"42"]
 
-    async def test_models_are_loaded_on_their_own_and_left_with_the_key(self, slots: Slots) -> None:
+    async def test_models_are_loaded_on_their_own_and_left_with_the_key(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.load("modelled", "k", ["answer", "not declared"])
         assert list(slot.models) == ["answer"]
@@ -192,7 +322,9 @@ class SlotsConformance:
         assert (await slot.run("modelled", "k", [MessageWork(0, 0, b"")], 1, LONG_S)).results == [b"42"]
         await slot.close("modelled", "k")
 
-    async def test_a_model_that_does_not_load_is_told_from_a_handler_that_fails(self, slots: Slots) -> None:
+    async def test_a_model_that_does_not_load_is_told_from_a_handler_that_fails(
+        self, slots: StreamSlotMaker
+    ) -> None:
         slot = await slots.spawn()
         for call in (
             slot.load("unequipped", "k", ["answer", "missing"]),
@@ -212,13 +344,7 @@ class SlotsConformance:
 
     # --- ending
 
-    async def test_names_are_unique(self, slots: Slots) -> None:
-        first, second = await slots.spawn(), await slots.spawn()
-        await first.kill("test")
-        third = await slots.spawn()
-        assert len({first.name, second.name, third.name}) == 3
-
-    async def test_a_killed_slot_fails_the_calls_in_flight(self, slots: Slots) -> None:
+    async def test_a_killed_slot_fails_the_calls_in_flight(self, slots: StreamSlotMaker) -> None:
         slot, other = await slots.spawn(), await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.open("count", "waiting", None, 0)
@@ -232,11 +358,11 @@ class SlotsConformance:
             with pytest.raises(SlotDied) as death:
                 await asyncio.wait_for(call, PATIENCE_S)
             assert dump in death.value.detail
-        assert isinstance(await asyncio.wait_for(slot.exited(), PATIENCE_S), str)
+        assert (await asyncio.wait_for(slot.exited(), PATIENCE_S)).stacks == dump
         await other.open("count", "k", None, 0)
         assert _counts(await _run(other, "count", MessageWork(0, 1, b"x"))) == [1]
 
-    async def test_a_dead_slot_says_so(self, slots: Slots) -> None:
+    async def test_a_dead_slot_says_so(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.kill("test")
@@ -247,9 +373,9 @@ class SlotsConformance:
             await slot.open("count", "k", None, 0)
         await slot.close("count", "k")
         await slot.kill("again")
-        assert await asyncio.wait_for(slot.exited(), PATIENCE_S)
+        assert (await asyncio.wait_for(slot.exited(), PATIENCE_S)).reason
 
-    async def test_closing_a_stream_twice_is_no_fault(self, slots: Slots) -> None:
+    async def test_closing_a_stream_twice_is_no_fault(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.close("count", "k")
@@ -258,26 +384,233 @@ class SlotsConformance:
         await slot.open("count", "k", b"v2:1", 2)
         assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [2]
 
-    async def test_closing_ends_every_slot(self, slots: Slots) -> None:
-        made = [await slots.spawn() for _ in range(2)]
-        await made[0].open("count", "k", None, 0)
-        exits = [asyncio.create_task(slot.exited()) for slot in made]
-        await asyncio.wait_for(slots.close(), PATIENCE_S)
-        await asyncio.wait_for(asyncio.gather(*exits), PATIENCE_S)
-        with pytest.raises(SlotDied):
-            await _run(made[0], "count", MessageWork(0, 1, b"x"))
-
-    async def test_working_shows_as_progress(self, slots: Slots) -> None:
+    async def test_working_shows_as_progress(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
-        before = slot.progress_at
         await slot.open("count", "k", None, 0)
-        await _run(slot, "count", MessageWork(0, 1, b"x"))
-        assert slot.progress_at >= before
+        call = SlotCall()
+        hangs = asyncio.create_task(
+            slot.run("count", "k", [MessageWork(0, 1, b"hang")], 1, LONG_S, call=call)
+        )
+        await asyncio.wait([hangs], timeout=0.1)
+        assert list(slot.calls) == [call]
+        assert call.begun_at is not None
+        assert call.advanced_at >= call.begun_at
+        await slot.kill("test")
+        with pytest.raises(SlotDied):
+            await hangs
+        assert list(slot.calls) == []
 
 
-async def _run(slot: Slot, stream: str, *work: MessageWork, key: str = "k") -> Ran:
+async def _run(slot: StreamSlot, stream: str, *work: MessageWork, key: str = "k") -> Ran:
     return await asyncio.wait_for(slot.run(stream, key, work, len(work), LONG_S), PATIENCE_S)
 
 
 def _counts(ran: Ran) -> list[Any]:
     return [msgspec.json.decode(result or b"")["count"] for result in ran.results]
+
+
+# --- tasks
+
+
+class RecordingListener:
+    """Keeps what slots tell."""
+
+    def __init__(self) -> None:
+        self.tried: dict[int, Tried] = {}
+        self.order: list[int] = []
+        self.progress: list[tuple[int, Progress]] = []
+        self.lines: list[tuple[int, str, str, dict[str, Any]]] = []
+        self._heard = asyncio.Event()
+
+    def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
+        self.tried[number] = tried
+        self.order.append(number)
+        self._heard.set()
+
+    def advanced(self, slot: TaskSlot, number: int, progress: Progress) -> None:
+        self.progress.append((number, progress))
+        self._heard.set()
+
+    def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
+        self.lines.append((number, level, event, dict(values)))
+
+    async def outcome(self, number: int) -> Tried:
+        """What is told of an attempt."""
+        async with asyncio.timeout(PATIENCE_S):
+            while number not in self.tried:
+                self._heard.clear()
+                await self._heard.wait()
+        return self.tried[number]
+
+    async def begun(self, count: int = 1) -> None:
+        """Return when so many attempts have said how far they are."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.progress) < count:
+                self._heard.clear()
+                await self._heard.wait()
+
+
+class TaskSlotsConformance(SlotsConformance):
+    """Every promise of slots for tasks."""
+
+    @pytest.fixture(autouse=True)
+    def _listeners(self) -> None:
+        self._ears: dict[str, RecordingListener] = {}
+
+    async def spawn(self, slots: TaskSlotMaker) -> TaskSlot:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        self._ears[slot.name] = ear
+        return slot
+
+    async def spawn_hanging(self, slots: TaskSlotMaker) -> TaskSlot:
+        slot = await self.spawn(slots)
+        slot.offer(1, _attempt("wait"))
+        await self._ears[slot.name].begun()
+        return slot
+
+    async def take_memory(self, slot: TaskSlot) -> str:
+        slot.offer(1, _attempt("hoard"))
+        ended = asyncio.create_task(self._ears[slot.name].outcome(1))
+        died = asyncio.create_task(slot.exited())
+        await asyncio.wait([ended, died], return_when=asyncio.FIRST_COMPLETED)
+        return ended.result().error if ended.done() else died.result().reason
+
+    async def works(self, slot: TaskSlot) -> bool:
+        slot.offer(2, _attempt("echo"))
+        return not (await self._ears[slot.name].outcome(2)).error
+
+    async def test_attempts_are_taken_in_order(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        for number in range(20):
+            assert slot.offer(number, _attempt("echo", f"body {number}"))
+        assert (await ear.outcome(19)).result == b'"body 19"'
+        assert ear.order == list(range(20))
+        assert not any(tried.error for tried in ear.tried.values())
+
+    async def test_large_bodies_arrive(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(1, _attempt("echo", "x" * 1_000_000))
+        assert "1000002 bytes" in (await ear.outcome(1)).error
+
+    async def test_an_error_of_the_handler_is_reported(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(1, _attempt("fail", "as told"))
+        slot.offer(2, _attempt("no such task"))
+        slot.offer(3, _attempt("echo"))
+        tried = await ear.outcome(1)
+        assert (tried.error, tried.permanent, tried.cancelled) == ("ValueError: as told", False, False)
+        assert "in fail" in tried.detail
+        assert (await ear.outcome(2)).permanent
+        assert (await ear.outcome(3)).error == ""
+
+    async def test_what_lies_in_the_tray_can_be_withdrawn(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        for number, kind in enumerate(["wait", "echo", "echo"]):
+            slot.offer(number, _attempt(kind))
+        await ear.begun()
+        assert slot.withdraw() == [1, 2]
+        assert slot.withdraw() == []
+        slot.offer(3, _attempt("echo"))
+        slot.cancel(0, "enough")
+        await ear.outcome(3)
+        assert ear.order == [0, 3]
+
+    async def test_only_the_attempt_at_hand_is_told_to_end(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(7, _attempt("wait"))
+        slot.offer(8, _attempt("wait"))
+        await ear.begun()
+        slot.cancel(8, "not its turn")
+        slot.cancel(7, "enough")
+        tried = await ear.outcome(7)
+        assert tried.cancelled
+        assert (7, "warning", "told to end", {"again": True}) in ear.lines
+        await ear.begun(2)
+        slot.cancel(7, "again")
+        assert 8 not in ear.tried
+        slot.cancel(8, "enough")
+        assert (await ear.outcome(8)).cancelled
+
+    async def test_progress_is_reported(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(1, _attempt("wait"))
+        await ear.begun()
+        assert ear.progress == [(1, Progress(0.5, "waiting", {"rows": 7.0}))]
+
+    async def test_stacks_are_shown_and_nothing_ends(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(1, _attempt("wait"))
+        await ear.begun()
+        assert "stack" in (await slot.dump()) or "Thread" in (await slot.dump())
+        slot.cancel(1, "enough")
+        assert (await ear.outcome(1)).cancelled
+
+    async def test_the_killed_tell_what_they_left(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot, other = await slots.spawn(ear), await slots.spawn(ear)
+        for number, kind in enumerate(["wait", "echo", "echo"]):
+            slot.offer(number, _attempt(kind))
+        await ear.begun()
+        await slot.kill("as told")
+        gone = await asyncio.wait_for(slot.exited(), PATIENCE_S)
+        assert "as told" in gone.reason
+        assert list(gone.untouched) == [1, 2]
+        assert ear.order == []
+        other.offer(3, _attempt("echo"))
+        await ear.outcome(3)
+
+    async def test_the_dead_take_nothing_and_tell_nothing(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        await slot.kill("as told")
+        await asyncio.wait_for(slot.exited(), PATIENCE_S)
+        assert not slot.offer(1, _attempt("echo"))
+        assert slot.withdraw() == []
+        assert await slot.dump() == ""
+        slot.cancel(1, "too late")
+        slot.lease(1.0)
+        slot.terminate()
+        await slot.stop(1.0)
+        await slot.kill("again")
+        assert ear.order == []
+
+    async def test_a_slot_lives_no_longer_than_its_lease(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.lease(0.01)
+        slot.lease(None)
+        slot.offer(1, _attempt("wait"))
+        await ear.begun()
+        slot.lease(PATIENCE_S)
+        slot.lease(0.05)
+        gone = await asyncio.wait_for(slot.exited(), PATIENCE_S)
+        assert "SIGKILL" in gone.reason
+
+    async def test_a_slot_ends_once_it_is_done(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(1, _attempt("echo"))
+        await ear.outcome(1)
+        await slot.stop(PATIENCE_S)
+        assert "killed" not in (await slot.exited()).reason
+
+    async def test_a_slot_that_is_not_done_is_killed(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(1, _attempt("wait"))
+        await ear.begun()
+        await slot.stop(0.01)
+        assert "killed" in (await slot.exited()).reason
+        assert ear.order == []
+
+
+def _attempt(kind: str, body: str = "") -> Attempt:
+    return Attempt("trace", kind, body.encode())

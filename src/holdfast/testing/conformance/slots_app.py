@@ -10,10 +10,18 @@ import msgspec
 
 from holdfast.app import App
 from holdfast.streams.handler import Context, StreamHandler
+from holdfast.tasks.handler import Job
 
 app = App("conformance")
 app.model("answer", lambda: 42, memory_mb=1)
 app.model("missing", lambda: Path("/no/such/file").read_bytes())
+
+
+def hoard() -> None:
+    """Take memory until there is no more."""
+    taken = []
+    while True:
+        taken.append(bytearray(1 << 20))
 
 
 @app.stream("count", message=bytes)
@@ -33,6 +41,8 @@ class Count(StreamHandler[bytes]):
             raise ValueError("boom \N{SNOWMAN}")
         if message == b"hang":
             await asyncio.Event().wait()
+        if message == b"hoard":
+            hoard()
         self.count += 1
         if message == b"none":
             return None
@@ -86,3 +96,29 @@ class Refuse(StreamHandler[bytes]):
 
     def open(self, context: Context, state: bytes | None) -> None:
         raise RuntimeError("no licence")
+
+
+@app.task("echo", body=str)
+def echo_task(body: str, job: Job) -> str:
+    """Returns what it gets."""
+    return body
+
+
+@app.task("fail", body=str)
+async def fail(body: str, job: Job) -> None:
+    """Raises."""
+    raise ValueError(body)
+
+
+@app.task("hoard", body=str)
+def hoard_task(body: str, job: Job) -> None:
+    """Takes more than it may."""
+    hoard()
+
+
+@app.task("wait", body=str)
+async def wait(body: str, job: Job) -> None:
+    """Says that it has begun, and waits until it is told to end."""
+    job.on_terminate(lambda: job.log.warning("told to end", again=job.cancelled))
+    job.progress(0.5, "waiting", rows=7)
+    await asyncio.Event().wait()

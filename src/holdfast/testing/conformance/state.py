@@ -39,7 +39,7 @@ class StateConformance:
 
     @pytest.fixture
     def other_state(self, state: StateStore) -> StateStore:
-        """Override where several clients may share a store: another one of the same store."""
+        """Override if several clients may share a store: another client of the same one."""
         return state
 
     # --- opening
@@ -153,7 +153,7 @@ class StateConformance:
         assert await state.start(KEY, third.epoch, "0:1") == 3, "a suspect keeps its count"
 
     async def test_an_opening_counts_a_head_once(self, state: StateStore, other_state: StateStore) -> None:
-        """As when the answer to a start is lost, and it is asked for again."""
+        """The answer to a start may be lost, and the start repeated."""
         first = await state.open(KEY, 0, "member-a")
         for _ in range(3):
             assert await state.start(KEY, first.epoch, "0:1") == 1
@@ -169,7 +169,8 @@ class StateConformance:
         assert (await _standing(state)).started == Started("0:3", 1, second.epoch)
 
     async def test_a_commit_may_forget_every_start(self, state: StateStore) -> None:
-        """As a reset does: else messages that come anew ran alone, or counted as begun, for ever."""
+        """A reset does this. Otherwise messages that come again would run alone, or count as begun, for
+        ever."""
         result = Result("0:9", b"r")
         opened = await state.open(KEY, 0, "member-a")
         for head in ("0:1", "0:2", "0:3"):
@@ -489,7 +490,7 @@ class StateConformance:
         assert await state.result("tracks/other", "2:0007") is None
 
     async def test_a_result_made_again_replaces_the_old(self, state: StateStore) -> None:
-        """As when an operator has reset a stream, which then runs again."""
+        """This happens when an operator has reset a stream, which then runs again."""
         await state.open(KEY, 0, "member")
         for body in (b"old", b"new"):
             await state.commit(next_commit(await _standing(state), results=(Result("0:1", body),)))
@@ -551,14 +552,14 @@ class StateConformance:
 
 
 def next_commit(standing: Checkpoint, **changes: Any) -> Commit:
-    """The next commit after a checkpoint, empty but for ``changes``."""
+    """Return the next commit after a checkpoint, empty except for ``changes``."""
     number = standing.number + 1
     plain = Commit(standing.key, standing.epoch, number, f"commit-{number}", standing.log, standing.past)
     return msgspec.structs.replace(plain, **changes)
 
 
 def rich_commit(standing: Checkpoint) -> Commit:
-    """The next commit after a checkpoint, with something in every field."""
+    """Return the next commit after a checkpoint, with a value in every field."""
     return next_commit(
         standing,
         log=RunLog(3, 10, 17, (Span(11, 11), Span(13, 15))),

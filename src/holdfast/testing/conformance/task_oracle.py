@@ -38,10 +38,10 @@ texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
 traces = st.sampled_from(TRACES)
 types = st.sampled_from(("report.publish", "t ü"))
 leases = st.sampled_from((3600.0, 3600.0, 0.0))
-"""One that lasts, or one that has lapsed when anybody looks."""
+"""A lease that lasts, or one that has ended at the next request."""
 
 off = st.sampled_from((0, 0, 0, 0, -1, 1))
-"""How far a request is from what stands: mostly not at all."""
+"""By how much a request differs from the right epoch: mostly not at all."""
 
 new_tasks = st.builds(Task, trace=traces, type=types, group=texts)
 wishes = st.builds(
@@ -74,12 +74,12 @@ ends = st.builds(
 
 
 def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
-    """Some at once; several may be of one task."""
+    """Batches of requests, of which several may be for one task."""
     return st.lists(items, min_size=1, max_size=4)
 
 
 class TaskMachine(RuleBasedStateMachine):
-    """Feeds a store and the rules the same requests, right and wrong; compares what they say and keep."""
+    """Sends a store and the rules the same right and wrong requests; compares their answers and contents."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,11 +89,12 @@ class TaskMachine(RuleBasedStateMachine):
         self._again: Callable[[], None] = lambda: None
 
     async def make(self) -> TaskStore:
-        """Override: a fresh, empty store."""
+        """Override: make a fresh, empty store."""
         raise NotImplementedError("define make")
 
     async def reopen(self, store: TaskStore) -> TaskStore:
-        """Override where a store survives its client: close this one and return another of the same store."""
+        """Override if a store survives its client: close this one and return another client of the same
+        store."""
         return store
 
     @initialize()
@@ -162,7 +163,7 @@ class TaskMachine(RuleBasedStateMachine):
 
     @rule()
     def repeat(self) -> None:
-        """As after an answer that was lost."""
+        """Repeat the last request, as after a lost answer."""
         self._again()
 
     @rule()
@@ -207,7 +208,7 @@ class TaskMachine(RuleBasedStateMachine):
         call: Callable[[], Coroutine[Any, Any, Sequence[Task | Fenced | None]]],
         changes: Sequence[tuple[str, Callable[[Any, float], Task | None]]],
     ) -> None:
-        """Ask the store for all of a batch, the rules one by one."""
+        """Send the whole batch to the store, and its items one by one to the rules."""
 
         def check() -> None:
             self._now += 1.0
@@ -222,7 +223,7 @@ class TaskMachine(RuleBasedStateMachine):
     def _decide(
         self, trace: str, change: Callable[[Any, float], Task | None], answer: Task | Fenced | None
     ) -> object:
-        """What the rules say; of a new attempt only the store knows the epoch."""
+        """Return the decision of the rules. The epoch of a new attempt comes from the store."""
         try:
             after = change(self._standing.get(trace), self._now)
         except Fenced as refusal:
@@ -235,7 +236,7 @@ class TaskMachine(RuleBasedStateMachine):
         return answer_of(after)
 
     def _aimed(self, batch: Sequence[Any]) -> list[Any]:
-        """Requests at the epochs that stand, or a little off."""
+        """Return requests with the present epochs, or slightly different ones."""
         return [msgspec.structs.replace(item, epoch=self._epoch(item.trace) + item.epoch) for item in batch]
 
     def _epoch(self, trace: str) -> int:
@@ -246,14 +247,14 @@ class TaskMachine(RuleBasedStateMachine):
 
 
 def answer_of(answer: Task | Fenced | None) -> object:
-    """An answer as it can be compared."""
+    """Return an answer in a form that can be compared."""
     if isinstance(answer, Fenced):
         return "fenced at", answer.epoch
     return answer and timeless(answer)
 
 
 def timeless(task: Task) -> Task:
-    """A task whose times tell only whether there are any."""
+    """Return a task whose times show only whether they are set."""
     return msgspec.structs.replace(
         task,
         until=float(task.until > 0),

@@ -41,7 +41,7 @@ class TasksConformance:
 
     @pytest.fixture
     def other_tasks(self, tasks: TaskStore) -> TaskStore:
-        """Override where several clients may share a store: another one of the same app and store."""
+        """Override if several clients may share a store: another client of the same app and store."""
         return tasks
 
     # --- one task's life
@@ -61,14 +61,16 @@ class TasksConformance:
             assert isinstance(refused, Fenced)
             assert refused.epoch == 0
 
-    async def test_empty_batches(self, tasks: TaskStore) -> None:
+    async def test_empty_batches_change_nothing(self, tasks: TaskStore) -> None:
         assert await tasks.queue([]) == []
         assert await tasks.start([]) == []
         assert await tasks.beat([]) == await tasks.give_back([]) == await tasks.end([]) == []
         assert await tasks.reset([]) == []
         await tasks.briefed([])
 
-    async def test_a_life(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+    async def test_a_task_goes_from_queued_to_its_outcome(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
         [queued] = await tasks.queue([Task("k", TYPE, group="customer-7")])
         assert queued == Task("k", TYPE, group="customer-7", queued_at=queued.queued_at)
         assert queued.queued_at > 0
@@ -144,7 +146,7 @@ class TasksConformance:
         assert {task.attempts for [task] in answers} == {1}
 
     async def test_asking_again_gets_the_same_answer(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
-        """As after an answer that was lost."""
+        """The answer may be lost, and the request repeated."""
         wishes = [wish("k"), wish("l")]
         begun = await tasks.start(wishes)
         assert await other_tasks.start(wishes) == begun
@@ -193,7 +195,7 @@ class TasksConformance:
         assert (taken.member, taken.attempts) == ("b", 2)
         assert taken.epoch > begun.epoch
 
-    async def test_one_of_many_ends_wins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+    async def test_of_several_ends_the_first_counts(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         states = [State.SUCCEED, State.FAILED, State.TIMEOUT] * 3
         answers = await asyncio.gather(
@@ -332,7 +334,9 @@ class TasksConformance:
         assert again == ended
         assert isinstance(other, Fenced)
 
-    async def test_many_at_once(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+    async def test_many_tasks_live_at_once_without_losses(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
         async def live(client: TaskStore, name: str) -> None:
             [begun] = await client.start([wish(name)])
             await client.beat([AttemptBeat(name, begun.epoch, LEASE_S)])
@@ -385,7 +389,7 @@ class TasksConformance:
         [queued] = await tasks.queue([Task("t", TYPE)])
         assert before <= queued.queued_at <= await tasks.now()
 
-    async def test_expiry(self, tasks: TaskStore) -> None:
+    async def test_expiry_drops_old_tasks_that_do_not_run(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("waiting", TYPE)])
         [begun, *_] = await tasks.start(
             [wish("ended"), wish("running", lease_s=10 * LEASE_S), wish("lapsed", lease_s=0.0)]
@@ -405,14 +409,14 @@ class TasksConformance:
         [begun] = await tasks.start([wish("ended")])
         assert begun.state is State.RUNNING
 
-    async def test_expiry_of_many(self, tasks: TaskStore) -> None:
+    async def test_expiry_drops_any_number_of_tasks(self, tasks: TaskStore) -> None:
         await tasks.queue([Task(f"k{i:04d}", TYPE) for i in range(1200)])
         assert await tasks.expire(FOREVER) == 1200
         assert await tasks.list(10) == []
 
 
 def wish(trace: str, **changes: Any) -> StartAttempt:
-    """A wish to begin with a lease that lasts and tries enough, but for ``changes``."""
+    """Return a request to begin, with a long lease and many tries, except for ``changes``."""
     plain = StartAttempt(trace, TYPE, "member", "node", tries=9, lease_s=LEASE_S)
     return msgspec.structs.replace(plain, **changes)
 

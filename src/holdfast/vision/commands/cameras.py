@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from holdfast.cli import exits, output
-from holdfast.cli.node import signals
-from holdfast.common.redaction import redact_url
-from holdfast.wiring import Services
+from holdfast.extend.commands import exits, output, signals
+from holdfast.extend.products import Services
+from holdfast.extend.tools import redact_url
 
 if TYPE_CHECKING:
     from holdfast.vision.live import Camera, CameraRun

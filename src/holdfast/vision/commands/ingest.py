@@ -9,13 +9,11 @@ from typing import Annotated, Any
 
 from cyclopts import Parameter
 
-from holdfast.cli import exits, output
-from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import warn_of_undeclared
-from holdfast.common.redaction import redact
 from holdfast.errors import ConfigError
+from holdfast.extend.commands import DEFAULTS, Json, Options, exits, output, warn_of_undeclared
+from holdfast.extend.products import Services
+from holdfast.extend.tools import redact
 from holdfast.vision.commands.cameras import counting, pull
-from holdfast.wiring import Services
 
 
 async def ingest(
@@ -72,7 +70,7 @@ async def ingest(
     keys = key or tuple(Path(video).stem for video in videos)
     if len(set(keys)) < len(keys):
         raise ConfigError(f"two videos would share a key ({', '.join(keys)}); give each its own with --key")
-    async with Services(options.load()) as services:
+    async with options.services() as services:
         await warn_of_undeclared(services, stream)
         if any(live):
             return await pull(services, dict(zip(keys, videos, strict=True)), stream, fps, seconds, json=json)

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from holdfast.cli.options import Json
 from holdfast.errors import ConfigError
+from holdfast.extend.commands import Json
 
 
 def demo(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.app import App
+from holdfast import App
 from holdfast.vision.handler import Frame, Tracking
 
 STREAM = "frames"

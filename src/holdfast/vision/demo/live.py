@@ -13,19 +13,14 @@ from urllib.parse import quote
 
 import structlog
 
-from holdfast.cli import exits
-from holdfast.cli.children import Launcher
-from holdfast.cli.node import share_cores
-from holdfast.cluster.supervisor import Supervisor
-from holdfast.config import Config
-from holdfast.system.log import set_up
+from holdfast.extend.commands import Launcher, Supervisor, exits, set_up_log, share_cores
+from holdfast.extend.products import Config, Services
 from holdfast.vision.demo import app, local, watch
 from holdfast.vision.demo.picture import Picture, PictureNode
 from holdfast.vision.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.demo.report import best_frames
 from holdfast.vision.demo.view import DemoView
 from holdfast.vision.ingest import ingest, object_name
-from holdfast.wiring import Services
 
 REFRESH_S = 0.2
 LOOK_S = 0.05
@@ -61,7 +56,7 @@ async def show(plan: DemoPlan, picture: Picture, view: DemoView, workspace: Path
         services = await stack.enter_async_context(Services(config))
         await local.make_queues(services)
         logs = stack.enter_context((workspace / LOG).open("a"))
-        set_up("json", "info", logs)
+        set_up_log("json", "info", logs)
         nodes = Supervisor(
             services.coordinator(),
             services.clock,

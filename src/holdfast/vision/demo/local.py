@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 
 from holdfast.errors import ConfigError
+from holdfast.extend.products import Services, queues_of
 from holdfast.vision.demo import app
-from holdfast.wiring import Services, queues_of
 
 KNOWN = {
     "redis": "coordinator and state store",

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from holdfast.ports.coordinator import Change, Member
+from holdfast.extend import Change, Member
 
 RATE_S = 2.0
 """Rates are taken over this time."""

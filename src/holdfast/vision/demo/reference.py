@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.slots import lifeline
+from holdfast.extend.commands import die_with
 from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
@@ -73,4 +73,4 @@ class _Frames:
 
 def _bind(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent stops, and this process with it
-    lifeline.die_with(parent)
+    die_with(parent)

@@ -16,9 +16,8 @@ import uvloop
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli import exits, output
 from holdfast.errors import HoldfastError
-from holdfast.system import log
+from holdfast.extend.commands import exits, output, set_up_log
 from holdfast.vision.demo.live import LOG, show
 from holdfast.vision.demo.local import KNOWN
 from holdfast.vision.demo.measure import measure
@@ -122,4 +121,4 @@ def _run(work: Coroutine[Any, Any, T]) -> T:
     try:
         return uvloop.run(until_told())
     finally:
-        log.set_up()
+        set_up_log()

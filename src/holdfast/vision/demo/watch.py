@@ -5,9 +5,7 @@ from __future__ import annotations
 import aiohttp
 import msgspec
 
-from holdfast.ports.clock import Clock
-from holdfast.ports.coordinator import Coordinator
-from holdfast.ports.state import Logged, StateStore
+from holdfast.extend import Clock, Coordinator, Logged, StateStore
 from holdfast.vision.demo.app import STREAM
 from holdfast.vision.demo.picture import CommittedResult, Picture
 

@@ -5,13 +5,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from holdfast.devices.conformance import DeviceConformance
 from holdfast.devices.conformance.device import Ears
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.terminal import Conduct, Terminal
 from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
-from holdfast.testing.conformance import DeviceConformance
 
 BODY = b"{}"
 
@@ -111,7 +111,7 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
         (Conduct(late=1, late_s=7), ["1.2.1"]),
     ],
 )
-def test_a_device_misbehaves_as_told(conduct: Conduct, ids: list[str]) -> None:
+def test_a_simulated_device_misbehaves_as_configured(conduct: Conduct, ids: list[str]) -> None:
     terminal = Terminal("7", conduct, "seed")
     said = terminal.hear("1.2.1", BODY, 0)
     assert [saying.id for saying in said] == ids

@@ -4,10 +4,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox import Begin
 from holdfast.devices.services.memory.outbox import MemoryOutbox
 from holdfast.ports.clock import Clock
-from holdfast.testing.conformance import OutboxConformance
 
 
 class TestMemoryOutbox(OutboxConformance):

@@ -6,13 +6,13 @@ from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.errors import ConfigError
 
 
-def test_a_host_is_enough() -> None:
+def test_a_url_needs_only_a_host() -> None:
     assert parse("mqtt://broker") == MqttAddress("broker")
     assert parse("mqtts://broker") == MqttAddress("broker", 8883, tls=True)
     assert parse("mqtt://[::1]:1999").host == "::1"
 
 
-def test_everything_can_be_said() -> None:
+def test_every_setting_of_a_url_is_parsed() -> None:
     address = parse(
         "mqtts://me:p%40ss@broker:1?version=3.1.1&qos=2&connections=3&hears=own&keepalive_s=5&session_s=0"
         "&window=7&max_payload=1000&status=a/b&ca=/ca&cert=/cert&key=/key"
@@ -48,6 +48,6 @@ def test_everything_can_be_said() -> None:
         ("mqtt://broker?status=a/%23", "status"),
     ],
 )
-def test_what_is_wrong_is_named(url: str, said: str) -> None:
+def test_errors_name_what_is_wrong_in_a_url(url: str, said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         parse(url)

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from holdfast.testing.conformance import DeviceConformance
+from holdfast.devices.conformance import DeviceConformance
 from simulator.servers import MosquittoServer
 from tests.devices.services.mqtt.bench import MqttBench, benched
 

@@ -44,7 +44,7 @@ async def five(mosquitto: MosquittoServer) -> AsyncIterator[MqttBench]:
 
 
 @pytest.mark.parametrize("qos", [0, 1, 2])
-async def test_every_quality_of_service(bench: MqttBench, qos: int) -> None:
+async def test_commands_and_answers_pass_at_every_quality_of_service(bench: MqttBench, qos: int) -> None:
     await bench.listen("7")
     devices = bench.devices("me", query=f"&qos={qos}")
     ears = await connected(devices)
@@ -68,7 +68,7 @@ async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquit
     assert (await ears.until(DeviceAnswer)).id == "1.1.1"
 
 
-async def test_a_broker_may_come_later(five: MqttBench) -> None:
+async def test_a_broker_that_starts_later_is_found(five: MqttBench) -> None:
     five.faults.refuse()
     devices = five.devices("me")
     ears = Ears(devices)
@@ -271,7 +271,7 @@ async def test_a_reader_that_is_slow_holds_back_the_broker(
     assert rest[-1] == "1.59.1"
 
 
-async def test_who_is_connected_shows_it(bench: MqttBench) -> None:
+async def test_the_status_topic_shows_who_is_connected(bench: MqttBench) -> None:
     said: asyncio.Queue[bytes] = asyncio.Queue()
     watcher = await bench.connection(lambda _, payload, __: said.put_nowait(payload))
     await watcher.subscribe([f"{bench.name}/status"])
@@ -288,7 +288,7 @@ async def test_who_is_connected_shows_it(bench: MqttBench) -> None:
 
 
 @pytest.mark.parametrize("version", ["5", "3.1.1"])
-async def test_passwords_and_certificates(version: str) -> None:
+async def test_passwords_and_client_certificates_are_used(version: str) -> None:
     server = MosquittoServer(tls=True, client_certificates=True, users={"me": "p@ss"})
     async with server:
         shown = f"version={version}&ca={server.certificate}&cert={server.certificate}&key={server.key}"

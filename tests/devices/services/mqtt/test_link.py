@@ -29,7 +29,9 @@ def test_properties_are_as_the_library_reads_them(correlation: bytes, topic: str
 
 
 @given(st.binary(max_size=200), st.text("aB/é", max_size=300), st.floats(0, 1e9), st.binary(max_size=10))
-def test_properties_are_read_past(correlation: bytes, topic: str, expires_s: float, payload: bytes) -> None:
+def test_properties_of_a_packet_are_read(
+    correlation: bytes, topic: str, expires_s: float, payload: bytes
+) -> None:
     packed = Extras(correlation=correlation, response_topic=topic.encode(), expires_s=expires_s).pack()
     assert read_properties(packed + payload, 0) == (len(packed), correlation)
 

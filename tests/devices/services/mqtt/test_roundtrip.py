@@ -39,7 +39,7 @@ async def logged(logs: list[MutableMapping[str, Any]]) -> bool:
     return any("Nagle" in line.get("why", "") for line in logs)
 
 
-async def test_a_broker_without_is_not(mosquitto: MosquittoServer) -> None:
+async def test_a_broker_without_delay_gets_no_advice(mosquitto: MosquittoServer) -> None:
     times_ms = await measure(parse(mosquitto.url), "me", SystemClock())
     assert len(times_ms) == ROUNDS
     assert not advice([0.4] * 37 + [42.0] * 3), "a busy machine"

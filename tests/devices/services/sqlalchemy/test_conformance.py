@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import Engine, create_engine, event
 from sqlalchemy.orm import Session
 
+from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
@@ -18,7 +19,6 @@ from holdfast.devices.services.sqlalchemy.rows import entry as archived
 from holdfast.devices.services.sqlalchemy.transaction import PostgresqlTransaction
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import OutboxConformance
 from simulator.servers import PostgresqlServer
 
 
@@ -140,7 +140,9 @@ class TestPostgresqlOutbox(SqlConformance):
         turned = await dispatcher.turn(heard=[answer(each) for each in first])
         assert {entry.state for entry in turned.closed} == {CommandState.ACKNOWLEDGED}
 
-    async def test_a_turn_is_three_messages(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
+    async def test_a_round_of_sending_is_three_messages_to_postgresql(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(50)])
             db.add([new("d0"), new("d1", not_before=NOW + 1000.0)])

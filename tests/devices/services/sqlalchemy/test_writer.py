@@ -52,7 +52,9 @@ async def bodies(store: SqlOutbox) -> list[bytes]:
 INSERT = text("INSERT INTO person (id, name) VALUES (:id, 'A. Person')")
 
 
-async def test_connections_and_sessions(store: SqlOutbox, engine: Engine, outbox: Outbox) -> None:
+async def test_commands_are_added_by_connections_and_sessions(
+    store: SqlOutbox, engine: Engine, outbox: Outbox
+) -> None:
     with engine.begin() as connection:
         connection.execute(INSERT, {"id": 1})
         first = outbox.add(connection, device="d1", command=b"1")
@@ -71,7 +73,9 @@ async def test_connections_and_sessions(store: SqlOutbox, engine: Engine, outbox
         assert connection.execute(text("SELECT count(*) FROM person")).scalar() == 2
 
 
-async def test_asynchronous_ones(store: SqlOutbox, async_engine: AsyncEngine, outbox: Outbox) -> None:
+async def test_commands_are_added_by_async_connections_and_sessions(
+    store: SqlOutbox, async_engine: AsyncEngine, outbox: Outbox
+) -> None:
     async with async_engine.begin() as connection:
         await connection.execute(INSERT, {"id": 1})
         await outbox.add(connection, device="d1", command=b"1")

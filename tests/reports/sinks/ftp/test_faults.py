@@ -117,7 +117,7 @@ async def test_a_server_that_renames_over_nothing_is_helped() -> None:
 
 
 @pytest.mark.parametrize("command", ["XSHA256", "HASH"])
-async def test_its_checksums_are_heeded(command: Checksums) -> None:
+async def test_a_wrong_checksum_of_the_server_fails_the_upload(command: Checksums) -> None:
     async with served(checksums=command) as (server, sink):
         await put(sink, "a.csv", BODY)
         upload = await sink.open("b.csv", ".b.part")
@@ -153,7 +153,7 @@ async def test_a_folder_that_lacks_is_named() -> None:
         await sink.close()
 
 
-async def test_nobody_there_is_passing() -> None:
+async def test_an_ftp_server_that_is_down_is_unavailable() -> None:
     server = FtpServer()
     sink = FtpSink(FtpUrl.parse(server.url), server.user, server.password)
     with pytest.raises(Unavailable, match="can't log in"):

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
+from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.sinks.ftp.sink import FtpSink
 from holdfast.reports.sinks.ftp.url import FtpUrl
-from holdfast.testing.conformance import SinkConformance
 from simulator.servers import FtpServer, VsftpdServer
 
 SERVERS: dict[str, Callable[[], FtpServer | VsftpdServer]] = {

@@ -108,7 +108,7 @@ async def test_a_credential_that_cannot_be_read_is_named(fields: dict[str, str])
     await sink.close()
 
 
-async def test_nobody_there_is_passing() -> None:
+async def test_an_sftp_server_that_is_down_is_unavailable() -> None:
     sink = SftpSink(SftpUrl.parse("sftp://127.0.0.1:9"), Login("ann", "x"))
     with pytest.raises(Unavailable, match="can't log in"):
         await sink.stat("a.csv")

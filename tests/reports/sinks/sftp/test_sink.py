@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.sinks.sftp.session import Login
 from holdfast.reports.sinks.sftp.sink import SftpSink
 from holdfast.reports.sinks.sftp.url import SftpUrl
-from holdfast.testing.conformance import SinkConformance
 from simulator.servers import SftpFaults, SftpServer
 
 

@@ -21,7 +21,7 @@ from holdfast.devices.rules.dialect import JsonDialect, check_id
 from holdfast.devices.rules.topics import check_device
 from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
 
 DIALECT = JsonDialect()
 

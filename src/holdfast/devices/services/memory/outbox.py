@@ -24,8 +24,7 @@ from holdfast.devices.rules.device_queue import (
 from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, Turned, TurnInput
 from holdfast.devices.rules.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
-from holdfast.ports.clock import Clock
-from holdfast.system.bell import Bell
+from holdfast.extend import Bell, Clock
 
 WAITING_MAX = 1000
 

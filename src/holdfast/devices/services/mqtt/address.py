@@ -10,8 +10,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
 
-from holdfast.common.redaction import unsaid_port
 from holdfast.errors import ConfigError
+from holdfast.extend.tools import unsaid_port
 
 FORM = "mqtt://[USER:PASSWORD@]HOST[:PORT] (mqtts: with TLS)"
 

@@ -10,7 +10,6 @@ from typing import Any
 
 import structlog
 
-from holdfast.common.once import Once
 from holdfast.devices.ports.device import (
     Accepted,
     Command,
@@ -28,7 +27,8 @@ from holdfast.devices.services.mqtt import roundtrip
 from holdfast.devices.services.mqtt.address import MqttAddress
 from holdfast.devices.services.mqtt.link import NOBODY, REFUSED, Extras, Link
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
+from holdfast.extend.tools import Once
 
 EVENTS_MAX = 50_000
 """Events that wait to be fetched; then nothing more is read from the broker."""

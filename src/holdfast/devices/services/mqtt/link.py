@@ -19,13 +19,13 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
-from holdfast.common.retry import Backoff
 from holdfast.devices.services.mqtt.address import MqttAddress
 from holdfast.devices.services.mqtt.client import QuickClient
 from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.devices.services.mqtt.wire import Wire
 from holdfast.errors import HoldfastError, TooLarge, Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
+from holdfast.extend.tools import Backoff
 
 CONNECT_TIMEOUT_S = 10.0
 GOODBYE_S = 2.0

@@ -14,7 +14,7 @@ from dataclasses import replace
 from holdfast.devices.services.mqtt.address import MqttAddress
 from holdfast.devices.services.mqtt.link import Link
 from holdfast.errors import Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.extend import Clock
 
 ROUNDS = 40
 """Enough for the system to stop acknowledging at once, as it does on young connections."""

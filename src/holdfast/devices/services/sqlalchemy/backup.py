@@ -23,9 +23,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 
 from holdfast.devices.services.sqlalchemy import engine as engines
-from holdfast.ports.backup import Kept
-from holdfast.ports.queue import DeadLetter
-from holdfast.system.files import OWNER, Access
+from holdfast.extend import OWNER, Access, DeadLetter, Kept
 
 T = TypeVar("T")
 

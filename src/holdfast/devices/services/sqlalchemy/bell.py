@@ -18,9 +18,7 @@ from sqlalchemy import Connection, event, text
 from sqlalchemy.engine import URL
 
 from holdfast.devices.services.sqlalchemy.engine import line_settings
-from holdfast.ports.clock import Clock
-from holdfast.system.doorbell import Doorbell
-from holdfast.system.files import for_writers
+from holdfast.extend import Clock, Doorbell, for_writers
 
 CHANNEL = "holdfast_outbox"
 NOW = "CAST(extract(epoch FROM clock_timestamp()) AS float8)"

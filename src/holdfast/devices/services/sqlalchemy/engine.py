@@ -10,7 +10,6 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
 
-from holdfast.common.redaction import redact_url
 from holdfast.devices.services.sqlalchemy.tables import PREFIX
 from holdfast.devices.services.sqlalchemy.transaction import (
     OutboxTransaction,
@@ -18,7 +17,8 @@ from holdfast.devices.services.sqlalchemy.transaction import (
     SqliteTransaction,
 )
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
-from holdfast.system.files import OWNER, Access, make_file
+from holdfast.extend import OWNER, Access, make_file
+from holdfast.extend.tools import redact_url
 
 Durability = Literal["full", "normal"]
 

@@ -68,8 +68,7 @@ from holdfast.devices.services.sqlalchemy.rows import (
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.system.files import OWNER, Access
+from holdfast.extend import OWNER, Access, Clock
 
 T = TypeVar("T")
 

@@ -20,16 +20,14 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from holdfast.errors import ConfigError, InvalidMessage, LoginRefused, Unavailable
-from holdfast.ports.clock import Clock
-from holdfast.ports.meter import Meter
+from holdfast.extend import Clock, Meter
+from holdfast.extend.s3 import CONTENT_TYPE, KEY_BYTES_MAX, Spot, parse
 from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
 from holdfast.reports.sinks.s3.upload import S3Upload, there, upload_query
-from holdfast.services.aws.s3_url import CONTENT_TYPE, KEY_BYTES_MAX, Spot, parse
 
 if TYPE_CHECKING:
-    from holdfast.services.aws.client import AwsResponse, Keys
-    from holdfast.services.aws.s3 import S3
+    from holdfast.extend.s3 import S3, AwsResponse, Keys
 
 MIB = 1 << 20
 PART_BYTES = 6 * MIB
@@ -191,7 +189,7 @@ class S3Sink:
         body: Data = b"",
     ) -> AwsResponse:
         """One call to S3. Raises as that does; FileNotFoundError for an upload that is over, too."""
-        from holdfast.services.aws.client import UNTRUSTED, AwsRefused  # noqa: PLC0415
+        from holdfast.extend.s3 import UNTRUSTED, AwsRefused  # noqa: PLC0415
 
         sent = dict(headers or ())
         if self._wants_md5 and body:
@@ -228,8 +226,7 @@ class S3Sink:
         if self._closed:
             raise Unavailable("the connection to S3 is closed")
         if self._opened is None:
-            from holdfast.services.aws.client import AwsClient  # noqa: PLC0415
-            from holdfast.services.aws.s3 import S3  # noqa: PLC0415
+            from holdfast.extend.s3 import S3, AwsClient  # noqa: PLC0415
 
             client = AwsClient(
                 "s3",

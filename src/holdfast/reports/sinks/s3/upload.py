@@ -20,12 +20,12 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
+from holdfast.extend.s3 import Spot
 from holdfast.reports.ports.sink import Data, RemoteFile
-from holdfast.services.aws.s3_url import Spot
 
 if TYPE_CHECKING:
+    from holdfast.extend.s3 import AwsResponse
     from holdfast.reports.sinks.s3.sink import S3Sink
-    from holdfast.services.aws.client import AwsResponse
 
 PARTS_MAX = 10_000
 AT_ONCE = 3
@@ -177,7 +177,7 @@ class S3Upload:
     async def _place(
         self, operation: str, method: str, query: str, headers: Mapping[str, str], body: Data
     ) -> AwsResponse:
-        from holdfast.services.aws.client import AwsRefused  # noqa: PLC0415
+        from holdfast.extend.s3 import AwsRefused  # noqa: PLC0415
 
         if not self._replace:
             await self._sink.must_not_be_there(self._name)  # for services that don't know the condition

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import ParamSpec, TypeVar
 
 from holdfast.errors import AlreadyThere, ConfigError, Damaged, InvalidMessage, NoRoom, Unavailable
+from holdfast.extend import OWNER, Access, make_folder, sync_names
 from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
-from holdfast.system.files import OWNER, Access, make_folder, sync_names
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,0 +1,263 @@
+"""A node, put together from what an app declares and the services that a config names.
+
+Each function imports what it makes: a node of streams needs nothing of tasks, and imports are most of what a
+process takes to start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+from holdfast.app import App
+from holdfast.cluster.limits import Limits
+from holdfast.common.redaction import redact_url
+from holdfast.errors import ConfigError
+from holdfast.extend.products import products
+from holdfast.loading import load_app, of_products
+from holdfast.streams.spec import QUEUE_NUMBER
+from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.wiring import Services, revealed
+
+if TYPE_CHECKING:
+    from aiohttp import web
+
+    from holdfast.cluster.host import Host
+    from holdfast.cluster.node import Node
+    from holdfast.streams.work import StreamWork
+    from holdfast.tasks.periodic import Deed, Times
+    from holdfast.tasks.work import TaskWork
+
+T = TypeVar("T")
+
+
+def make_node(services: Services, place: str | App) -> Node:
+    """A node that runs the app at ``module:name``, not started yet; or that runs the app itself, where the
+    slots of these services need no place to import it from. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+    from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
+
+    from holdfast.cluster.host import Host  # noqa: PLC0415
+    from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
+    from holdfast.cluster.node import Node  # noqa: PLC0415
+    from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
+
+    config, app = services.config, place if isinstance(place, App) else load_app(place)
+    check_app(services, app)
+    registry = CollectorRegistry()
+    ProcessCollector(registry=registry)
+    connections = Connections(services.clock, config.max_connections)
+    registry.register(ConnectionMetrics(connections))
+
+    def why_not_ready() -> str:
+        if not host.membership.stands:
+            return "no membership at present"
+        if host.draining:
+            return "draining"
+        obstacles = streams.owners.obstacles.streams if streams is not None else {}
+        return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
+
+    secret, also = revealed(config.peer_secret), revealed(config.peer_secret_also)
+    routes: list[web.AbstractRouteDef] = []
+    if app.streams:
+        from holdfast.gateway import models  # noqa: PLC0415
+        from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
+
+        messages = NodeRoutes(
+            app.streams,
+            services.clock,
+            requests=lambda: _only(streams).requests,
+            member=lambda: host.membership.id,
+            max_body_bytes=config.max_message_bytes,
+            secret=secret,
+            also=also,
+        )
+        routes += [*messages.routes(), models.of_node(app.models, lambda: _only(streams))]
+    if app.tasks:
+        from holdfast.tasks.api import TaskApi  # noqa: PLC0415
+        from holdfast.tasks.opening import make_producer  # noqa: PLC0415
+
+        api = TaskApi(
+            app.tasks,
+            make_producer(services, app.name),
+            run_here=lambda task_type, message: _only(tasks).run_here(task_type, message),
+            stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
+            max_body_bytes=config.max_message_bytes,
+            secret=secret,
+            also=also,
+        )
+        routes += api.routes()
+    host = Host(
+        services.coordinator(),
+        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
+        services.clock,
+        Limits.of(config),
+        structlog.get_logger().bind(node=config.node_name),
+        config.node_name,
+        services.meter,
+        _machine,
+    )
+    place = "" if isinstance(place, App) else place
+    streams = _streams(services, app, host, place) if app.streams else None
+    tasks = _tasks(services, app, host, place) if app.tasks else None
+    parts = [part for product in products() if (part := product.node_part(services, app, host)) is not None]
+    works = [work for part in parts for work in part.works]
+
+    def gauges() -> Iterable[tuple[str, str, float]]:
+        if tasks is not None:
+            yield from tasks.gauges()
+        if streams is not None:
+            yield from streams.gauges({name: model.memory_mb for name, model in app.models.items()})
+
+    node = Node(host, [*(work for work in (streams, tasks) if work is not None), *works])
+    registry.register(
+        NodeMetrics(
+            host,
+            node.load,
+            gauges,
+            lambda: streams.standstills.counts() if streams is not None else {},
+        )
+    )
+    for collector in (each for part in parts for each in part.collectors):
+        registry.register(collector)
+    return node
+
+
+def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
+    from holdfast.streams.work import StreamWork  # noqa: PLC0415
+
+    queues = {name: services.queue(name) for name in app.streams}
+    return StreamWork(host, app.streams, queues, services.state(), services.slots(place), models=app.models)
+
+
+def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
+    from holdfast.tasks.hand import TaskQueues  # noqa: PLC0415
+    from holdfast.tasks.opening import backing_up, make_producer  # noqa: PLC0415
+    from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
+    from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
+    from holdfast.tasks.work import TaskWork  # noqa: PLC0415
+
+    queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
+    producer = make_producer(services, app.name)
+    deeds: list[tuple[Times, Deed]] = [
+        *((each, PeriodicSender(each, producer, services.clock)) for each in app.periodics.values()),
+        *backing_up(services, app.name),
+    ]
+    announcer = Announcer(
+        Directory(services.registry(), app.name, services.clock),
+        host,
+        types=app.tasks,
+        deeds=[times.name for times, _ in deeds],
+        settings=shareable(
+            {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
+        ),
+    )
+    return TaskWork(
+        host,
+        app.name,
+        app.tasks,
+        TaskQueues(queues, services.queue(brief_queue(app.name))),
+        services.task_store(app.name),
+        services.task_slots(place),
+        PermitKeeper(
+            services.registry(),
+            app.name,
+            host,
+            member=lambda: host.membership.id,
+        ),
+        scheduler=Scheduler(
+            app.name,
+            deeds,
+            services.registry(),
+            services.clock,
+            host.log,
+            leads=announcer.leads,
+        ),
+        announcer=announcer,
+    )
+
+
+def _only(work: T | None) -> T:
+    """The work that a route is for, which is only there with it."""
+    assert work is not None
+    return work
+
+
+def check_app(services: Services, app: App) -> None:
+    """Raise ConfigError if what ``app`` declares can't run on these services, or contradicts the config."""
+    from holdfast.config import check  # noqa: PLC0415
+
+    config = services.config
+    check(config, app.streams.values())
+    _check_one_stream(services.only_stream(), app)
+    for name, model in app.models.items():
+        for setting in ("model_memory_mb", "slot_memory_mb"):
+            if 0 < (limit_mb := getattr(config, setting)) < model.memory_mb:
+                raise ConfigError(
+                    f"model {name!r} has memory_mb = {model.memory_mb}, and {setting} is {limit_mb}:"
+                    f" no slot could hold it; raise {setting}"
+                )
+    for name, stream in app.streams.items():
+        if services.queue(name).seq_kind == "absent" and stream.seq == QUEUE_NUMBER:
+            raise ConfigError(
+                f"stream {name!r} has seq='queue', and queue_url is {redact_url(config.queue_url)!r}: that"
+                " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
+                " or use a FIFO queue, whose name ends in '.fifo'"
+            )
+    for product in products():
+        product.check(services, app)
+
+
+def _check_one_stream(one: str, app: App) -> None:
+    """Where claims have bare ids, they can be of one stream only, and of no product."""
+    others = sorted({*app.streams, *of_products(app)} - {one})
+    if one and one not in app.streams:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, which the app doesn't declare; it declares"
+            f" {', '.join(others) or 'no stream'}: name one of its streams, or leave ?stream= out"
+        )
+    if one and others:
+        raise ConfigError(
+            f"coordinator_url names ?stream={one}, but the app declares {', '.join(others)} as well, whose"
+            " claims could not be told apart: leave ?stream= out, or give the others an app of their own"
+        )
+
+
+async def look_for_queues(services: Services, app: App) -> list[str]:
+    """Raise ConfigError if a queue of the app isn't there, and may not be made (``create_queues``); returns
+    what is missing beside, in words."""
+    setup, lacking = services.queue_setup(), list[str]()
+    if setup is None:
+        return lacking
+    for name, visibility_s in queues_of(app).items():
+        if services.config.create_queues:
+            await setup.create(name, visibility_s=visibility_s, tags={}, encrypt=False, kms_key="")
+        elif text := await setup.lacking(name):
+            lacking.append(text)
+    return lacking
+
+
+def queues_of(app: App) -> dict[str, float]:
+    """The names of an app's queues, each with how long it should hide, in seconds, what is received by
+    somebody who doesn't say for how long."""
+    from holdfast.tasks.producer import BRIEF_VISIBILITY_S  # noqa: PLC0415
+
+    streams = {name: spec.timeout_s + spec.gap_timeout_s for name, spec in app.streams.items()}
+    tasks = {task_queue(app.name, name): spec.visibility_s for name, spec in app.tasks.items()}
+    briefs = {brief_queue(app.name): BRIEF_VISIBILITY_S} if app.tasks else {}
+    found = streams | tasks | briefs
+    for product in products():
+        found |= product.queues(app)
+    return found
+
+
+def _machine() -> tuple[float, float]:
+    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
+    as when there are no file descriptors left to ask it by."""
+    import psutil  # noqa: PLC0415
+
+    try:
+        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
+    except (OSError, psutil.Error):
+        return 0.0, 0.0

@@ -1,0 +1,36 @@
+"""What ``holdfast doctor`` finds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+import msgspec
+
+from holdfast.cli import exits
+from holdfast.common.redaction import redact_url
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """The result of one check. ``fix`` says what to do, if anything has to be done."""
+
+    check: str
+    verdict: Literal["ok", "warning", "failed"]
+    text: str
+    fix: str = ""
+    exit_code: int = exits.OK
+
+
+async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
+    """Check a service, and return what was found. ``look`` calls the service and describes it in words, or
+    raises an error."""
+    try:
+        return Finding(check, "ok", f"{redact_url(url)}: {await look()}")
+    except (HoldfastError, OSError) as error:
+        unreachable = isinstance(error, Unavailable | OutcomeUnknown)
+        fix = (
+            f"see that {redact_url(url)} is up and can be reached" if unreachable else "correct it as it says"
+        )
+        where = f"{redact_url(url)}: " if url else ""
+        return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))

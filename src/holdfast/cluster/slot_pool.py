@@ -1,0 +1,98 @@
+"""The slots of one kind of work on a node: made, kept warm, counted when they die, and ended.
+
+Which work goes to which slot, and for how long, each kind of work decides for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from holdfast.cluster.host import Host
+from holdfast.common.retry import Backoff
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.ports.slots import Exit, Slot, SlotMaker
+
+S = TypeVar("S", bound=Slot)
+
+
+class SlotPool(Generic[S]):
+    """Slots that are at work, and spares.
+
+    Args:
+        maker: makes the slots.
+        spawn: has it make one.
+        host: the node.
+        spare: how many slots are kept warm beside those at work, to replace one that dies.
+        on_spare: told that there is one more.
+    """
+
+    def __init__(
+        self,
+        maker: SlotMaker,
+        spawn: Callable[[], Awaitable[S]],
+        host: Host,
+        spare: int,
+        on_spare: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.closed = False
+        self._maker = maker
+        self._spawn = spawn
+        self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
+        self._spare = spare
+        self._on_spare = on_spare
+        self._spares: list[S] = []
+        self._backoff = Backoff(0.2, 10.0)
+
+    async def first(self) -> S:
+        """A slot to begin with. Raises ConfigError if the app can't load."""
+        return await self._spawn()
+
+    def warm_up(self) -> None:
+        """Begin to make the spares."""
+        for _ in range(self._spare):
+            self._tasks.spawn(self._keep_spare())
+
+    async def close(self) -> None:
+        """End every slot, and make no more."""
+        self.closed = True
+        await self._maker.close()
+
+    def take(self) -> S | None:
+        """A spare, in whose place another is made; None if there is none."""
+        if not self._spares:
+            return None
+        self._tasks.spawn(self._keep_spare())
+        return self._spares.pop(0)
+
+    async def spawn(self) -> S | None:
+        """A new slot, however often it must be tried; None once the pool is closed."""
+        failures = 0
+        while not self.closed:
+            try:
+                return await self._spawn()
+            except ConfigError as error:
+                if not self.closed:
+                    self._log.error("the app does not load in a new slot", error=str(error))
+            except HoldfastError as error:
+                self._log.warning("could not start a slot", error=str(error))
+            failures += 1
+            await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
+        return None
+
+    def died(self, slot: S, gone: Exit) -> None:
+        """A slot has ended that should not have."""
+        self._stats.slot_deaths += 1
+        self._log.warning("slot died", slot=slot.name, reason=gone.reason)
+
+    async def _keep_spare(self) -> None:
+        """Make a spare, and another one if it dies before it is taken."""
+        slot = await self.spawn()
+        if slot is None:
+            return
+        self._spares.append(slot)
+        self._on_spare()
+        await slot.exited()
+        if slot in self._spares:
+            self._spares.remove(slot)
+            self._tasks.spawn(self._keep_spare())

@@ -1,0 +1,160 @@
+"""What devices add to Holdfast: their part of a node, and what ``holdfast status`` and ``doctor`` tell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.devices.spec import LABEL
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.extend.products import Product, StatusTable
+
+if TYPE_CHECKING:
+    from holdfast import App
+    from holdfast.extend import Claim, Member
+    from holdfast.extend.products import Finding, Host, NodePart, Services
+
+
+class OutboxStatus(msgspec.Struct):
+    """Which nodes serve the devices of an outbox: how many shards of them each. ``paused`` says what is: all
+    of it, or how many devices; empty if nothing is, or the outbox's database doesn't tell."""
+
+    outbox: str
+    shards: dict[str, int]
+    paused: str = ""
+
+
+class DevicesProduct(Product):
+    """Outboxes, as ``App.outbox`` declares them. Each method imports what it needs: it is asked of every
+    app."""
+
+    claim_label = LABEL
+
+    def declared(self, app: App) -> list[str]:
+        return [f"outbox {name}" for name in app.outboxes]
+
+    def check(self, services: Services, app: App) -> None:
+        from holdfast.extend.products import task_queue  # noqa: PLC0415
+
+        others = {*app.streams, *(task_queue(app.name, name) for name in app.tasks)}
+        for name, outbox in app.outboxes.items():
+            if outbox.spec.briefs in others:
+                raise ConfigError(
+                    f"outbox {name!r}: briefs is {outbox.spec.briefs!r}, the queue of a stream or task of"
+                    " this app; give it one that only briefs go to"
+                )
+
+    def queues(self, app: App) -> Mapping[str, float]:
+        names = [outbox.spec.briefs for outbox in app.outboxes.values() if outbox.spec.briefs]
+        if not names:
+            return {}
+        from holdfast.extend.products import BRIEF_VISIBILITY_S  # noqa: PLC0415
+
+        return dict.fromkeys(names, BRIEF_VISIBILITY_S)
+
+    def node_part(self, services: Services, app: App, host: Host) -> NodePart | None:
+        """The outboxes of an app in a node, and their metrics."""
+        if not app.outboxes:
+            return None
+        from holdfast.devices.metrics import OutboxMetrics  # noqa: PLC0415
+        from holdfast.devices.opening import open_devices, open_outbox  # noqa: PLC0415
+        from holdfast.devices.work import DeviceWork  # noqa: PLC0415
+        from holdfast.extend.products import NodePart  # noqa: PLC0415
+
+        outboxes = [
+            DeviceWork(
+                host,
+                outbox,
+                open_outbox(services),
+                open_devices(services, outbox.spec),
+                app=app.name,
+                briefs=services.queue(outbox.spec.briefs) if outbox.spec.briefs else None,
+            )
+            for outbox in app.outboxes.values()
+        ]
+        return NodePart(outboxes, [OutboxMetrics(outboxes)])
+
+    async def examine(self, services: Services, app: App | None) -> list[Finding]:
+        """Whether the outboxes' database and the broker answer, where there are any."""
+        from holdfast.devices.opening import open_devices, open_outbox, time_broker  # noqa: PLC0415
+        from holdfast.extend.products import Finding, look_at  # noqa: PLC0415
+
+        findings, config, outboxes = [], services.config, list(app.outboxes.values()) if app else []
+        advice = ""
+
+        async def database() -> str:
+            store = open_outbox(services)
+            try:
+                return await store.describe()
+            finally:
+                await store.close()
+
+        async def devices() -> str:
+            nonlocal advice
+            for outbox in outboxes:
+                open_devices(services, outbox.spec)
+            median_ms, advice = await time_broker(services)
+            return f"a message takes {median_ms:.1f} ms to the broker and back"
+
+        if config.outbox_url or outboxes:
+            findings.append(await look_at("outbox", config.outbox_url, database))
+        if config.devices_url or outboxes:
+            findings.append(await look_at("devices", config.devices_url, devices))
+        if advice:
+            findings.append(Finding("devices", "warning", advice))
+        return findings
+
+    async def status(
+        self, services: Services, members: Sequence[Member], claims: Sequence[Claim]
+    ) -> StatusTable:
+        outboxes = _served(members, claims)
+        await _note_pauses(services, outboxes)
+        return StatusTable(
+            "outboxes",
+            outboxes,
+            ["outbox", "node", "shards", "paused"],
+            [
+                [each.outbox, node, count, each.paused]
+                for each in outboxes
+                for node, count in each.shards.items()
+            ],
+        )
+
+
+def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxStatus]:
+    names = {member.id: member.name for member in members}
+    shards = {
+        outbox: {member.name: 0 for member in members if outbox in member.load.outboxes}
+        for outbox in sorted({outbox for member in members for outbox in member.load.outboxes})
+    }
+    for claim in claims:
+        outbox, _, _ = claim.key.removeprefix(LABEL).rpartition("/")
+        if outbox in shards and claim.member in names:
+            node = names[claim.member]
+            shards[outbox][node] = shards[outbox].get(node, 0) + 1
+    return [OutboxStatus(outbox, nodes) for outbox, nodes in shards.items()]
+
+
+async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None:
+    """What operators have paused, as far as the business's database is there to be asked."""
+    if not (outboxes and services.config.outbox_url):
+        return
+    from holdfast.devices.opening import open_outbox  # noqa: PLC0415
+
+    store = open_outbox(services)
+    try:
+        for each in outboxes:
+            paused = dict(await store.paused(each.outbox))
+            if "" in paused:
+                each.paused = "all"
+            elif paused:
+                each.paused = f"{len(paused)} of its devices"
+    except HoldfastError:
+        return  # the rest of the status stands
+    finally:
+        await store.close()
+
+
+product = DevicesProduct()

@@ -1,0 +1,157 @@
+"""The public API for packages that extend Holdfast: services for URL schemes, commands, and whole products.
+
+This module has what a service needs: the ports, the records in their signatures, and :class:`Service`, whose
+subclasses open the ports. ``ledger`` and ``task_rules`` are the rules by which state stores and task stores
+change what they keep. The other modules are
+
+* :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
+* :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
+* :mod:`holdfast.extend.products`: what a product adds to nodes, to ``holdfast status`` and ``doctor``;
+* :mod:`holdfast.extend.s3`: Holdfast's own client of S3.
+
+A package registers what it adds as entry points. Holdfast finds it once the package is installed. The groups
+are
+
+* ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
+* ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
+* ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts;
+* ``holdfast.products``, by any name: an object of a subclass of :class:`holdfast.extend.products.Product`;
+* ``holdfast.devices``, named by a URL scheme: an object of a subclass of ``holdfast.devices.BrokerService``;
+* ``holdfast.sinks``, named by a URL scheme: an object of a subclass of ``holdfast.reports.SinkService``.
+
+A product may have groups of its own, as the last two are. :func:`lookup` finds what is registered in one.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.common.lazy import exports
+from holdfast.registration import Opening, Service, lookup, schemes
+from holdfast.urls import extra, named, path_in
+
+if TYPE_CHECKING:
+    from holdfast.common.message import SeqKind
+    from holdfast.ports.backup import Backup, Kept
+    from holdfast.ports.clock import Clock
+    from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
+    from holdfast.ports.meter import Meter
+    from holdfast.ports.objects import Objects
+    from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, Queue
+    from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
+    from holdfast.ports.registry import Document, Registry
+    from holdfast.ports.state import Logged, Risk, StateStore
+    from holdfast.ports.tasks import TaskStore
+    from holdfast.streams.rules import ledger
+    from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
+    from holdfast.system.bell import Bell
+    from holdfast.system.clock import SystemClock
+    from holdfast.system.doorbell import Doorbell
+    from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder, sync_names
+    from holdfast.tasks.rules import task as task_rules
+    from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
+    from holdfast.tasks.rules.task import State as TaskState
+else:  # A service that offers a queue needs no state store.
+    __getattr__ = exports(
+        __name__,
+        {
+            "Access": "holdfast.system.files",
+            "AttemptBeat": "holdfast.tasks.rules.task",
+            "Backup": "holdfast.ports.backup",
+            "Bell": "holdfast.system.bell",
+            "Change": "holdfast.ports.coordinator",
+            "Checkpoint": "holdfast.streams.rules.ledger",
+            "Claim": "holdfast.ports.coordinator",
+            "Clock": "holdfast.ports.clock",
+            "Commit": "holdfast.streams.rules.ledger",
+            "Coordinator": "holdfast.ports.coordinator",
+            "DeadLetter": "holdfast.ports.queue",
+            "Delivery": "holdfast.ports.queue",
+            "Depth": "holdfast.ports.queue",
+            "Document": "holdfast.ports.registry",
+            "Doorbell": "holdfast.system.doorbell",
+            "EndAttempt": "holdfast.tasks.rules.task",
+            "Kept": "holdfast.ports.backup",
+            "Load": "holdfast.ports.coordinator",
+            "Logged": "holdfast.ports.state",
+            "Made": "holdfast.ports.queue_setup",
+            "Member": "holdfast.ports.coordinator",
+            "Meter": "holdfast.ports.meter",
+            "OWNER": "holdfast.system.files",
+            "Objects": "holdfast.ports.objects",
+            "Outgoing": "holdfast.ports.queue",
+            "Queue": "holdfast.ports.queue",
+            "QueueFinding": "holdfast.ports.queue_setup",
+            "QueueSetup": "holdfast.ports.queue_setup",
+            "Registry": "holdfast.ports.registry",
+            "Result": "holdfast.streams.rules.ledger",
+            "ReturnAttempt": "holdfast.tasks.rules.task",
+            "Risk": "holdfast.ports.state",
+            "SeqKind": "holdfast.common.message",
+            "StartAttempt": "holdfast.tasks.rules.task",
+            "StateStore": "holdfast.ports.state",
+            "SystemClock": "holdfast.system.clock",
+            "Task": "holdfast.tasks.rules.task",
+            "TaskState": "holdfast.tasks.rules.task:State",
+            "TaskStore": "holdfast.ports.tasks",
+            "for_writers": "holdfast.system.files",
+            "ledger": "holdfast.streams.rules.ledger:",
+            "make_file": "holdfast.system.files",
+            "make_folder": "holdfast.system.files",
+            "sync_names": "holdfast.system.files",
+            "task_rules": "holdfast.tasks.rules.task:",
+        },
+    )
+
+__all__ = [
+    "OWNER",
+    "Access",
+    "AttemptBeat",
+    "Backup",
+    "Bell",
+    "Change",
+    "Checkpoint",
+    "Claim",
+    "Clock",
+    "Commit",
+    "Coordinator",
+    "DeadLetter",
+    "Delivery",
+    "Depth",
+    "Document",
+    "Doorbell",
+    "EndAttempt",
+    "Kept",
+    "Load",
+    "Logged",
+    "Made",
+    "Member",
+    "Meter",
+    "Objects",
+    "Opening",
+    "Outgoing",
+    "Queue",
+    "QueueFinding",
+    "QueueSetup",
+    "Registry",
+    "Result",
+    "ReturnAttempt",
+    "Risk",
+    "SeqKind",
+    "Service",
+    "StartAttempt",
+    "StateStore",
+    "SystemClock",
+    "Task",
+    "TaskState",
+    "TaskStore",
+    "extra",
+    "for_writers",
+    "ledger",
+    "lookup",
+    "make_file",
+    "make_folder",
+    "named",
+    "path_in",
+    "schemes",
+    "sync_names",
+    "task_rules",
+]

@@ -1,0 +1,65 @@
+"""The public API for commands that packages add to ``holdfast`` (group ``holdfast.commands``).
+
+A command is a function with typed parameters, sync or async. Its docstring is its page of help::
+
+    from holdfast.extend.commands import DEFAULTS, Json, Options, output
+
+    async def stock(*, json: Json = False, options: Options = DEFAULTS) -> None:
+        \"\"\"Show what is in stock.\"\"\"
+        async with options.services(reads_only=True) as services:
+            depth = await services.queue("stock").depth()
+        output.json_line(depth) if json else output.say(f"{depth.ready} wait")
+
+It returns its exit code (see ``exits``), or None. It may raise the errors of Holdfast: they are printed, and
+set the exit code.
+
+:class:`Launcher` and :class:`Supervisor` run nodes as child processes. :func:`signals` tells when the command
+should end, :func:`die_with` ends a process with its parent, and :func:`set_up_log` sends the log elsewhere.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.common.lazy import exports
+
+if TYPE_CHECKING:
+    from holdfast.cli import exits, output
+    from holdfast.cli.children import Launcher
+    from holdfast.cli.node import share_cores, signals
+    from holdfast.cli.options import DEFAULTS, Json, Options
+    from holdfast.cli.status import warn_of_undeclared
+    from holdfast.cluster.supervisor import Supervisor
+    from holdfast.slots.lifeline import die_with
+    from holdfast.system.log import set_up as set_up_log
+else:  # A page of help needs no node.
+    __getattr__ = exports(
+        __name__,
+        {
+            "DEFAULTS": "holdfast.cli.options",
+            "Json": "holdfast.cli.options",
+            "Launcher": "holdfast.cli.children",
+            "Options": "holdfast.cli.options",
+            "Supervisor": "holdfast.cluster.supervisor",
+            "die_with": "holdfast.slots.lifeline",
+            "exits": "holdfast.cli.exits:",
+            "output": "holdfast.cli.output:",
+            "set_up_log": "holdfast.system.log:set_up",
+            "share_cores": "holdfast.cli.node",
+            "signals": "holdfast.cli.node",
+            "warn_of_undeclared": "holdfast.cli.status",
+        },
+    )
+
+__all__ = [
+    "DEFAULTS",
+    "Json",
+    "Launcher",
+    "Options",
+    "Supervisor",
+    "die_with",
+    "exits",
+    "output",
+    "set_up_log",
+    "share_cores",
+    "signals",
+    "warn_of_undeclared",
+]

@@ -1,0 +1,47 @@
+"""The public API of Holdfast's own S3 client. Needs the extra ``s3``.
+
+The client signs its calls, shares one pool of connections, and repeats calls where that may help. Its errors
+say whether the call may have had an effect.
+
+:class:`S3` makes calls for the object at a :class:`Spot`. It needs an :class:`AwsClient`, which is made with
+a region, an endpoint, and :class:`Keys` if those of the environment aren't meant. A call returns an
+:class:`AwsResponse` or raises :class:`AwsRefused`. :data:`UNTRUSTED` matches the codes of refused keys.
+"""
+
+from typing import TYPE_CHECKING
+
+from holdfast.common.lazy import exports
+
+if TYPE_CHECKING:
+    from holdfast.services.aws.client import UNTRUSTED, AwsClient, AwsRefused, AwsResponse, Keys
+    from holdfast.services.aws.s3 import S3
+    from holdfast.services.aws.s3_url import CONTENT_TYPE, KEY_BYTES_MAX, Spot, parse
+else:  # To read a URL takes no client.
+    __getattr__ = exports(
+        __name__,
+        {
+            "AwsClient": "holdfast.services.aws.client",
+            "AwsRefused": "holdfast.services.aws.client",
+            "AwsResponse": "holdfast.services.aws.client",
+            "CONTENT_TYPE": "holdfast.services.aws.s3_url",
+            "KEY_BYTES_MAX": "holdfast.services.aws.s3_url",
+            "Keys": "holdfast.services.aws.client",
+            "S3": "holdfast.services.aws.s3",
+            "Spot": "holdfast.services.aws.s3_url",
+            "UNTRUSTED": "holdfast.services.aws.client",
+            "parse": "holdfast.services.aws.s3_url",
+        },
+    )
+
+__all__ = [
+    "CONTENT_TYPE",
+    "KEY_BYTES_MAX",
+    "S3",
+    "UNTRUSTED",
+    "AwsClient",
+    "AwsRefused",
+    "AwsResponse",
+    "Keys",
+    "Spot",
+    "parse",
+]

@@ -1,0 +1,62 @@
+"""The public API of small tools that do no I/O, for packages that extend Holdfast.
+
+* Settings: the field types (:data:`Seconds`, :data:`Count` and so on) say which values are allowed.
+  :func:`check_settings` raises ConfigError for others and names the setting.
+* Pauses and rates: :class:`Backoff` gives the delay after failures, :class:`Limiter` holds token buckets.
+* JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
+* Lazy names: :func:`exports` makes a package import its public names at their first use.
+* Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL.
+"""
+
+from holdfast.common.exact_json import decode_plain as decode_json
+from holdfast.common.exact_json import encode as encode_json
+from holdfast.common.lazy import exports
+from holdfast.common.message import check_key
+from holdfast.common.once import Once
+from holdfast.common.rate import Limiter, Rate
+from holdfast.common.record import UNREADABLE
+from holdfast.common.redaction import redact, redact_url, unsaid_port
+from holdfast.common.retry import Backoff
+from holdfast.common.settings import (
+    SECONDS_MAX,
+    Count,
+    Delay,
+    Fraction,
+    Int32,
+    Limit,
+    Positive,
+    Seconds,
+    Text,
+    check_setting,
+    check_settings,
+    fault,
+    faults,
+)
+
+__all__ = [
+    "SECONDS_MAX",
+    "UNREADABLE",
+    "Backoff",
+    "Count",
+    "Delay",
+    "Fraction",
+    "Int32",
+    "Limit",
+    "Limiter",
+    "Once",
+    "Positive",
+    "Rate",
+    "Seconds",
+    "Text",
+    "check_key",
+    "check_setting",
+    "check_settings",
+    "decode_json",
+    "encode_json",
+    "exports",
+    "fault",
+    "faults",
+    "redact",
+    "redact_url",
+    "unsaid_port",
+]

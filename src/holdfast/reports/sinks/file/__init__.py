@@ -1,0 +1,1 @@
+"""Destinations that are folders of this machine."""

@@ -1,0 +1,1 @@
+"""Destinations on web servers, by HTTP PUT."""

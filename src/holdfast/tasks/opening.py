@@ -1,0 +1,131 @@
+"""Opens what the senders of tasks need, and those who look after tasks: producers, settings, dead letters."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import re
+from collections.abc import AsyncIterator, Callable, Collection, Iterable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from holdfast.common.redaction import redact_url
+from holdfast.errors import ConfigError
+from holdfast.registration import backup_opener, service_of
+from holdfast.system.files import OWNER, Access
+from holdfast.urls import named
+from holdfast.wiring import Services
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+    from holdfast.ports.backup import Backup
+    from holdfast.tasks.dead_letters import TaskDeadLetters
+    from holdfast.tasks.periodic import Deed, Times
+    from holdfast.tasks.producer import Producer
+
+PRODUCER_NEEDS = ("queue_url", "tasks_url")
+"""What producers can't do without."""
+
+
+async def discovered(
+    config: Config, app: Callable[[], str], *, needs: Collection[str] = (), reads_only: bool = False
+) -> Config:
+    """The config with what is not set, and told by the registry of the app that ``app`` names. Nobody is
+    asked unless the registry is set by itself. ``reads_only`` is as that of ``Services``. Raises as the
+    registry does, or InvalidMessage; ConfigError if nobody has told it what the caller ``needs``."""
+    from holdfast.tasks.discovery import SHARED, Directory, usable  # noqa: PLC0415
+
+    missing = [name for name in SHARED if not {name, "url"} & config.model_fields_set]
+    if not missing or "registry_url" not in config.model_fields_set:
+        return config
+    async with Services(config, reads_only=reads_only) as services:
+        listing = await Directory(services.registry(), app(), services.clock).read()
+    told = {name: listing.settings[name] for name in missing if name in listing.settings}
+    unknown = [name for name in missing if name in needs and name not in told]
+    if unknown and not service_of(config.registry_url).one_host:
+        raise ConfigError(
+            f"registry_url is {redact_url(config.registry_url)!r}, and no node has told it"
+            f" {' and '.join(unknown)} of app {app()!r}: start a node of it first, or set {unknown[0]} here"
+            " as the nodes have it"
+        )
+    return config.model_copy(update=usable(told, config.registry_url))
+
+
+@contextlib.asynccontextmanager
+async def producing(config: Config, app: str, *, reads_only: bool = False) -> AsyncIterator[Services]:
+    """The services of whoever sends the tasks of the app of that name, or looks after them, found as by
+    ``discovered``. ``reads_only`` is as that of ``Services``."""
+    found = await discovered(config, lambda: app, needs=PRODUCER_NEEDS, reads_only=reads_only)
+    async with Services(found, reads_only=reads_only) as services:
+        yield services
+
+
+@contextlib.asynccontextmanager
+async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]:
+    """Where dead letters are kept: a URL, or the path of a file, which is made with ``access``. Raises
+    ConfigError for a URL that nothing here serves."""
+    url = place if re.match(r"[a-z]+:", place) else f"file:{quote(place)}"
+    backup = backup_opener("the back-up", url)("the back-up", url, access)
+    try:
+        yield backup
+    finally:
+        await backup.close()
+
+
+def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
+    """What backs up the dead letters of an app's tasks, and when, if the config says where to. Raises
+    ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
+    from holdfast.tasks.periodic import DLQ_BACKUP, Times  # noqa: PLC0415
+
+    config = services.config
+    if not config.dlq_backup_url:
+        return
+
+    async def back_up(moment: dt.datetime) -> None:
+        async with backup_at(config.dlq_backup_url, services.access) as backup:
+            count = await make_letters(services, app).back_up(backup, (), Choice())
+        structlog.get_logger().info("dead letters backed up", app=app, copied=count)
+
+    with named("dlq_backup_cron", config.dlq_backup_cron):
+        times = Times(name=DLQ_BACKUP, cron=config.dlq_backup_cron)
+    setting, url = "dlq_backup_url", config.dlq_backup_url
+    backup_opener(setting, url)(setting, url, OWNER)  # a wrong one is refused now
+    yield times, back_up
+
+
+def make_letters(services: Services, app: str) -> TaskDeadLetters:
+    """The dead letters of the tasks of the app of that name. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.tasks.dead_letters import TaskDeadLetters  # noqa: PLC0415
+    from holdfast.tasks.discovery import Directory  # noqa: PLC0415
+
+    directory = Directory(services.registry(), app, services.clock)
+    producer, log = make_producer(services, app), structlog.get_logger()
+    return TaskDeadLetters(app, services.queue, services.task_store(app), directory, producer, log)
+
+
+def make_producer(services: Services, app: str) -> Producer:
+    """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.tasks.discovery import Directory  # noqa: PLC0415
+    from holdfast.tasks.producer import Producer  # noqa: PLC0415
+
+    directory = Directory(services.registry(), app, services.clock)
+
+    async def declared() -> Collection[str]:
+        return (await directory.read()).types.keys()
+
+    return Producer(
+        app,
+        services.queue,
+        services.task_store(app),
+        services.clock,
+        structlog.get_logger(),
+        receive_wait_s=services.config.receive_wait_s,
+        declared=declared,
+    )
