@@ -50,7 +50,9 @@ class MotoServer(_AwsServer):
     def command(self) -> Sequence[str | Path]:
         if find_spec("moto") is None:
             raise ConfigError("moto is missing: pip install 'moto[server,sqs,s3]' (make dev does)")
-        return [sys.executable, "-m", "moto.server", "-H", HOST, "-p", str(self.port)]
+        # Not from its own folder (-P), where other modules have the names of packages.
+        program = Path(__file__).with_name("moto_program.py")
+        return [sys.executable, "-P", program, "-H", HOST, "-p", str(self.port)]
 
 
 class FauxqsServer(_AwsServer):

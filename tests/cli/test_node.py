@@ -119,7 +119,7 @@ async def send(services: Services) -> None:
 
 
 def get(address: str, page: str) -> str:
-    with urllib.request.urlopen(f"{address}/{page}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{address}/{page}", timeout=PATIENCE_S) as answer:
         text: bytes = answer.read()
     return text.decode()
 

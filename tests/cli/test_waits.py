@@ -161,7 +161,7 @@ def test_a_missing_model_is_named_everywhere_and_costs_no_message(
     until(lambda: [trouble for trouble in status(holdfast)["troubles"] if trouble.startswith(can_t)])
     address = node.wait_for("joined")["address"]
     with pytest.raises(urllib.error.HTTPError) as refusal:
-        urllib.request.urlopen(f"{address}/readyz", timeout=10)
+        urllib.request.urlopen(f"{address}/readyz", timeout=PATIENCE_S)
     assert refusal.value.code == 503
     assert "model 'weights' did not load" in refusal.value.read().decode()
     doctor = holdfast("doctor")

@@ -23,7 +23,7 @@ from holdfast.http.serving import (
 from simulator.loop import SimClock
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 LARGE = 4 * 1024 * 1024
 """More than the buffers of any connection hold."""
 

@@ -56,7 +56,7 @@ async def troubled(faults: SqsFaults, queue_name: str, meter: Meter) -> AsyncIte
 
 async def receive(queue: SqsQueue, count: int = 1, visibility_s: float = LONG_S) -> list[Delivery]:
     found: list[Delivery] = []
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while len(found) < count:
             found += await queue.receive(min(10, count - len(found)), 2.0, visibility_s, "node")
     return found
@@ -222,7 +222,7 @@ async def test_a_change_that_hangs_is_tried_again_before_deliveries_lapse(
     (found,) = await receive(troubled)
     monkeypatch.setattr(channel, "CHANGE_S", 0.1)
     faults.plan.add(Rule(fault=CallFault.SLOW, operation="*Batch", times=1, delay_s=60))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         arguments = () if act == "delete" else (LONG_S,)
         assert await getattr(troubled, act)([found.receipt], *arguments) == []
 

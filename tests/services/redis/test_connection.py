@@ -16,7 +16,7 @@ from holdfast.services.redis.connection import RedisConnection, Script
 from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 from tests.services.redis.conftest import Connect, impatient
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 def script(text: str, name: str = "test") -> Script:

@@ -14,7 +14,7 @@ from simulator.servers import RedisServer
 from tests.services.redis.conftest import Connect, Coordinate
 from tests.services.redis.places import Cluster, OneServer, Sentinels
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 LOOKING = ("config", "info", "hello", "client")
 """Commands of looking at a server."""
 

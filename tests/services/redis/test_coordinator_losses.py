@@ -12,7 +12,7 @@ from holdfast.services.redis.coordinator import RedisCoordinator
 from simulator.servers import RedisCluster, RedisSentinel, RedisServer
 from tests.services.redis.conftest import Coordinate, impatient
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 FAIL_OVER_S = 30.0
 SENTINELS_LOOK_S = 10.0
 LONG_S = 60.0

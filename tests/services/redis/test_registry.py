@@ -15,7 +15,7 @@ from simulator.servers import RedisCluster, RedisServer
 
 MakeRegistry = Callable[[str], RedisRegistry]
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 @pytest.fixture

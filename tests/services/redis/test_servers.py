@@ -11,7 +11,7 @@ from simulator.servers import RedisServer
 from tests.services.redis.conftest import Connect
 from tests.services.redis.test_lane import command
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 
 class ToldSentinel:

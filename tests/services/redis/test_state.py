@@ -26,7 +26,7 @@ from tests.services.redis.places import Cluster, OneServer, Sentinels, Shards
 
 KEY = "s/k"
 LARGE = bytes(range(256)) * 5000  # more than goes with a commit, and than one piece
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 
 MakeState = Callable[..., RedisState]
 

@@ -112,7 +112,7 @@ async def test_several_event_loops_share_a_database(database: Database, clock: C
 
     waiting = asyncio.create_task(asyncio.to_thread(asyncio.run, elsewhere()))
     await SqliteQueue(database, "q", clock).send([Outgoing(b"x")])
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         assert await waiting == [b"x"]
 
 

@@ -59,7 +59,7 @@ async def test_a_process_stopped_in_a_transaction_is_killed(database: Database, 
         assert await children.heard(pipe) == "in"
         os.kill(process.pid or 0, signal.SIGSTOP)
         with capture_logs() as logs:
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 await queue.send([Outgoing(b"x")])
         process.join()
         assert process.exitcode == -signal.SIGKILL

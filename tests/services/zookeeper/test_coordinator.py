@@ -574,7 +574,7 @@ async def test_who_lags_behind_the_log_starts_again(
     begin, _ = await watcher.watch(-1, 0)
     for i in range(40):
         await coordinator.release(await coordinator.claim(f"s/{i}", A.id))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await watcher.watch(begin, 5))[0] >= 0:
             pass
     number, _ = await watcher.watch(-1, 0)
@@ -594,7 +594,7 @@ async def test_a_log_that_was_deleted_begins_anew(
         await coordinator.claim("s/2", A.id)
     stranger.create(layout.CHANGES)
     claim = await coordinator.claim("s/2", A.id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while (await coordinator.watch(number, 1)) != (-1, []):
             pass
         number, _ = await coordinator.watch(-1, 0)

@@ -5,7 +5,7 @@ import threading
 from holdfast.services.zookeeper.lapse import Lapse
 from holdfast.system.clock import SystemClock
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 LATE_S = 1000.0
 
 

@@ -145,7 +145,7 @@ def test_a_killed_test_run_leaves_no_servers(child: subprocess.Popen[str]) -> No
     servers = [psutil.Process(int(pid)) for pid in child.stdout.readline().split()]
     assert len(servers) == 2
     os.kill(child.pid, signal.SIGKILL)
-    _, alive = psutil.wait_procs(servers, timeout=10)
+    _, alive = psutil.wait_procs(servers, timeout=30)
     assert alive == []
 
 
