@@ -693,6 +693,20 @@ TASKS = [
     ),
     _at(
         "src/holdfast/tasks/slots.py",
+        "an attempt whose lease has ended begins",
+        "            if run.until <= now:\n",
+        "            if False:\n",
+        "tests/tasks/test_slots_simulated.py::test_an_attempt_whose_lease_ends_while_it_waits_never_begins",
+    ),
+    _at(
+        "src/holdfast/tasks/slots.py",
+        "attempts begin after the time until which anything may run",
+        "while self._waiting and now < self._until:",
+        "while self._waiting:",
+        "tests/tasks/test_slots_simulated.py::test_nothing_begins_while_nothing_may_run",
+    ),
+    _at(
+        "src/holdfast/tasks/slots.py",
         "what is told of an attempt is taken for the first in line",
         "            if run.number == number:\n",
         "            if True:\n",

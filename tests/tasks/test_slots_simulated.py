@@ -151,6 +151,27 @@ async def test_an_attempt_whose_lease_is_not_renewed_is_killed(make: MakeRig) ->
     assert (await lost).error == "its slot died of SIGKILL; its lease had ended"
 
 
+async def test_an_attempt_whose_lease_ends_while_it_waits_never_begins(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    first = rig.run("first", body={"for_s": 9})
+    waits = rig.run("waits", body={"for_s": 1}, lease_s=5)
+    assert (await first).how is How.RETURNED
+    ended = await waits
+    assert (ended.how, ended.begun, ended.error) == (How.CANCELLED, False, "its lease ended before it began")
+    assert (await rig.run("next", body={"for_s": 1})).how is How.RETURNED
+
+
+async def test_nothing_begins_while_nothing_may_run(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    rig.pool.until = rig.clock.monotonic()
+    run = rig.run("waits", body={"for_s": 1})
+    await rig.clock.sleep(3)
+    assert not run.done()
+    assert rig.pool.running["waits"].begun_at is None
+    rig.pool.until = rig.clock.monotonic() + 5
+    assert (await run).how is How.RETURNED
+
+
 async def test_nothing_runs_longer_than_anything_may(make: MakeRig) -> None:
     rig = await make(limit=2)
     begun_at = rig.clock.monotonic()

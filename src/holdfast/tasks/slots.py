@@ -276,10 +276,15 @@ class TaskSlots:
     # --- placing
 
     def _place(self) -> None:
-        """Give what waits to slots, in order, and see that there are enough of them."""
-        while self._waiting:
+        """Give what waits to slots, in order, and see that there are enough of them. An attempt whose lease
+        has ended while it waited never begins: another node may have done its task already."""
+        now = self._clock.monotonic()
+        while self._waiting and now < self._until:
             run = self._waiting[0]
-            now = self._clock.monotonic()
+            if run.until <= now:
+                self._waiting.popleft()
+                self._end(run, Ended(How.CANCELLED, error="its lease ended before it began", begun=False))
+                continue
             seat = self._seat_for(run, now) or self._new_seat()
             if seat is None:
                 return
