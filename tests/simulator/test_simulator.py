@@ -22,7 +22,7 @@ LIKELY = {
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
     "model-fault": 25, "open-expects": 12,
-    "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 89, "repeat-unknown": 4,
+    "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 69, "stored-result": 4, "suspects-alone": 17,
     "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 5,
