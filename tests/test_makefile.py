@@ -10,8 +10,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def would_run(*arguments: str) -> tuple[str, str]:
-    """What make would run of pytest, and what it complains about."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    """What make would run of pytest, and what it complains about. A make that runs this test may have been
+    given variables, and hands them on."""
+    given = {name for name in os.environ if name.startswith("MAKE")} | {"ARGS", "PART"}
+    environment = {name: value for name, value in os.environ.items() if name not in given}
     command = ["make", "--dry-run", *arguments]
     said = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     return "".join(line for line in said.stdout.splitlines(True) if "-m pytest" in line), said.stderr
