@@ -1,5 +1,5 @@
 """moto as a program, with one call about a key of S3 at a time: of two that put one key, one may close what
-the other still reads, which is answered with 500."""
+the other still reads, which is answered with 500. Bodies are read before that, for one may come slowly."""
 
 import threading
 from typing import Any
@@ -8,7 +8,7 @@ from moto.s3.responses import S3Response
 from moto.server import main
 
 _one_at_a_time = threading.Lock()
-_respond = S3Response.key_response
+_respond = S3Response._key_response
 
 
 def _respond_alone(self: S3Response, *args: Any, **kwargs: Any) -> Any:
@@ -17,5 +17,5 @@ def _respond_alone(self: S3Response, *args: Any, **kwargs: Any) -> Any:
 
 
 if __name__ == "__main__":
-    S3Response.key_response = _respond_alone  # type: ignore[method-assign]
+    S3Response._key_response = _respond_alone  # type: ignore[method-assign]
     main()
