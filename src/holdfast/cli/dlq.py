@@ -28,19 +28,25 @@ app = App(name="dlq", help="Dead letters: messages set aside, each with its reas
 
 REASON_CHARS = 100
 
-Id = Annotated[str, Parameter(help="Id of a letter, as `holdfast dlq ls` shows them.")]
-Stream = Annotated[str, Parameter(help="Letters of this stream; without it, of every stream that is known.")]
-Key = Annotated[str | None, Parameter(help="Only letters of this key.")]
-OfApp = Annotated[str, Parameter(name="--app", help="Letters of this app's tasks.")]
+Id = Annotated[str, Parameter(help="Id of a dead letter, as `holdfast dlq ls` shows it.")]
+Stream = Annotated[str, Parameter(help="Dead letters of this stream. Without it: of every known stream.")]
+Key = Annotated[str | None, Parameter(help="Only dead letters of this key.")]
+OfApp = Annotated[str, Parameter(name="--app", help="Dead letters of this app's tasks.")]
 Types = Annotated[
-    tuple[str, ...], Parameter(name="--type", help="With --app, of this type; may be repeated.")
+    tuple[str, ...], Parameter(name="--type", help="With --app: only tasks of this type. May be repeated.")
 ]
-Trace = Annotated[str, Parameter(help="With --app, of this trace id.")]
-Since = Annotated[str, Parameter(help="With --app, set aside not longer ago: 90s, 15m, 2h or 7d.")]
-Failed = Annotated[str, Parameter(help="With --app, where this regular expression is found in the reason.")]
+Trace = Annotated[str, Parameter(help="With --app: only the task with this trace id.")]
+Since = Annotated[
+    str, Parameter(help="With --app: only those set aside within this time: 90s, 15m, 2h or 7d.")
+]
+Failed = Annotated[
+    str, Parameter(help="With --app: only those whose reason matches this regular expression.")
+]
 PLACES = "a file of JSON lines, `sqlite:///FILE` or `postgresql://USER@HOST/NAME`"
-From = Annotated[str, Parameter(name="--from", help=f"With --app, letters backed up there: {PLACES}.")]
-All = Annotated[bool, Parameter(name="--all", help="Every letter of --stream (and --key).")]
+From = Annotated[
+    str, Parameter(name="--from", help=f"With --app: read the dead letters from this backup: {PLACES}.")
+]
+All = Annotated[bool, Parameter(name="--all", help="All dead letters of --stream (and --key).")]
 
 
 @app.command
@@ -61,8 +67,8 @@ async def ls(
     ```
 
     Args:
-        limit: List so many at most.
-        json: Print JSON lines, bodies and details included.
+        limit: The most to list.
+        json: Print JSON lines, with bodies and details.
     """
     async with options.services(reads_only=True) as services:
         found = [letter async for letter in _first(limit, _letters(services, stream, key))]
@@ -80,14 +86,14 @@ async def ls(
 
 @app.command
 async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Show one dead letter whole: reason, traceback, body.
+    """Show all of one dead letter: reason, traceback, body.
 
     ```
     holdfast dlq show detect/cam-1:0:000000000000000000000000000000000001500
     ```
 
     Args:
-        letter_id: Its id, as `holdfast dlq ls` shows it.
+        letter_id: The id, as `holdfast dlq ls` shows it.
         json: Print a JSON object.
     """
     async with options.services(reads_only=True) as services:
@@ -118,8 +124,8 @@ async def redrive(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks, each
-    with all its tries.
+    """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks. Each
+    task gets all its tries again.
 
     ```
     holdfast dlq redrive detect/cam-1:0:000000000000000000000000000000000001500
@@ -129,13 +135,13 @@ async def redrive(
     ```
 
     Args:
-        stream: The stream whose letters --all means.
+        stream: The stream that --all is for.
         json: Print a JSON object.
     """
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     if source and not owner:
-        raise ConfigError("--from needs --app: what is backed up are the letters of an app's tasks")
+        raise ConfigError("--from needs --app: a backup holds the dead letters of an app's tasks")
     if owner:
         choice = Choice(trace=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
@@ -147,7 +153,7 @@ async def redrive(
 
 @app.command
 async def backup(
-    target: Annotated[str, Parameter(help=f"Where they are kept: {PLACES}.")],
+    target: Annotated[str, Parameter(help=f"Where to copy them: {PLACES}.")],
     /,
     *,
     owner: OfApp,
@@ -159,8 +165,8 @@ async def backup(
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Copy dead letters of tasks to a file or a database, those that it doesn't have yet. Nodes do so by
-    themselves where the setting dlq_backup_url says.
+    """Copy dead letters of tasks to a file or a database, if they are not there yet. With the setting
+    dlq_backup_url, nodes do this by themselves.
 
     ```
     holdfast dlq backup letters.jsonl --app reports
@@ -168,8 +174,8 @@ async def backup(
     ```
 
     Args:
-        every_s: Do it again and again, with this pause.
-        json: Print a JSON object each time.
+        every_s: Repeat for ever, with a pause of so many seconds.
+        json: Print a JSON object after each copy.
     """
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
@@ -226,12 +232,12 @@ async def purge(
     ```
 
     Args:
-        stream: The stream whose letters --all means.
-        yes: Really do it.
+        stream: The stream that --all is for.
+        yes: Confirm that they are to be removed.
         json: Print a JSON object.
     """
     if not yes:
-        raise ConfigError("purge removes messages for good; say --yes to do it")
+        raise ConfigError("purge removes messages for good; give --yes to confirm")
     return await _each_queue(
         ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some)
     )
@@ -250,7 +256,7 @@ async def _each_queue(
     """Do something with letters, queue by queue, whatever becomes of those of others. Returns the exit
     code."""
     if bool(ids) == everything or (everything and not stream):
-        raise ConfigError("name letters by their ids, or say --stream NAME --all")
+        raise ConfigError("name dead letters by their ids, or give --stream NAME --all")
     async with options.services(reads_only=True) as services:
         if everything:
             read = ReadPatience(services.clock).read
