@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from holdfast.devices.commands.outbox import opened
-from holdfast.devices.ports.outbox import DeviceStatus, OutboxStore
-from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand
+from holdfast.devices.rules.device_queue import CommandState, HeadPhase
 from holdfast.errors import ConfigError
 from holdfast.extend import SystemClock
 from holdfast.extend.commands import DEFAULTS, Json, Options, output
+
+if TYPE_CHECKING:
+    from holdfast.devices.ports.outbox import DeviceStatus, OutboxStore
+    from holdfast.devices.rules.device_queue import StoredCommand
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
 

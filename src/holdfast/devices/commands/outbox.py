@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from holdfast.devices.opening import open_outbox
-from holdfast.devices.ports.outbox import OutboxStore
-from holdfast.devices.rules.device_queue import CommandState, StoredCommand
+from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.rules.topics import check_device
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.extend.commands import DEFAULTS, Json, Options, output
 from holdfast.extend.tools import redact_url
+
+if TYPE_CHECKING:
+    from holdfast.devices.ports.outbox import OutboxStore
+    from holdfast.devices.rules.device_queue import StoredCommand
 
 app = App(
     name="outbox",
@@ -199,6 +201,8 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
+    from holdfast.devices.opening import open_outbox  # noqa: PLC0415 - a page of help needs no database
+
     async with options.services(reads_only=True) as services:
         store = open_outbox(services)
         try:

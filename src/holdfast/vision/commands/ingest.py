@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import importlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from holdfast.errors import ConfigError
-from holdfast.extend.commands import DEFAULTS, Json, Options, exits, output, warn_of_undeclared
-from holdfast.extend.products import Services
+from holdfast.extend.commands import DEFAULTS, Json, Options, exits, output
 from holdfast.extend.tools import redact
-from holdfast.vision.commands.cameras import counting, pull
+
+if TYPE_CHECKING:
+    from holdfast.extend.products import Services
 
 
 async def ingest(
@@ -70,6 +71,10 @@ async def ingest(
     keys = key or tuple(Path(video).stem for video in videos)
     if len(set(keys)) < len(keys):
         raise ConfigError(f"two videos would share a key ({', '.join(keys)}); give each its own with --key")
+    # A page of help needs none of these.
+    from holdfast.extend.commands import warn_of_undeclared  # noqa: PLC0415
+    from holdfast.vision.commands.cameras import pull  # noqa: PLC0415
+
     async with options.services() as services:
         await warn_of_undeclared(services, stream)
         if any(live):
@@ -89,6 +94,7 @@ async def _put(
     realtime: bool,
     json: bool,
 ) -> int:
+    from holdfast.vision.commands.cameras import counting  # noqa: PLC0415
     from holdfast.vision.ingest import UnreadableVideo, ingest  # noqa: PLC0415
 
     this_run = round(services.clock.wall() * 1000) if run is None else run
