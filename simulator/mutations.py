@@ -38,7 +38,7 @@ from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.tasks.completer import Completer
-from holdfast.tasks.hand import InHand
+from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task

@@ -19,8 +19,8 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
-from holdfast.tasks.hand import TaskQueues
 from holdfast.tasks.handler import Job
+from holdfast.tasks.held_tasks import TaskQueues
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome

@@ -132,7 +132,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
-    from holdfast.tasks.hand import TaskQueues  # noqa: PLC0415
+    from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.opening import backing_up, make_producer  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415

@@ -23,7 +23,7 @@ from holdfast.gateway.clients import Clients
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.listen import BACKLOG, GatewaySettings, listen
-from holdfast.gateway.plane import Plane
+from holdfast.gateway.python_plane import Plane
 from holdfast.gateway.routes import Routes
 from holdfast.http.serving import (
     TLS_HANDSHAKE_S,

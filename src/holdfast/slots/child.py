@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
 from holdfast.ports.slots import MessageWork, SlotWorker, drive
 from holdfast.slots import lifeline, wire
-from holdfast.system.resident import Resident
+from holdfast.system.process_memory import Resident
 
 DUMP_SIGNAL = signal.SIGUSR2
 """Makes a slot write the stacks of all its threads and die."""

@@ -14,7 +14,7 @@ from typing import Concatenate, Generic, ParamSpec, TypeVar
 from holdfast.errors import ConfigError, SlotDied
 from holdfast.ports.clock import Clock
 from holdfast.slots import wire
-from holdfast.slots.family import memory_mb
+from holdfast.slots.descendants import memory_mb
 from holdfast.slots.launcher import ForkServer
 from holdfast.slots.process import ProcessSetup, SlotProcess
 

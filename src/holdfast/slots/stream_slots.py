@@ -16,7 +16,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotCalls
 from holdfast.slots import wire
-from holdfast.slots.family import MIB
+from holdfast.slots.descendants import MIB
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
 

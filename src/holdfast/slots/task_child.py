@@ -23,7 +23,7 @@ from holdfast.common.redaction import redact
 from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried, drive
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
-from holdfast.system.resident import Resident
+from holdfast.system.process_memory import Resident
 
 LOOK_SIGNAL = signal.SIGQUIT
 """Makes a slot for tasks write the stacks of all its threads, and go on."""

@@ -19,7 +19,7 @@ import structlog
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import Attempt, Listener, Tried
 from holdfast.slots import lifeline, wire
-from holdfast.slots.family import MIB
+from holdfast.slots.descendants import MIB
 from holdfast.slots.output import Output
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings

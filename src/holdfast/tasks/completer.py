@@ -19,7 +19,7 @@ from holdfast.common.held import PendingDeadLetter
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.hand import InHand, TaskQueues
+from holdfast.tasks.held_tasks import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.rules.task import EndAttempt, State, Task
 from holdfast.tasks.wire import Envelope, encode_brief

@@ -28,7 +28,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.discovery import Announcer
-from holdfast.tasks.hand import InHand, TaskQueues, stands_here
+from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper

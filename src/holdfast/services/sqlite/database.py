@@ -36,7 +36,7 @@ from holdfast.services.sqlite import mounts, schema
 from holdfast.services.sqlite.faults import missing, named, unusable
 from holdfast.services.sqlite.lock import WriteLock
 from holdfast.services.sqlite.rows import execute_rows
-from holdfast.services.sqlite.worker import WriterCall, WriterThread, answer, called
+from holdfast.services.sqlite.thread import WriterCall, WriterThread, answer, called
 from holdfast.system.doorbell import Doorbell
 from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder
 

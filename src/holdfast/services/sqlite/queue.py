@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.sqlite.database import Database, Transaction
-from holdfast.services.sqlite.worker import LINGER_S
+from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
 
 READY, DELIVERED, DELAYED = 0, 1, 2

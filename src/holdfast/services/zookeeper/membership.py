@@ -14,7 +14,7 @@ from holdfast.ports.coordinator import Member
 from holdfast.ports.meter import Meter
 from holdfast.services.zookeeper import changes, layout
 from holdfast.services.zookeeper.address import ZooKeeperAddress
-from holdfast.services.zookeeper.lapse import Lapse
+from holdfast.services.zookeeper.expiry import Lapse
 from holdfast.services.zookeeper.records import LogEntry, Request, decode_request, encode_service
 from holdfast.services.zookeeper.session import REFUSALS, TransactionStep, ZooKeeperSession, create, delete
 

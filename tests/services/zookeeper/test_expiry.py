@@ -2,7 +2,7 @@
 
 import threading
 
-from holdfast.services.zookeeper.lapse import Lapse
+from holdfast.services.zookeeper.expiry import Lapse
 from holdfast.system.clock import SystemClock
 
 PATIENCE_S = 30.0

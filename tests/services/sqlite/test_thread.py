@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from holdfast.errors import Unavailable
-from holdfast.services.sqlite.worker import WriterThread
+from holdfast.services.sqlite.thread import WriterThread
 
 LONG_S = 3600.0
 

@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from holdfast.tasks.completer import letter_of
-from holdfast.tasks.hand import InHand
+from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.rules.task import State, Task
 from tests.cluster.fakes import held

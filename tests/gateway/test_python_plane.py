@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry
 
 from holdfast.cluster.view import View
 from holdfast.gateway.forwarder import Forwarder, Reply
-from holdfast.gateway.plane import Plane
+from holdfast.gateway.python_plane import Plane
 from holdfast.ports.coordinator import Load, Member
 from holdfast.system.clock import SystemClock
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from holdfast.slots import family
+from holdfast.slots import descendants
 
 CLAN = r"""
 import os, signal
@@ -23,16 +23,16 @@ signal.pause()
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what is shared")
 def test_memory_shared_by_processes_counts_once(kernel_tells: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel_tells:
-        monkeypatch.setattr(family, "KERNEL_TELLS", kernel_tells)
+        monkeypatch.setattr(descendants, "KERNEL_TELLS", kernel_tells)
     clan = subprocess.Popen([sys.executable, "-c", CLAN], stdout=subprocess.PIPE, start_new_session=True)
     try:
         assert clan.stdout
         assert [clan.stdout.readline() for _ in range(3)] == 3 * [b"up\n"]
-        members = family.family(clan.pid)
+        members = descendants.family(clan.pid)
         assert (len(members), members[0].pid) == (3, clan.pid)
-        assert 60 < family.memory_mb(clan.pid, 50) < 120
-        assert family.memory_mb(clan.pid, 500) > 180, "looked at no closer than need be"
+        assert 60 < descendants.memory_mb(clan.pid, 50) < 120
+        assert descendants.memory_mb(clan.pid, 500) > 180, "looked at no closer than need be"
     finally:
         os.killpg(clan.pid, signal.SIGKILL)
         clan.communicate()
-    assert (family.family(clan.pid), family.memory_mb(clan.pid, 0)) == ([], 0)
+    assert (descendants.family(clan.pid), descendants.memory_mb(clan.pid, 0)) == ([], 0)
