@@ -61,6 +61,7 @@ class StreamTest:
     Attributes:
         results: all results so far, as ``send`` returns them.
         notes: what the handler reported with ``context.progress``.
+        wall_s: the wall time that timers see, in seconds since 1970.
     """
 
     __test__ = False  # pytest must not collect this class
@@ -80,6 +81,7 @@ class StreamTest:
     ) -> None:
         self.results: list[Any] = []
         self.notes: list[str] = []
+        self.wall_s = 0.0
         self._spec = _find(handler, stream) if isinstance(handler, App) else None
         self._handler = handler
         self._message = message or _annotated(handler)
@@ -175,6 +177,9 @@ class StreamTest:
 
     def now(self) -> float:
         return 0.0
+
+    def wall(self) -> float:
+        return self.wall_s
 
     def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)

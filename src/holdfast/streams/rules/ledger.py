@@ -254,6 +254,12 @@ def lease_due(standing: Checkpoint, before: float, lease_s: float) -> Checkpoint
     return msgspec.structs.replace(standing, due=before + lease_s)
 
 
+def due_when_resumed(standing: Checkpoint) -> float:
+    """Return when a parked stream is due that goes on: its timers count again."""
+    times = [timer.at for timer in standing.timers]
+    return min([*times, standing.due] if standing.due else times, default=0.0)
+
+
 def may_expire(standing: Checkpoint, idle_before: float) -> bool:
     """Return True if nothing was committed since ``idle_before``, and nothing is waited for or to be sent."""
     return 0.0 < standing.at < idle_before and not standing.acts
