@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from random import Random
 from typing import Any
+from unittest import mock
 
 import msgspec
 
@@ -17,7 +18,9 @@ from holdfast.ports.slots import MessageWork
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
+from holdfast.streams import due
 from holdfast.streams.handler import Context, StreamHandler
+from holdfast.streams.rules import effects
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.spec import StreamSpec
 from simulator import invariants, scenario
@@ -37,6 +40,7 @@ HOPS_LIMIT = 3
 HEAL_LIMIT_S = 900.0
 CLOCK_STEPS_S = (-60.0, -5.0, 5.0, 60.0)
 CLOCKS_DIFFER_S = 1.0
+EARLY_S = 0.01
 
 
 class Away(msgspec.Struct, frozen=True):
@@ -76,15 +80,16 @@ class Actor(Chain):
             delay_s = 3.0 if target == SINK and number == 2 else 0.0
             context.send(target, body, key=key, delay_s=delay_s)
         if seq % 2:
-            context.wake(
-                f"t{seq % 3}", after_s=(0.5, 5.0, 40.0)[seq % 3], body={"cause": cause, "left": seq % 3}
-            )
+            body = {"cause": cause, "left": seq % 3, "fails": seq % 7 == 1, "kills": seq % 22 == 7}
+            context.wake(f"t{seq % 3}", after_s=(0.5, 5.0, 40.0)[seq % 3], body=body)
         if seq % 5 == 4:
             context.unwake("t0")
         return super().process(message, context)
 
     def wake(self, name: str, body: Any, context: Context) -> Any:
         context.send(SINK, {"woke": name, **body}, key="timers")
+        if body["fails"] and context.attempt == 1:
+            raise ValueError("this timer fails")
         if body["left"]:
             context.wake(name, after_s=2.0, body={**body, "left": body["left"] - 1})
 
@@ -165,11 +170,9 @@ class ActingWorld(World):
         self.early: list[str] = []
 
     def _queue(self) -> MemoryQueue:
-        return MemoryQueue(
-            self.clock,
-            frees_on_evict=self.scenario.frees_on_evict,
-            choose=lambda visible: self.choose(self.queue, visible),
-        )
+        queue = MemoryQueue(self.clock, frees_on_evict=self.scenario.frees_on_evict)
+        queue.choose = lambda visible: self.choose(queue, visible)
+        return queue
 
     def make_works(self, node: SimNode) -> Any:
         difference_s = self.scenario.random(f"wall:{node.name}").uniform(-CLOCKS_DIFFER_S, CLOCKS_DIFFER_S)
@@ -182,7 +185,31 @@ class ActingWorld(World):
     async def _before(self, node: SimNode, work: MessageWork) -> None:
         if work.wake:
             self.counts["woken"] += 1
+            self._check_time(node, work)
+            if json.loads(work.body)["kills"] and not node.clock.gate.dead:
+                self.counts["poisonous timer"] += 1
+                node.crash()
+                self.restart_later(node.index, 0.3)
         await super()._before(node, work)
+
+    def _check_time(self, node: SimNode, work: MessageWork) -> None:
+        """A timer that stands with this body isn't run before its time."""
+        settings = [
+            timer for c in self.state.standing.values() for timer in c.timers if timer.name == work.wake
+        ]
+        at = [timer.at for timer in settings if timer.body == work.body]
+        if at and min(at) > node.clock.wall() + EARLY_S:
+            self.early.append(
+                f"{node.name} ran {work.wake} {min(at) - node.clock.wall():.1f} s before its time"
+            )
+
+    async def live(self) -> str:
+        random = self.scenario.random("bounds")
+        with (
+            mock.patch.object(effects, "PENDING_MAX", random.choice((4, 1000))),
+            mock.patch.object(due, "KEYS_A_CALL", random.choice((2, 100))),
+        ):
+            return await super().live()
 
     def _heal(self) -> None:
         super()._heal()
@@ -250,7 +277,7 @@ def check(world: ActingWorld, unfinished: str) -> list[str]:
     """Every violation found, in words."""
     numbers = copy.copy(world)
     numbers.log = [event for event in world.log if _is_of_numbers(event)]
-    wrong = invariants.check(numbers, unfinished)
+    wrong = [*invariants.check(numbers, unfinished), *world.early]
     acted = Acted()
     for place, event in enumerate(world.log):
         if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
@@ -259,6 +286,8 @@ def check(world: ActingWorld, unfinished: str) -> list[str]:
             _forgot(event, acted)
         elif isinstance(event, SinkEvent):
             wrong += _arrived(event, acted, place)
+        elif isinstance(event, QueueEvent) and event.kind == "buried" and event.letter is not None:
+            wrong += _buried(event.letter.id, acted)
     if not unfinished:
         wrong += _delivered(world, acted)
     wrong += _in_order(world, acted)
@@ -269,9 +298,7 @@ def _is_of_numbers(event: Any) -> bool:
     if isinstance(event, SinkEvent):
         return False
     if isinstance(event, QueueEvent):
-        return event.letter is None or not event.letter.reason.startswith(
-            ("InvalidMessage", "it takes nothing")
-        )
+        return event.letter is None or ":" in event.letter.id  # the id of an effect has none
     key = event.commit.key if isinstance(event, CommitRecord) else getattr(event, "key", STREAM + "/")
     return not isinstance(event, OpenRecord | CommitRecord | Began) or key.startswith(f"{STREAM}/")
 
@@ -296,6 +323,7 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
             effect = acted.effects[id_][1]
             if effect.target == SINK and not effect.refused:
                 wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
+    wrong += _superseded(event)
     if commit.key.startswith(f"{STREAM}/"):
         for result in commit.results:
             told = json.loads(result.body)
@@ -304,6 +332,17 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
             if sent != wanted:
                 wrong.append(f"{commit.key}:{result.name} sent {sent}, not {wanted}")
     return wrong
+
+
+def _superseded(event: CommitRecord) -> list[str]:
+    """A timer fires in the setting that stands, or in one that was made in the same commit."""
+    before = {f"wake:{t.name}:{t.setting}" for t in event.before.timers} if event.before else set()
+    causes = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
+    return [
+        f"{event.commit.key}: {cause} fired, which does not stand"
+        for cause in causes - before
+        if f":{event.commit.epoch}." not in cause
+    ]
 
 
 def _forgot(event: Forgot, acted: Acted) -> None:
@@ -321,6 +360,12 @@ def _arrived(event: SinkEvent, acted: Acted, place: int) -> list[str]:
     key, committed = known
     same = (effect.body, effect.key, effect.sender) == (committed.body, committed.key, key)
     return [] if same else [f"{effect.id} arrived otherwise than it was committed"]
+
+
+def _buried(effect_id: str, acted: Acted) -> list[str]:
+    if effect_id in acted.effects and effect_id not in acted.marked:
+        return [f"effect {effect_id} was dead-lettered before a commit said so"]
+    return []
 
 
 def _delivered(world: ActingWorld, acted: Acted) -> list[str]:

@@ -30,13 +30,17 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.services.memory.state import MemoryState
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules import commands, effects, ledger
+from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
+from holdfast.streams.rules.timers import Timers
+from holdfast.streams.work import StreamWork
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.permits import PermitKeeper
@@ -44,6 +48,7 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
 from holdfast.tasks.work import TaskWork
+from simulator import acting_mutations as acting
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -55,6 +60,10 @@ class Mutation(msgspec.Struct, frozen=True):
     instead: Any
     seeds: int = 300
     world: str = "streams"
+
+
+def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
+    return Mutation(says, where, name, instead, seeds, "acting")
 
 
 def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -397,6 +406,42 @@ RULES: dict[str, Mutation] = {
     ),
     "task-strict": Mutation(
         "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
+    ),
+    "effect-answer": _acting(
+        "an effect is handed over after its commit is answered", Owner, "_compose", acting.hand_over_at_once
+    ),
+    "effect-unknown": _acting(
+        "a commit of unknown outcome is repeated, and hands nothing over", Owners, "_write", _believe_unknown
+    ),
+    "effect-refused-commit": _acting(
+        "a refused commit takes its effects with it", Owner, "_revert", acting.keep_reverted
+    ),
+    "effect-order": _acting(
+        "one effect of a target and key is handed over at a time", Effects, "_add", acting.each_alone
+    ),
+    "effect-failure": _acting("an effect that failed keeps its turn", Effects, "failed", acting.go_on),
+    "effect-taken": _acting(
+        "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
+    ),
+    "effect-id": _acting(
+        "an effect's id names the epoch", effects, "effect_id", acting.id_without_epoch, seeds=1500
+    ),
+    "effect-refusal": _acting(
+        "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
+    ),
+    "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
+    "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
+    "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
+    "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),
+    "due-adopts": _acting(
+        "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
+    ),
+    "due-lease": _acting("a key that is due is leased", MemoryState, "due", acting.no_lease),
+    "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
+    "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
+    "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
+    "timer-refused-commit": _acting(
+        "a refused commit takes its timers with it", Owner, "_revert", acting.forget_timers
     ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(

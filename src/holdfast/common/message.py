@@ -84,8 +84,8 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The identity without the key: ``run:seq``, with the seq in fixed width. A timer's firing has ``wake:``
-        in place of the run."""
+        """The identity without the key: ``run:seq``, with the seq in fixed width. A timer's firing has
+        ``wake:`` in place of the run."""
         run = TIMER_NAME if self.run == TIMER_RUN else self.run
         return f"{run}:{self.id or fixed(self.seq)}"
 

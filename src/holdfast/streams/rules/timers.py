@@ -18,7 +18,7 @@ REARM_S = 0.1
 
 
 def place_of(timer: Timer) -> Place:
-    """Return the place of a timer's firing. It names the setting, because a timer set anew is another head."""
+    """Return the place of a timer's firing. It names the setting: a timer set anew is another head."""
     return Place(TIMER_RUN, 0, f"{timer.name}:{timer.setting}")
 
 
