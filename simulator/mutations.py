@@ -496,6 +496,12 @@ RULES: dict[str, Mutation] = {
     "device-in-flight": _device(
         "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
     ),
+    "device-freed": _device(
+        "an answer frees only a device that is waited for",
+        device_turn._Turn,
+        "_is_out",
+        lambda self, pair: True,
+    ),
     "device-rate": _device("a node keeps to its rate", dispatcher, "BURST_S", 99.0),
     "device-group": _device(
         "a group keeps to its rate", GroupRate, "wait_until", lambda self, pair, now: 0.0

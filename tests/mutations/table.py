@@ -235,6 +235,20 @@ CORE = [
     ),
     _at(
         "src/holdfast/devices/rules/device_turn.py",
+        "a device that is not waited for is freed by its answer",
+        "was_out=self._is_out(entry.pair))",
+        "was_out=True)",
+        "tests/devices/rules/test_device_turn.py::TestTurns::test_a_device_that_is_no_longer_waited_for_is_not_freed_by_its_answer",
+    ),
+    _at(
+        "src/holdfast/devices/rules/device_turn.py",
+        "what was not taken of a paused device is waited for",
+        "if not unsent.certain or not self._is_out(entry.pair):",
+        "if not unsent.certain:",
+        "tests/devices/rules/test_device_turn.py::TestTurns::test_what_the_broker_did_not_take_of_a_paused_device_waits_as_it_did",
+    ),
+    _at(
+        "src/holdfast/devices/rules/device_turn.py",
         "what wasn't sent uses up a try",
         "spent=max(0, entry.spent - 1))",
         "spent=entry.spent)",
