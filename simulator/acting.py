@@ -19,6 +19,7 @@ from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
+from holdfast.streams.deliverer import StreamTarget
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.rules import effects
 from holdfast.streams.rules.ledger import Effect
@@ -180,7 +181,12 @@ class ActingWorld(World):
         return super().make_works(node)
 
     def targets(self, node: SimNode) -> dict[str, Target]:
-        return {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, PICKY)}
+        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, PICKY)}
+        streams = {
+            name: StreamTarget(self.specs[name], Faulty(self.queues[name], "queue", node.line))
+            for name in (PINGS, PONGS)
+        }
+        return {**sinks, **streams}
 
     async def _before(self, node: SimNode, work: MessageWork) -> None:
         if work.wake:
@@ -223,15 +229,14 @@ class ActingWorld(World):
         deadline = loop.time() + HEAL_LIMIT_S
         while loop.time() < deadline:
             await self._resume_parked()
-            left = self._left()
-            if not left:
+            if not self._left():
                 return ""
             await asyncio.sleep(0.5)
-        return f"{HEAL_LIMIT_S:g} s after healing there is still: {left[:4]}"
+        return f"{HEAL_LIMIT_S:g} s after healing there is still: {self._left()[:4]}"
 
     def _left(self) -> list[str]:
         """What is still to be done."""
-        left = [f"{name} has {len(queue.messages)}" for name, queue in self.queues.items() if queue.messages]
+        left = [f"{name} holds messages" for name, queue in self.queues.items() if queue.messages]
         for checkpoint in self.state.standing.values():
             if checkpoint.effects:
                 left.append(f"{checkpoint.key} has {len(checkpoint.effects)} pending effects")

@@ -43,6 +43,7 @@ class Asked:
         if target not in self._targets and "://" not in target:
             raise ConfigError(
                 f"target {target!r} is not declared; name one of {sorted(self._targets)}, or give a URL"
+                " (a stream whose messages have a seq can't be a target)"
             )
         if key:
             check_key(key, "key")

@@ -40,7 +40,7 @@ from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import Target
 from holdfast.streams.codec import address
-from holdfast.streams.deliverer import Deliverer, StreamTarget
+from holdfast.streams.deliverer import Deliverer
 from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
@@ -81,7 +81,7 @@ def first_hide_s(limits: Limits) -> float:
 
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
-    declared models. ``targets`` take effects besides the declared streams."""
+    declared models. ``targets`` take effects, by what handlers call them."""
 
     def __init__(
         self,
@@ -104,8 +104,7 @@ class StreamWork:
             name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
             for name, queue in queues.items()
         }
-        streams = {name: StreamTarget(specs[name], queue) for name, queue in queues.items()}
-        deliverer = Deliverer(host, {**streams, **(targets or {})}, queues)
+        deliverer = Deliverer(host, targets or {}, queues)
         self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(

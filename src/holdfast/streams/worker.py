@@ -138,7 +138,7 @@ class StreamWorker:
         targets: Collection[str] = (),
     ) -> None:
         self.host = host
-        self.targets = targets or streams.keys()
+        self.targets = targets
         self._meter = meter or Meter()
         self._streams = streams
         self._objects = objects
@@ -373,7 +373,13 @@ def load(
     if not isinstance(streams, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
     return StreamWorker(
-        streams, store, host, meter, models=found.models, model_memory_mb=int(model_memory_mb)
+        streams,
+        store,
+        host,
+        meter,
+        models=found.models,
+        model_memory_mb=int(model_memory_mb),
+        targets=found.targets,
     )
 
 

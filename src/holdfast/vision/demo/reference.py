@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast import Context
 from holdfast.extend.commands import die_with
 from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
@@ -47,7 +48,7 @@ def track(camera: DemoCamera, seconds: float) -> Results:
     return msgspec.json.decode(msgspec.json.encode(results), type=Results)  # as the results log has them
 
 
-class _Frames:
+class _Frames(Context):
     """A context that has the frame in hand."""
 
     run = RUN
