@@ -173,7 +173,7 @@ class Effects:
     def due(self, now: float, wall: float) -> float:
         """Return the wall time from which the stream needs somebody for its effects; 0: never."""
         waits = [
-            wall if lane.is_out else max(wall, wall + lane.retry_at - now, lane.effects[0].not_before)
+            wall if lane.is_out else max(wall + lane.retry_at - now, lane.effects[0].not_before)
             for lane in self._lanes.values()
         ]
         return min(waits, default=0.0)
