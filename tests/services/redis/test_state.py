@@ -415,6 +415,7 @@ async def test_a_node_of_an_older_version_takes_nothing_from_what_acts(
     """Its commits know nothing of what acts, and list the key among those that may expire."""
     acting = await committed(state, effects=(effect(1, 0),), timers=TIMERS, due=5.0)
     async with redis_server.client() as redis:
+        assert await redis.zscore("{holdfast:0}:idle", KEY) is None, "where it would look what may expire"
         await redis.hset("{holdfast:0}:checkpoint:" + KEY, mapping={"number": 2, "id": "older", "at": 1})
         await redis.zadd("{holdfast:0}:idle", {KEY: 1})
     await committed(state, "s/idle")
