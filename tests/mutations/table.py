@@ -59,6 +59,13 @@ CORE = [
         "tests/streams/rules/test_sequencer.py::TestJumps::test_a_seq_too_far_ahead_is_a_mistake",
     ),
     _at(
+        "src/holdfast/streams/rules/sequencer.py",
+        "where a run starts is waited for again after a revert",
+        "self._begun_before = (*self._begun_before, last)",
+        "pass",
+        "tests/streams/rules/test_owner.py::TestTooLarge::test_where_a_run_starts_is_waited_for_once",
+    ),
+    _at(
         "src/holdfast/streams/rules/ledger.py",
         "the newest suspects are forgotten",
         "if suspect.head != head)[-SUSPECTS_MAX:]",

@@ -91,6 +91,19 @@ def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) 
     assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
 
 
+def test_where_a_run_starts_is_waited_for_once_though_its_first_message_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = tuple(
+        PlannedMessage(0.1, "k0", 0, seq, fill=RESULTS_MAX if seq == 0 else 0) for seq in range(3)
+    )
+    outcome = live(monkeypatch, messages=messages, first="lowest")
+    assert outcome.wrong == []
+    assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
+    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
+
+
 def test_what_makes_a_commit_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fills = (0, RESULTS_MAX, 0, RESULTS_MAX // 2, RESULTS_MAX // 2)
     messages = tuple(PlannedMessage(0.1, "k0", 0, seq, fill=fill) for seq, fill in enumerate(fills))

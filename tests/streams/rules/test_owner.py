@@ -1143,6 +1143,24 @@ class TestTooLarge:
         bench.tick()
         assert [message.place.id for message in bench.only(Run).messages] == list("cbafed")
 
+    @pytest.mark.parametrize("log", [None, RunLog(0, 0, 5)])
+    def test_where_a_run_starts_is_waited_for_once(self, log: RunLog | None) -> None:
+        """Else each try of a first message that is too large takes as long as a gap."""
+        bench = Bench(order={"first": "lowest"}).opened(log=log)
+        message = held(3, run=1)
+        bench.offer(message)
+        bench.tick()
+        assert bench.now == GAP_S
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.refused("too large", bench.now)
+        bench.tick()
+        assert bench.only(Run).messages == (message,)
+        assert bench.now == message.retry_at < GAP_S + 2 * RETRY_S
+
     def test_what_was_late_or_too_much_stays_on_record(self) -> None:
         bench = Bench(order={"kind": "increasing"}, checkpoint_every=9).opened(log=RunLog(0, 0, 5))
         bench.begin(held(6))
