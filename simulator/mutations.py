@@ -404,6 +404,13 @@ RULES: dict[str, Mutation] = {
         lambda self, task: False,
         world="tasks",
     ),
+    "task-too-late": Mutation(
+        "an attempt whose lease is over does not begin",
+        TaskWork,
+        "_come_too_late",
+        lambda self, item, now: self._run(item, item.attempt, now),
+        world="tasks",
+    ),
     "task-maximum": Mutation(
         "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
     ),

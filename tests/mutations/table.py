@@ -164,6 +164,13 @@ CORE = [
         "tests/cluster/rules/test_placement.py::test_what_was_placed_counts_until_the_member_tells_another_load",
     ),
     _at(
+        "src/holdfast/tasks/work.py",
+        "an attempt begins after its lease",
+        "if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:",
+        "if item.lapsed(now):",
+        "tests/tasks/test_work.py::test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin",
+    ),
+    _at(
         "src/holdfast/tasks/rules/task.py",
         "an attempt of one known to be gone must lapse",
         "stands = task.until > now and task.member != wish.instead_of",
