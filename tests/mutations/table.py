@@ -136,6 +136,13 @@ CORE = [
         "tests/cluster/rules/test_lease.py::test_an_answer_that_came_late_shortens_nothing",
     ),
     _at(
+        "src/holdfast/cluster/keeper.py",
+        "what found no room is another message when it is sent again",
+        "attributes=held.again if letter.waits else held.attributes,",
+        "attributes=held.attributes,",
+        "tests/cluster/test_keeper.py::test_only_what_no_commit_has_passed_over_is_the_same_message_when_it_is_redriven",
+    ),
+    _at(
         "src/holdfast/common/progress.py",
         "stale deliveries are extended",
         "if not delivery.stale and delivery.expires_at <= horizon",

@@ -23,6 +23,7 @@ LIKELY = {
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
     "model-fault": 25, "open-expects": 12,
+    "parked-same": 433517282236,
     "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,

@@ -633,7 +633,8 @@ class TestFailing:
         assert commit.aside == (Aside(name(1), "parked: by hand"),)
         assert commit.parked == "by hand"
         bench.committed()
-        assert bench.out() == [Settle((PendingDeadLetter("parked: by hand", message),), (message,))]
+        letter = PendingDeadLetter("parked: by hand", message, waits=True)
+        assert bench.out() == [Settle((letter,), (message,))]
 
     @pytest.mark.parametrize("log, parked", [(RunLog(0, 50, 60), ""), (None, "by hand")])
     def test_while_the_store_is_slow_the_batch_is_bounded(self, log: RunLog | None, parked: str) -> None:
