@@ -15,6 +15,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.cluster import keeper
 from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
@@ -170,7 +171,7 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
     return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
 
 
-_counted = ledger.start
+_counted, _letter = ledger.start, keeper.dead_letter
 
 
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
@@ -379,6 +380,14 @@ RULES: dict[str, Mutation] = {
     "alone-until-committed": Mutation(
         "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
     ),
+    "parked-same": Mutation(
+        "what found no room in a parked stream is the same message when it is sent again",
+        keeper,
+        "dead_letter",
+        lambda stream, key, letter, at: _letter(
+            stream, key, msgspec.structs.replace(letter, waits=False), at
+        ),
+    ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
@@ -411,6 +420,13 @@ RULES: dict[str, Mutation] = {
         InHand,
         "is_stand_in",
         lambda self, task: False,
+        world="tasks",
+    ),
+    "task-too-late": Mutation(
+        "an attempt whose lease is over does not begin",
+        TaskWork,
+        "_come_too_late",
+        lambda self, item, now: self._run(item, item.attempt, now),
         world="tasks",
     ),
     "task-maximum": Mutation(

@@ -192,6 +192,18 @@ async def test_the_same_letter_sent_again_changes_nothing(rig: Rig) -> None:
     assert rig.stats.set_aside == 2
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_only_what_no_commit_has_passed_over_is_the_same_message_when_it_is_redriven(
+    rig: Rig, waits: bool
+) -> None:
+    (message,) = await rig.receive()
+    message.place = Place(0, 0, "m0")
+    await rig.settle([message], [PendingDeadLetter("parked", message, waits=waits)])
+    await rig.queue.standing.redrive(["s/k:0:m0"])
+    (again,) = rig.queue.standing.messages.values()
+    assert again.attributes == ({"id": "m0"} if waits else {})
+
+
 # --- extending
 
 

@@ -23,11 +23,12 @@ LIKELY = {
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
     "model-fault": 25, "open-expects": 12,
+    "parked-same": 433517282236,
     "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
     "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 5,
-    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-tries": 16,
+    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-too-late": 727126421612, "task-tries": 16,
     "too-large": 9, "transfer-version": 45,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
@@ -84,6 +85,19 @@ def test_what_runs_beside_a_client_s_poison_is_not_blamed(monkeypatch: pytest.Mo
 def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every node that a first message kills would wait again for the lowest."""
     messages = tuple(PlannedMessage(0.1, "k0", 0, seq, kills=-(seq == 0)) for seq in range(3))
+    outcome = live(monkeypatch, messages=messages, first="lowest")
+    assert outcome.wrong == []
+    assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
+    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
+
+
+def test_where_a_run_starts_is_waited_for_once_though_its_first_message_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = tuple(
+        PlannedMessage(0.1, "k0", 0, seq, fill=RESULTS_MAX if seq == 0 else 0) for seq in range(3)
+    )
     outcome = live(monkeypatch, messages=messages, first="lowest")
     assert outcome.wrong == []
     assert outcome.virtual_s < 2 * GAP_TIMEOUT_S

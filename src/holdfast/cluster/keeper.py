@@ -285,7 +285,7 @@ def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> 
         id=f"{key}:{held.place.name}",
         body=held.body,
         reason=reason,
-        attributes=held.attributes,
+        attributes=held.again if letter.waits else held.attributes,
         detail=detail,
         stream=stream,
         key=plain,

@@ -1175,7 +1175,8 @@ class Owner:
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=entry.held.detail))
+                    detail, waits = entry.held.detail, entry.kind == "parked"
+                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=detail, waits=waits))
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
                 letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
