@@ -31,11 +31,10 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.services.memory.state import MemoryState
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, effects, ledger
+from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
@@ -451,9 +450,6 @@ RULES: dict[str, Mutation] = {
     "effect-taken": _acting(
         "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
     ),
-    "effect-id": _acting(
-        "an effect's id names the epoch", effects, "effect_id", acting.id_without_epoch, seeds=1500
-    ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
@@ -464,13 +460,9 @@ RULES: dict[str, Mutation] = {
     "due-adopts": _acting(
         "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
     ),
-    "due-lease": _acting("a key that is due is leased", MemoryState, "due", acting.no_lease),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
-    "timer-refused-commit": _acting(
-        "a refused commit takes its timers with it", Owner, "_revert", acting.forget_timers
-    ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
         "owners of the same devices share a client id, so that the later cuts off the earlier",

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.streams.rules.sequencer import Sequencer
-from simulator import invariants, scenario, tasks, world
+from simulator import acting, invariants, scenario, tasks, world
 from simulator.faults import Weather
 from simulator.mutations import RULES, broken
 from simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
@@ -19,6 +19,9 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
+    "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
+    "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
+    "effect-refused-commit": 25, "effect-taken": 1, "effect-unknown": 5,
     "alone-until-committed": 224714239036,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
@@ -33,7 +36,7 @@ LIKELY = {
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
-HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S = 100.0, 300.0
+HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 100.0, 300.0, 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
 
@@ -49,6 +52,12 @@ def beginnings(count: int, step: int, quick: int = QUICK) -> list[Any]:
 def test_no_seed_breaks_an_invariant_of_streams(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed).wrong == []
+
+
+@pytest.mark.parametrize("first", beginnings(40, SEEDS_A_TEST))
+def test_no_seed_breaks_an_invariant_of_streams_that_act(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        assert simulate(seed, kind="acting").wrong == []
 
 
 TASK_SEEDS_A_TEST = 5
@@ -124,7 +133,9 @@ def test_a_seed_replays_the_same(seed: int, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world != "devices"])
 def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "HEAL_LIMIT_S", HEAL_LIMIT_S)
+    acts = RULES[rule].world == "acting"  # targets may be away for long
+    monkeypatch.setattr(world, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S if acts else HEAL_LIMIT_S)
+    monkeypatch.setattr(acting, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S)
     monkeypatch.setattr(tasks, "HEAL_LIMIT_S", TASKS_HEAL_LIMIT_S)
     for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
         if simulate(seed, rule).wrong and not simulate(seed, kind=RULES[rule].world).wrong:
