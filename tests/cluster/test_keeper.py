@@ -229,6 +229,24 @@ async def test_what_is_held_stays_invisible_ten_a_call(rig: Rig) -> None:
     assert len(sizes) < 3 * 10 * 4, "a few calls a visibility, not one a message"
 
 
+async def test_what_is_yet_to_be_deleted_stays_invisible(rig: Rig) -> None:
+    """The queue takes what it is told for a while, and doesn't say so."""
+    messages = await rig.receive(2)
+    deletes = rig.queue.failing["delete"] = [OutcomeUnknown("lost")] * 1000
+    for message in messages:
+        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
+        await rig.clock.sleep(1)
+    await rig.clock.sleep(3 * VISIBILITY_S)
+    assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
+    deletes.clear()
+    await rig.keeper.settled()
+    await settle_down()
+    assert rig.queue.standing.messages == {}
+    calls = len(rig.queue.calls)
+    await rig.clock.sleep(3 * VISIBILITY_S)
+    assert len(rig.queue.calls) == calls, "what is deleted is extended no more"
+
+
 async def test_a_failed_extension_leaves_time_for_another(rig: Rig) -> None:
     (message,) = await rig.receive()
     rig.holding = [message]

@@ -137,6 +137,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/cluster/keeper.py",
+        "what is yet to be deleted is not extended",
+        "for item in (*self._taken, *self._pending) for held",
+        "for item in () for held",
+        "tests/cluster/test_keeper.py::test_what_is_yet_to_be_deleted_stays_invisible",
+    ),
+    _at(
+        "src/holdfast/cluster/keeper.py",
         "what found no room is another message when it is sent again",
         "attributes=held.again if letter.waits else held.attributes,",
         "attributes=held.attributes,",
