@@ -422,7 +422,7 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "task-too-late": Mutation(
-        "an attempt whose lease is over does not begin",
+        "an attempt does not begin once its node may no longer run it",
         TaskWork,
         "_come_too_late",
         lambda self, item, now: self._run(item, item.attempt, now),

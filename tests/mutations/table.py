@@ -103,8 +103,8 @@ CORE = [
     _at(
         "src/holdfast/streams/rules/owner.py",
         "one that left is still at risk",
-        "if self._counted is not None and self._counted in self._held else",
-        "if self._counted is not None else",
+        "if counted is not None and self._is_held(counted) else",
+        "if counted is not None else",
         "tests/streams/rules/test_owner.py::TestPoison::test_one_that_left_is_not_at_risk",
     ),
     _at(
@@ -905,7 +905,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/sqlite/state.py",
         "a checkpoint that was used meanwhile expires",
-        "if standing is not None and 0 < standing.at < idle_before:",
+        "if standing is not None and ledger.may_expire(standing, idle_before):",
         "if standing is not None:",
         "tests/services/sqlite/test_state.py::test_a_checkpoint_that_is_used_while_idle_ones_are_looked_for_stays",
     ),

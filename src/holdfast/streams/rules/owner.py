@@ -349,8 +349,11 @@ class Owner:
         has answered the commit that covers it, or that takes its mark away."""
         if self._starting is not None:
             return self._starting.name
-        is_held = self._counted in self._held or self._counted in self._firings
-        return self._counted.name if self._counted is not None and is_held else ""
+        counted = self._counted
+        return counted.name if counted is not None and self._is_held(counted) else ""
+
+    def _is_held(self, place: Place) -> bool:
+        return place in (self._firings if place.run == TIMER_RUN else self._held)
 
     def holding(self) -> Iterator[Held]:
         """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
