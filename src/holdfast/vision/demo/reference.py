@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -18,13 +19,17 @@ from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
 
+FRAMES_A_PROCESS = 500
+"""Fewer take less time than a process needs to start."""
+
 Results = list[dict[str, Any]]
 """What the handler returned for each frame of a stream, in order."""
 
 
 def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
     """The results of each stream, by its key. Raises UnreadableVideo, DemoFailed."""
-    workers = min(os.cpu_count() or 1, len(plan.cameras))
+    frames = math.ceil(plan.seconds * FPS) * len(plan.cameras)
+    workers = min(os.cpu_count() or 1, len(plan.cameras), math.ceil(frames / FRAMES_A_PROCESS))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_bind, initargs=(os.getpid(),)) as pool:
         try:
