@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -19,17 +20,24 @@ from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
 
+FRAMES_A_PROCESS = 500
+"""Fewer take less time than a process needs to start."""
+
 Results = list[dict[str, Any]]
 """What the handler returned for each frame of a stream, in order."""
 
 
 def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
     """The results of each stream, by its key. Raises UnreadableVideo, DemoFailed."""
-    workers = min(os.cpu_count() or 1, len(plan.cameras))
+    run = partial(track, seconds=plan.seconds)
+    frames = plan.seconds * FPS * len(plan.cameras)
+    if frames <= FRAMES_A_PROCESS:
+        return {camera.key: run(camera) for camera in plan.cameras}
+    workers = math.ceil(min(os.cpu_count() or 1, len(plan.cameras), frames / FRAMES_A_PROCESS))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_bind, initargs=(os.getpid(),)) as pool:
         try:
-            results = list(pool.map(partial(track, seconds=plan.seconds), plan.cameras))
+            results = list(pool.map(run, plan.cameras))
         except BrokenProcessPool as error:
             raise DemoFailed("a process of the undisturbed run was killed; is there memory left?") from error
     return {camera.key: done for camera, done in zip(plan.cameras, results, strict=True)}
