@@ -39,10 +39,22 @@ def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None
     assert not found & (HEAVY | {"asyncio", "cronsim"})
 
 
+def test_the_page_of_all_commands_imports_none_of_them() -> None:
+    found = imported("from holdfast import cli; cli.run(['--help'])")
+    assert not {command.place.partition(":")[0] for command in all_commands().values()} & found
+    assert not found & {"asyncio", "ssl", "holdfast.wiring"}
+
+
+def test_a_command_of_a_product_imports_no_other() -> None:
+    found = imported("from holdfast import cli; cli.run(['reports', '--help'])")
+    assert "holdfast.reports.commands.reports" in found
+    assert not {name for name in found if re.match(r"holdfast\.(devices|vision)\b", name)}
+
+
 def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     program = "import sys; from holdfast import cli; [cli.run([*n.split(), '--help']) for n in sys.argv[1:]]"
     found = imported(program, "", *all_commands())
-    assert {place.partition(":")[0] for place in all_commands().values()} <= found
+    assert {command.place.partition(":")[0] for command in all_commands().values()} <= found
     assert not found & HEAVY
 
 
