@@ -129,7 +129,7 @@ def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.Monke
         raise Unavailable("the database is locked")
 
     monkeypatch.setattr(SqliteCoordinator, "members", fail)
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.5)  # longer than the first call takes to open the database
     monkeypatch.setattr(patience, "PAUSES", Backoff(0.001, 0.002))
     outcome = holdfast("status")
     told = "no answer yet, asking again: the database is locked\nthe database is locked\n"

@@ -45,6 +45,12 @@ def test_the_page_of_all_commands_imports_none_of_them() -> None:
     assert not found & {"asyncio", "ssl", "holdfast.wiring"}
 
 
+def test_the_page_of_status_imports_no_node() -> None:
+    found = imported("from holdfast import cli; cli.run(['status', '--help'])")
+    assert "holdfast.cli.status" in found
+    assert not found & {"asyncio", "ssl", "holdfast.wiring"}
+
+
 def test_a_command_of_a_product_imports_no_other() -> None:
     found = imported("from holdfast import cli; cli.run(['reports', '--help'])")
     assert "holdfast.reports.commands.reports" in found

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from holdfast.cli.children import Launcher
     from holdfast.cli.node import share_cores, signals
     from holdfast.cli.options import DEFAULTS, Json, Options
-    from holdfast.cli.status import warn_of_undeclared
+    from holdfast.cli.survey import warn_of_undeclared
     from holdfast.cluster.supervisor import Supervisor
     from holdfast.registration import Command
     from holdfast.slots.lifeline import die_with
@@ -50,7 +50,7 @@ else:  # A page of help needs no node.
             "set_up_log": "holdfast.system.log:set_up",
             "share_cores": "holdfast.cli.node",
             "signals": "holdfast.cli.node",
-            "warn_of_undeclared": "holdfast.cli.status",
+            "warn_of_undeclared": "holdfast.cli.survey",
         },
     )
 
