@@ -235,7 +235,7 @@ def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
 def test_status_tells_who_serves_which_devices(holdfast: Any, arrange: Any) -> None:
     async def two_nodes(services: Services) -> None:
         for name in "ab":
-            member = Member(f"id-{name}", f"node-{name}", "http://x", Load(outboxes=("faces",)))
+            member = Member(f"id-{name}", f"node-{name}", "http://x", Load(offers=("faces",)))
             await services.coordinator().join(member, 60)
         for shard in range(3):
             await services.coordinator().claim(f"outbox:faces/{shard}", "id-a")

@@ -739,8 +739,8 @@ DEVICES = [
     _at(
         "src/holdfast/devices/shards.py",
         "a draining member counts",
-        "in member.load.outboxes and not member.load.draining",
-        "in member.load.outboxes",
+        "in member.load.offers and not member.load.draining",
+        "in member.load.offers",
         "tests/devices/simulated/test_shards.py::test_what_a_draining_neighbour_gives_up_is_served_before_it_has_left",
     ),
     _at(

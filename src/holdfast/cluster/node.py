@@ -131,7 +131,7 @@ class Node(Startable):
             cpu=cpu,
             memory=memory,
             serves=tuple(name for load in loads for name in load.serves),
-            outboxes=tuple(name for load in loads for name in load.outboxes),
+            offers=tuple(name for load in loads for name in load.offers),
             warm=tuple(name for load in loads for name in load.warm),
             models=tuple(name for load in loads for name in load.models),
             queues=tuple(sorted({name for load in loads for name in load.queues})),

@@ -126,8 +126,8 @@ class DevicesProduct(Product):
 def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxStatus]:
     names = {member.id: member.name for member in members}
     shards = {
-        outbox: {member.name: 0 for member in members if outbox in member.load.outboxes}
-        for outbox in sorted({outbox for member in members for outbox in member.load.outboxes})
+        outbox: {member.name: 0 for member in members if outbox in member.load.offers}
+        for outbox in sorted({outbox for member in members for outbox in member.load.offers})
     }
     for claim in claims:
         outbox, _, _ = claim.key.removeprefix(LABEL).rpartition("/")
