@@ -40,7 +40,7 @@ PRODUCTS = "holdfast.products"
 OWN = "holdfast"
 
 
-class Command(NamedTuple):
+class LazyCommand(NamedTuple):
     """A command of ``holdfast`` that is imported only when it is called, or asked for its own page of help.
 
     Attributes:

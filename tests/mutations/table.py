@@ -567,11 +567,11 @@ RUNTIME = [
         "tests/cluster/test_supervisor.py::test_a_node_that_dies_is_evicted_and_started_again_at_once",
     ),
     _at(
-        "src/holdfast/cluster/service.py",
+        "src/holdfast/cluster/lifecycle.py",
         "what fails while it ends is a crash",
         "(error := task.exception()) is not None and not self._closed:",
         "(error := task.exception()) is not None:",
-        "tests/cluster/test_service.py::test_what_fails_while_it_is_cancelled_is_told_to_nobody",
+        "tests/cluster/test_lifecycle.py::test_what_fails_while_it_is_cancelled_is_told_to_nobody",
     ),
     _at(
         "src/holdfast/cluster/balancer.py",

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
 from holdfast.services.memory.registry import MemoryRegistry

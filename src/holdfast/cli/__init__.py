@@ -15,7 +15,7 @@ from holdfast import registration
 from holdfast.cli import exits, output
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError
-from holdfast.registration import Command
+from holdfast.registration import LazyCommand
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 
@@ -25,34 +25,31 @@ Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a serv
 HELP_FLAGS = ("--help", "-h")
 
 COMMANDS = {
-    "node": Command("holdfast.cli.node:run", "Run a node until it is told to stop."),
-    "gateway": Command(
-        "holdfast.cli.gateway:gateway", "Run a gateway, to which clients send messages by HTTP."
-    ),
-    "gateway-key": Command("holdfast.cli.gateway:gateway_key", "Make a key for a client of gateways."),
-    "send": Command("holdfast.cli.send:send", "Send messages to a stream."),
-    "status": Command(
-        "holdfast.cli.status:status", "Show nodes, queues and streams, who owns what, what waits."
-    ),
-    "results": Command("holdfast.cli.results:results", "Print committed results as JSON lines."),
-    "move": Command("holdfast.cli.places:move", "Bring a stream to another node."),
-    "drain": Command("holdfast.cli.places:drain", "Have a node bring its streams to the others, and end."),
-    "why": Command("holdfast.cli.places:why", "Tell where a stream is, what it waits for, and why."),
-    "streams": Command("holdfast.cli.streams:app", "Pause, resume, skip or reset a stream."),
-    "tasks": Command("holdfast.cli.tasks:app", "Send tasks, see how they stand, end them, try them again."),
-    "briefs": Command(
-        "holdfast.cli.tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."
-    ),
-    "limits": Command("holdfast.cli.limits:app", "Say how many tasks of an app may run at once."),
-    "dlq": Command("holdfast.cli.dlq:app", "List, back up, redrive or drop dead letters."),
-    "queues": Command("holdfast.cli.queues:app", "Make and check the queues of an app."),
-    "doctor": Command("holdfast.cli.doctor:doctor", "Check the settings and all that they name."),
-    "config": Command("holdfast.cli.config:app", "Show the settings, and where each is from."),
+    name: LazyCommand(f"holdfast.cli.{place}", summary)
+    for name, place, summary in (
+        ("node", "node:run", "Run a node until it is told to stop."),
+        ("gateway", "gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
+        ("gateway-key", "gateway:gateway_key", "Make a key for a client of gateways."),
+        ("send", "send:send", "Send messages to a stream."),
+        ("status", "status:status", "Show nodes, queues and streams, who owns what, what waits."),
+        ("results", "results:results", "Print committed results as JSON lines."),
+        ("move", "places:move", "Bring a stream to another node."),
+        ("drain", "places:drain", "Have a node bring its streams to the others, and end."),
+        ("why", "places:why", "Tell where a stream is, what it waits for, and why."),
+        ("streams", "streams:app", "Pause, resume, skip or reset a stream."),
+        ("tasks", "tasks:app", "Send tasks, see how they stand, end them, try them again."),
+        ("briefs", "tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
+        ("limits", "limits:app", "Say how many tasks of an app may run at once."),
+        ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
+        ("queues", "queues:app", "Make and check the queues of an app."),
+        ("doctor", "doctor:doctor", "Check the settings and all that they name."),
+        ("config", "config:app", "Show the settings, and where each is from."),
+    )
 }
 """Holdfast's own. Those of products are found by their entry points."""
 
 
-def all_commands(only: str = "") -> dict[str, Command]:
+def all_commands(only: str = "") -> dict[str, LazyCommand]:
     """All commands by name: Holdfast's own, and those that installed packages have registered. Of these, only
     the one that is called ``only``, where there is one."""
     places = registration.all_registered(registration.COMMANDS)
@@ -60,9 +57,9 @@ def all_commands(only: str = "") -> dict[str, Command]:
     return {name: _registered(name, places[name]) for name in names} | COMMANDS
 
 
-def _registered(name: str, place: str) -> Command:
+def _registered(name: str, place: str) -> LazyCommand:
     found = registration.find(registration.COMMANDS, name, object)
-    return found if isinstance(found, Command) else Command(place, "")
+    return found if isinstance(found, LazyCommand) else LazyCommand(place, "")
 
 
 def command_line(arguments: Sequence[str] = ()) -> App:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.cluster.balancer import Balancer
 from holdfast.cluster.host import Host
+from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.membership import Membership
-from holdfast.cluster.service import Startable
 from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Load

@@ -15,7 +15,7 @@ are
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
 * ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
 * ``holdfast.commands``, named as ``holdfast NAME``: a function, an App of Cyclopts, or where one is: a
-  :class:`holdfast.extend.commands.Command`;
+  :class:`holdfast.extend.commands.LazyCommand`;
 * ``holdfast.products``, by any name: an object of a subclass of :class:`holdfast.extend.products.Product`;
 * ``holdfast.devices``, named by a URL scheme: an object of a subclass of ``holdfast.devices.BrokerService``;
 * ``holdfast.sinks``, named by a URL scheme: an object of a subclass of ``holdfast.reports.SinkService``.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.extend.commands import Command
+from holdfast.extend.commands import LazyCommand
 
-DEVICES = Command(
+DEVICES = LazyCommand(
     "holdfast.devices.commands.devices:app",
     "Show the devices that take commands from an outbox, and what they do.",
 )
-OUTBOX = Command(
+OUTBOX = LazyCommand(
     "holdfast.devices.commands.outbox:app",
     "See how commands to devices stand, try them again, take them back; pause and resume.",
 )

@@ -201,7 +201,7 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    from holdfast.devices.opening import open_outbox  # noqa: PLC0415 - a page of help needs no database
+    from holdfast.devices.adapters import open_outbox  # noqa: PLC0415 - a page of help needs no database
 
     async with options.services(reads_only=True) as services:
         store = open_outbox(services)

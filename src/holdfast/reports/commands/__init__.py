@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.extend.commands import Command
+from holdfast.extend.commands import LazyCommand
 
-REPORTS = Command(
+REPORTS = LazyCommand(
     "holdfast.reports.commands.reports:app",
     "Publish a report, and see what became of those that were ordered.",
 )

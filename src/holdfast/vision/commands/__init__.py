@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.extend.commands import Command
+from holdfast.extend.commands import LazyCommand
 
-INGEST = Command(
+INGEST = LazyCommand(
     "holdfast.vision.commands.ingest:ingest",
     "Put videos' frames into the object store as JPEG, and a message for each into the queue.",
 )
-DEMO = Command(
+DEMO = LazyCommand(
     "holdfast.vision.demo:demo",
     "Track people in many videos on several nodes, kill one node, drain another, and compare the tracks with"
     " those of an undisturbed run.",
