@@ -38,8 +38,8 @@ from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.tasks.completer import Completer
+from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import InHand
-from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
@@ -405,10 +405,14 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "task-maximum": Mutation(
-        "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
+        "no more tasks run at once than the app's maximum", ConcurrencyLimiter, "granted", 99, world="tasks"
     ),
     "task-strict": Mutation(
-        "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
+        "what runs ends before others may have its grant",
+        ConcurrencyLimiter,
+        "until",
+        math.inf,
+        world="tasks",
     ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
