@@ -64,6 +64,12 @@ def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     assert not found & HEAVY
 
 
+def test_showing_the_settings_needs_no_log(tmp_path: Path) -> None:
+    found = imported("from holdfast import cli; cli.run(['config', 'show'])", place=tmp_path)
+    assert "pydantic_settings" in found
+    assert "structlog" not in found
+
+
 def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:
     found = imported("from holdfast import cli; cli.run(['results'])", place=tmp_path)
     assert "sqlite3" in found
