@@ -13,7 +13,6 @@ from cyclopts import App, CycloptsError, Parameter
 import holdfast
 from holdfast import registration
 from holdfast.cli import exits, output
-from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError
 from holdfast.registration import LazyCommand
 
@@ -108,6 +107,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    from holdfast.common.redaction import redact  # noqa: PLC0415 - takes a while
+
     sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
 
 

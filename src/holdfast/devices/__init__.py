@@ -5,7 +5,7 @@ What users of outboxes need stands here: ``from holdfast import devices``, then 
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend.tools import exports
+from holdfast.extend import exports
 
 if TYPE_CHECKING:
     from holdfast.devices.adapters import open_outbox

@@ -21,6 +21,7 @@ are
 * ``holdfast.sinks``, named by a URL scheme: an object of a subclass of ``holdfast.reports.SinkService``.
 
 A product may have groups of its own, as the last two are. :func:`lookup` finds what is registered in one.
+With :func:`exports` a package imports its public names at their first use.
 """
 
 from typing import TYPE_CHECKING
@@ -144,6 +145,7 @@ __all__ = [
     "Task",
     "TaskState",
     "TaskStore",
+    "exports",
     "extra",
     "for_writers",
     "ledger",

@@ -9,7 +9,7 @@ What users need stands here: ``from holdfast import reports``, then ``reports.Re
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend.tools import exports
+from holdfast.extend import exports
 
 if TYPE_CHECKING:
     from holdfast.extend.tools import Rate
