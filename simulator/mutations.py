@@ -42,8 +42,8 @@ from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
 from holdfast.tasks.completer import Completer
+from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import InHand
-from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
@@ -429,10 +429,14 @@ RULES: dict[str, Mutation] = {
         world="tasks",
     ),
     "task-maximum": Mutation(
-        "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
+        "no more tasks run at once than the app's maximum", ConcurrencyLimiter, "granted", 99, world="tasks"
     ),
     "task-strict": Mutation(
-        "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
+        "what runs ends before others may have its grant",
+        ConcurrencyLimiter,
+        "until",
+        math.inf,
+        world="tasks",
     ),
     "effect-answer": _acting(
         "an effect is handed over after its commit is answered", Owner, "_compose", acting.hand_over_at_once

@@ -19,14 +19,14 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
+from holdfast.tasks.concurrency import ConcurrencyLimiter, document_name
 from holdfast.tasks.handler import Job
 from holdfast.tasks.held_tasks import TaskQueues
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.permits import PermitKeeper, document_name
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.permits import Permits
+from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
@@ -42,9 +42,9 @@ TRIES = 3
 TIMEOUT_S = 4.0
 LEASE_S = 6.0
 SLOTS = 3
-PERMITS_S = 12.0
+GRANT_S = 12.0
 AWAY_S = 30.0
-"""Far longer than permits count."""
+"""Far longer than grants last."""
 
 HEAL_LIMIT_S = 900.0
 HOLD_MAX_S = 60.0
@@ -145,7 +145,7 @@ def _more_faults(seed: int, nodes: int) -> tuple[Fault, ...]:
 
 
 def _away(seed: int, nodes: int, maximum: int) -> tuple[tuple[Fault, ...], tuple[PlannedTask, ...]]:
-    """A node is cut off from the registry, or stands still, for so long that others may have its permits; and
+    """A node is cut off from the registry, or stands still, for so long that others may have its grant; and
     there is work enough that they take them."""
     random = Random(f"{seed}:away")  # noqa: S311
     if not maximum or nodes < 2 or random.random() < 0.5:
@@ -322,12 +322,12 @@ class TaskWorld(Stage):
             return faulty
 
         host = node.host
-        permits = PermitKeeper(
+        limiter = ConcurrencyLimiter(
             Faulty(self.registry, "registry", node.line),
             APP,
             host,
             member=host.clock.new_id,
-            lease_s=PERMITS_S,
+            lease_s=GRANT_S,
         )
         work = self.works[node] = TaskWork(
             host,
@@ -336,7 +336,7 @@ class TaskWorld(Stage):
             TaskQueues({kind: queue(task_queue(APP, kind)) for kind in SPECS}, queue(brief_queue(APP))),
             Faulty(self.store, "state", node.line),
             SimTaskSlots(slots, node.line),
-            permits,
+            limiter,
         )
         return [work], [slots]
 
@@ -373,7 +373,7 @@ class TaskWorld(Stage):
     async def produce(self) -> None:
         loop = asyncio.get_running_loop()
         if self.scenario.maximum:
-            limits = Permits(maximum=self.scenario.maximum)
+            limits = ConcurrencyLimits(maximum=self.scenario.maximum)
             await self.registry.put(document_name(APP), msgspec.json.encode(limits), 0)
         self.spawn(self._listen())
         for planned in self.scenario.tasks:

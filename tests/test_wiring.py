@@ -23,8 +23,8 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.slots import Attempt
 from holdfast.registration import service_of
+from holdfast.reports.assembly import open_sink
 from holdfast.reports.deliver_credentials import Credential
-from holdfast.reports.opening import open_sink
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing

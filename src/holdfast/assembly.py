@@ -157,11 +157,11 @@ def _targets(services: Services, app: App, queues: Mapping[str, Queue]) -> dict[
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
     from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.opening import backing_up, make_producer  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
-    from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
@@ -186,7 +186,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         TaskQueues(queues, services.queue(brief_queue(app.name))),
         services.task_store(app.name),
         services.task_slots(place),
-        PermitKeeper(
+        ConcurrencyLimiter(
             services.registry(),
             app.name,
             host,

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Life, Place, Span
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable

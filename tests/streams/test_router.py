@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.held import Held
 from holdfast.common.protocol import (
     Answers,

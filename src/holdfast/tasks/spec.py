@@ -18,8 +18,8 @@ from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.slots import Attempt
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler
+from holdfast.tasks.rules.fair_queue import TypeShare
 from holdfast.tasks.rules.task import Task
-from holdfast.tasks.rules.turns import TypeShare
 
 if TYPE_CHECKING:
     from holdfast.tasks.reading import Read

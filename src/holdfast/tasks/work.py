@@ -27,13 +27,13 @@ from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
+from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
-from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.rules.fair_queue import FairQueue
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
-from holdfast.tasks.rules.turns import Turns
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
@@ -56,14 +56,14 @@ HERE_FIRST = 2**32
 GONE_MAX = 1000
 """How many dead members are remembered."""
 
-DRAIN, LAPSED, REISSUE, UNPERMITTED = (
+DRAIN, LAPSED, REISSUE, GRANT_ENDS = (
     "the node is stopping",
     "its delivery lapsed",
     "its delivery can't be held any longer",
     "the node couldn't renew its share of the app's maximum",
 )
 
-UNPERMITTED_S = 2.0
+GRANT_ENDS_S = 2.0
 """How long before others may use its grant an attempt is asked to end. It needs this time to notice and to
 end."""
 
@@ -71,7 +71,7 @@ end."""
 class TaskWork:
     """The tasks of one app on one node.
 
-    At most ``task_slots`` tasks run at once, and no more than ``permits`` grants. ``scheduler`` does what is
+    At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, and ``announcer`` writes this node's address to the registry."""
 
     def __init__(
@@ -82,7 +82,7 @@ class TaskWork:
         queues: TaskQueues,
         store: TaskStore,
         slots: TaskSlotMaker,
-        permits: PermitKeeper,
+        limiter: ConcurrencyLimiter,
         *,
         scheduler: Scheduler | None = None,
         announcer: Announcer | None = None,
@@ -92,12 +92,12 @@ class TaskWork:
         self._specs = specs
         self._queues, self._briefs = queues
         self._store = store
-        self._permits = permits
+        self._limiter = limiter
         self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
         self.hand: dict[str, InHand] = {}
-        self._turns: Turns[InHand] = Turns({name: spec.share for name, spec in specs.items()})
+        self._fair_queue: FairQueue[InHand] = FairQueue({name: spec.share for name, spec in specs.items()})
         self._refused: list[InHand] = []
         self._keepers = {
             name: Keeper(
@@ -132,7 +132,7 @@ class TaskWork:
         self._returned = 0
         self._returning = 0
         self._stopping = False
-        permits.holder = self
+        limiter.holder = self
         host.news.on_left.append(self._left)
 
     async def prepare(self) -> None:
@@ -141,7 +141,7 @@ class TaskWork:
     def begin(self, address: str) -> None:
         host = self._host
         self._completer.start()
-        self._permits.start()
+        self._limiter.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
         if self._scheduler is not None:
@@ -181,9 +181,9 @@ class TaskWork:
         """Return how many more tasks to receive: those that can begin at once, and those that will within
         ``AHEAD_S``. Tasks that a limit of their group holds back don't count, or they would block the tasks
         behind them."""
-        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._turns.ready
+        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._fair_queue.ready
         # A grant depends on the work that waits, so receive tasks for twice the present grant.
-        to_ask_for = min(self._slots_max, max(1, 2 * self._permits.granted))
+        to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
         ahead = max(ahead, to_ask_for - len(self.hand))
         return min(ahead, self._host.limits.max_held - len(self.hand))
 
@@ -244,15 +244,15 @@ class TaskWork:
             self._refused.append(item)
         else:
             priority = item.message.envelope.priority + item.spec.priority
-            self._turns.add(item.spec.name, item.group, HERE_FIRST if item.here else priority, item)
+            self._fair_queue.add(item.spec.name, item.group, HERE_FIRST if item.here else priority, item)
         self._wake.set()
 
-    # --- turns
+    # --- which task is next
 
     async def _dispatch(self) -> None:
         """Begin the tasks that may begin, many at a time."""
         while True:
-            rests_until = self._turns.rests_until()
+            rests_until = self._fair_queue.rests_until()
             pause_s = None if rests_until is None else max(0.0, rests_until - self._host.clock.monotonic())
             await self._host.clock.wait(self._wake, pause_s)
             self._wake.clear()
@@ -265,12 +265,12 @@ class TaskWork:
         if self._stopping:
             return batch
         now = self._host.clock.monotonic()
-        self._heed_permits()
-        self._permits.want(len(self.slots.running) + self._turns.ready)
+        self._heed_limits()
+        self._limiter.want(len(self.slots.running) + self._fair_queue.ready)
         room = min(self.slots.refill, STARTS_MAX)
-        while len(batch) < room and (item := self._turns.take(now)) is not None:
+        while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
-                self._turns.done(item.spec.name, item.group)
+                self._fair_queue.done(item.spec.name, item.group)
                 self._drop(item)
             else:
                 batch.append(item)
@@ -281,14 +281,14 @@ class TaskWork:
         """How many attempts run here now, or are about to begin."""
         return self.slots.busy
 
-    def permits_changed(self) -> None:
+    def limits_changed(self) -> None:
         """Apply the present grant at once: others may already use the rest."""
-        self._heed_permits()
+        self._heed_limits()
         self._wake.set()
 
-    def _heed_permits(self) -> None:
-        self.slots.limit = min(self._slots_max, self._permits.granted)
-        self.slots.until = self._permits.until
+    def _heed_limits(self) -> None:
+        self.slots.limit = min(self._slots_max, self._limiter.granted)
+        self.slots.until = self._limiter.until
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
         """Ask the store for each task whether it may begin."""
@@ -349,7 +349,7 @@ class TaskWork:
     def _take_back(self, item: InHand) -> None:
         """Note that a task that was taken from the fair queue no longer runs."""
         if not item.refusal:
-            self._turns.done(item.spec.name, item.group)
+            self._fair_queue.done(item.spec.name, item.group)
         self._wake.set()
 
     # --- attempts
@@ -402,9 +402,9 @@ class TaskWork:
             return  # the node has stopped
         self._take_back(item)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
-        if ended.how is How.DIED and self._permits.until <= self._host.clock.monotonic():
-            item.stopping = item.stopping or UNPERMITTED
-        handed_on = item.stopping in (DRAIN, REISSUE, UNPERMITTED) and ended.how is not How.RETURNED
+        if ended.how is How.DIED and self._limiter.until <= self._host.clock.monotonic():
+            item.stopping = item.stopping or GRANT_ENDS
+        handed_on = item.stopping in (DRAIN, REISSUE, GRANT_ENDS) and ended.how is not How.RETURNED
         if item.stopping == LAPSED:
             self._return(item, spent=False, delay_s=None)
         elif handed_on or not ended.begun:
@@ -488,7 +488,7 @@ class TaskWork:
     async def _hand_back(self) -> int:
         """Give all waiting tasks back at once; return how many. A node that is cut off begins nothing, so it
         must not keep tasks that others could run."""
-        waiting = self._turns.drain()
+        waiting = self._fair_queue.drain()
         for item in waiting:
             self._forget(item)
         for name in self._queues:
@@ -530,15 +530,15 @@ class TaskWork:
         shortest_s = min(spec.visibility_s for spec in self._specs.values())
         while True:
             await self._host.clock.sleep(min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY))
-            if self._turns and not self._host.membership.alive:
+            if self._fair_queue and not self._host.membership.alive:
                 self._host.tasks.spawn(self._hand_back())
             now = self._host.clock.monotonic()
             running = [item for item in self.hand.values() if item.held.life is Life.RUNNING]
             for item in running:
                 if item.lapsed(now):
                     self._stop(item, LAPSED)
-                elif now >= self._permits.until - UNPERMITTED_S:
-                    self._stop(item, UNPERMITTED)
+                elif now >= self._limiter.until - GRANT_ENDS_S:
+                    self._stop(item, GRANT_ENDS)
                 elif item.spec.resumable and self._holdable_s(item, now) <= 0:
                     self._stop(item, REISSUE)
             await self._tell([item for item in running if _is_due(item, now)], now)
@@ -608,7 +608,7 @@ class TaskWork:
         await self._completer.settled()
         for keeper in self._keepers.values():
             await keeper.settled()
-        await self._permits.leave()
+        await self._limiter.leave()
         if self._announcer is not None:
             await self._announcer.leave()
         self._host.log.info("tasks drained", given_back=given_back + self._returned, left=len(self.hand))
