@@ -43,6 +43,7 @@ from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
+from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 
 
@@ -183,6 +184,10 @@ def _end_at_once(
 ) -> None:
     item.outcome_known()
     self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+
+
+def _pause_as_failure(self: TaskWork, item: InHand, ended: Ended, pause_s: float) -> None:
+    self._return(item, spent=True, delay_s=pause_s, detail=ended.error, pause_s=pause_s)
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
@@ -368,6 +373,16 @@ RULES: dict[str, Mutation] = {
         "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
     ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
+    "task-pause": Mutation(
+        "no attempt begins before a pause is over",
+        task,
+        "_pauses",
+        lambda standing, now: False,
+        world="tasks",
+    ),
+    "task-pause-free": Mutation(
+        "a pause spends no try", TaskWork, "_pause", _pause_as_failure, world="tasks"
+    ),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored",
         Completer,

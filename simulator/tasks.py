@@ -19,7 +19,7 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
-from holdfast.tasks.handler import Job
+from holdfast.tasks.handler import Job, Retry
 from holdfast.tasks.held_tasks import TaskQueues
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
@@ -54,8 +54,9 @@ CALLS_A_NODE_SECOND_MAX = 40
 
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
-    how many hang, or end their node. ``here``: a node is given it directly; ``again_s``: by a client that
-    asks for the same so much later, not knowing what became of it."""
+    how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``. ``here``: a node is
+    given it directly; ``again_s``: by a client that asks for the same so much later, not knowing what became
+    of it."""
 
     at_s: float
     name: str
@@ -68,6 +69,8 @@ class PlannedTask(msgspec.Struct, frozen=True):
     cancel_s: float | None = None
     here: bool = False
     again_s: float | None = None
+    asks: int = 0
+    pause_s: float = 0.0
 
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
@@ -100,7 +103,7 @@ def make(seed: int) -> TaskScenario:
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
-        tasks=more + _asked_again(seed, _tasks(random, Random(f"{seed}:here"))),  # noqa: S311
+        tasks=more + _with_pauses(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
     )
 
 
@@ -187,6 +190,17 @@ def _asked_again(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
     return tuple(
         msgspec.structs.replace(task, again_s=random.choice((0.0, 0.3, 5.0, 60.0)))
         if random.random() < 0.1 and not (task.fails or task.hangs or task.kills or task.cancel_s)
+        else task
+        for task in tasks
+    )
+
+
+def _with_pauses(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
+    """The same tasks, some of which ask for pauses."""
+    random = Random(f"{seed}:pauses")  # noqa: S311
+    return tuple(
+        msgspec.structs.replace(task, asks=random.choice((1, 2, 5)), pause_s=random.choice((0.5, 3.0, 40.0)))
+        if random.random() < 0.1
         else task
         for task in tasks
     )
@@ -294,6 +308,7 @@ class TaskWorld(Stage):
         self.works: dict[SimNode, TaskWork] = {}
         self.deaths: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
+        self.paused: Counter[str] = Counter()
         self.done_s: dict[str, float] = defaultdict(float)
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self.rewound = False
@@ -350,6 +365,10 @@ class TaskWorld(Stage):
             self.restart_later(node.index, 0.3)
         if node.clock.gate.dead:
             await asyncio.Event().wait()
+        if self.paused[attempt.trace] < planned.asks:
+            self.paused[attempt.trace] += 1
+            self.counts["pause"] += 1
+            raise Retry(planned.pause_s, "not yet")
         self.tried[attempt.trace] += 1
         tried = self.tried[attempt.trace]
         if planned.hangs < 0 or tried <= planned.hangs:
@@ -506,8 +525,8 @@ def _told_though_forgotten(world: TaskWorld, name: str, told: Set[tuple[State, i
 
 
 def _history(world: TaskWorld) -> list[str]:
-    """No attempt after an end, no more attempts than tries, no epoch issued twice, and no message deleted
-    before its task's outcome is stored."""
+    """No attempt after an end or in a pause, no more attempts than tries, no epoch issued twice, and no
+    message deleted before its task's outcome is stored."""
     wrong = []
     standing: dict[str, Task] = {}
     issued: Counter[str] = Counter()
@@ -521,6 +540,10 @@ def _history(world: TaskWorld) -> list[str]:
                 issued[event.trace] = after.epoch
             if before is None:
                 continue
+            if event.call == "start" and before.state is State.QUEUED and not after.ended:
+                early_s = before.until - after.started_at
+                if after.state is State.RUNNING and early_s > 0:
+                    wrong.append(f"{event.trace} began {early_s:.1f} s before its pause was over")
             if before.ended and (after.state, after.epoch) != (before.state, before.epoch):
                 wrong.append(f"{event.trace} went on after its end: {before.state} to {after.state}")
             if after.epoch < before.epoch:

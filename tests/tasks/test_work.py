@@ -19,7 +19,7 @@ from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
 from simulator.stage import Quiet
-from simulator.tasks import APP, LONG, QUICK, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import APP, LONG, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
 from tests.cluster.fakes import Log
 
 CUT = [Fault(3.0, "cut", 0, TROUBLE_S, service) for service in ("coordinator", "state", "registry")]
@@ -131,5 +131,20 @@ def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:
         work._host.clock = ahead
         await work.maintain()
         assert len(world.store.standing) == len(letters.letters) == 1
+
+    run(live())
+
+
+def test_a_task_that_asks_for_more_pauses_than_there_are_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tasks.work.PAUSES_MAX", 4)
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, asks=99, pause_s=30.0)))
+        assert await world.live() == ""
+        task = world.store.standing["t"]
+        assert (task.state, task.pauses, world.paused["t"]) == (State.FAILED, 4, 4 + TRIES)
+        assert "it has had 4 pauses, and gets no more" in task.detail
+        (node,) = world.nodes.values()
+        assert node.host.stats.tasks_paused == 4
 
     run(live())

@@ -60,6 +60,8 @@ class TaskStanding(msgspec.Struct):
     queued_at: float
     started_at: float
     ended_at: float
+    pauses: int
+    paused_until: float
 
 
 _asked = msgspec.json.Decoder(Asked)
@@ -222,6 +224,8 @@ def shown(task: Task) -> TaskStanding:
         queued_at=task.queued_at,
         started_at=task.started_at,
         ended_at=task.ended_at,
+        pauses=task.pauses,
+        paused_until=task.until if task.state is State.QUEUED else 0.0,
     )
 
 

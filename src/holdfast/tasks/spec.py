@@ -120,6 +120,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             self.stalls_s,
             self.memory_mb,
             self.visibility_s,
+            task.pauses,
         )
 
     def read(self, body: Body) -> Any:

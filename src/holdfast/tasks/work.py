@@ -28,6 +28,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.discovery import Announcer
+from holdfast.tasks.handler import PAUSES_MAX
 from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
@@ -52,6 +53,9 @@ BEATS_A_LEASE = 3
 
 HERE_FIRST = 2**32
 """The priority of tasks that were given to this node directly: above all priorities of messages."""
+
+DISAGREEMENT_S = 1.0
+"""After how long a task is received again whose pause is over by this host's clock and not by the store's."""
 
 GONE_MAX = 1000
 """How many dead members are remembered."""
@@ -322,8 +326,10 @@ class TaskWork:
                 self._take_back(item)
                 if task.ended:
                     self._completer.tell(item, task)
-                else:  # it runs on another node, or did until a moment ago
+                else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
+                    if task.state is State.QUEUED and not wait_s:
+                        wait_s = DISAGREEMENT_S
                     self._give_back(item, wait_s + self._host.clock.random())
 
     async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
@@ -391,11 +397,16 @@ class TaskWork:
             return  # the node has stopped
         self._take_back(item)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
+        pause_s = ended.pause_s
+        if pause_s and item.attempt.pauses >= PAUSES_MAX:
+            pause_s, detail = 0.0, f"{ended.error}; it has had {PAUSES_MAX} pauses, and gets no more"
         if ended.how is How.DIED and self._permits.until <= self._host.clock.monotonic():
             item.stopping = item.stopping or UNPERMITTED
         handed_on = item.stopping in (DRAIN, REISSUE, UNPERMITTED) and ended.how is not How.RETURNED
         if item.stopping == LAPSED:
             self._return(item, spent=False, delay_s=None)
+        elif pause_s and (handed_on or not item.stopping):
+            self._pause(item, ended, pause_s)
         elif handed_on or not ended.begun:
             self._return(item, spent=False, delay_s=0.0)
         elif ended.how is How.RETURNED:
@@ -412,6 +423,14 @@ class TaskWork:
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._return(item, spent=True, delay_s=delay_s, detail=detail)
 
+    def _pause(self, item: InHand, ended: Ended, pause_s: float) -> None:
+        """Have the task tried again after a pause. The store sees to it that it begins no sooner: a delivery
+        can't be hidden as long as one likes, and may come twice."""
+        self._host.stats.tasks_paused += 1
+        self._host.log.info("attempt asked for a pause", task=item.trace, type=item.type, pause_s=pause_s)
+        hidden_s = min(pause_s, self._queues[item.queue].hold_max_s / 2)
+        self._return(item, spent=False, delay_s=hidden_s, detail=ended.error, pause_s=pause_s)
+
     def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
         at = raised_at(ended.detail)
         self._host.log.warning(event, task=item.trace, type=item.type, error=ended.error, at=at)
@@ -423,9 +442,17 @@ class TaskWork:
         letter = None if state is State.SUCCEED else letter_of(item, task)
         self._completer.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
 
-    def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
+    def _return(
+        self,
+        item: InHand,
+        *,
+        spent: bool,
+        delay_s: float | None,
+        detail: str = "",
+        pause_s: float = 0.0,
+    ) -> None:
         assert item.attempt is not None
-        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail))
+        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail), pause_s)
         self._returning += 1
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 

@@ -19,7 +19,7 @@ from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
-from holdfast.tasks.handler import Cancelled, Job, JobLog
+from holdfast.tasks.handler import Cancelled, Job, JobLog, Retry
 from holdfast.tasks.spec import TaskSpec
 
 RESULT_BYTES_MAX = 64 << 10
@@ -75,6 +75,7 @@ class AttemptJob:
         self.attempt = attempt.attempt
         self.tries = attempt.tries
         self.epoch = attempt.epoch
+        self.pauses = attempt.pauses
         self.log: JobLog = AttemptLog(host, number)
         self.within = False
         """True while its handler may be interrupted, which is at most once."""
@@ -240,6 +241,7 @@ class TaskExecutor:
             cancelled=cancelled,
             spoiled=isinstance(error, MemoryError),
             took_s=job.took_s,
+            pause_s=error.after_s if isinstance(error, Retry) else 0.0,
         )
 
 

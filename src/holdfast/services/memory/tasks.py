@@ -56,7 +56,8 @@ class MemoryTasks:
         return [self._try("beat", b.trace, partial(rules.beat, beat=b, now=now)) for b in beats]
 
     async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        return [self._try("give_back", r.trace, partial(rules.give_back, wish=r)) for r in returns]
+        now = self._clock.wall()
+        return [self._try("give_back", r.trace, partial(rules.give_back, wish=r, now=now)) for r in returns]
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         now = self._clock.wall()

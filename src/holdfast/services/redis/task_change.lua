@@ -52,6 +52,7 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
     if holds or task.member == member then return task end
   end
   if task.cancel then return ended(task, 'failed', '', 'cancelled: ' .. task.cancel) end
+  if task.state == 'queued' and number(task, 'until') > now then return task end
   local attempts = number(task, 'attempts')
   if attempts >= tonumber(tries) then
     local died = string.format('attempt %d of %s ended without an outcome on node %s',
@@ -69,13 +70,15 @@ function requests.beat(task, trace, epoch, lease, progress, note)
   return replace(task, {['until'] = text(now + tonumber(lease)), progress = progress, note = note})
 end
 
-function requests.give_back(task, trace, epoch, spent, detail)
+function requests.give_back(task, trace, epoch, spent, detail, pause)
   if task and task.state == 'queued' and (task.epoch or '0') == epoch then return task end
   if not stands(task, epoch) then return nil end
   local attempts = number(task, 'attempts') - (spent == '1' and 0 or 1)
+  local pauses = tonumber(pause) > 0
   return replace(task, {
-    state = 'queued', attempts = attempts > 0 and text(attempts) or '', member = '', ['until'] = '',
-    detail = detail ~= '' and detail or nil})
+    state = 'queued', attempts = attempts > 0 and text(attempts) or '', member = '',
+    ['until'] = pauses and text(now + tonumber(pause)) or '', detail = detail ~= '' and detail or nil,
+    pauses = pauses and text(number(task, 'pauses') + 1) or nil})
 end
 
 requests['end'] = function(task, trace, epoch, state, result, detail)

@@ -40,7 +40,7 @@ CHANGE, FIND, COUNTS, EXPIRE = (
 )
 
 _TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel")
-_COUNTS = ("epoch", "attempts")
+_COUNTS = ("epoch", "attempts", "pauses")
 _TIMES = ("until", "queued_at", "started_at", "ended_at")
 
 Row = Sequence[Word]
@@ -86,7 +86,7 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
 
     async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        rows = [(r.trace, r.epoch, int(r.spent), r.detail) for r in returns]
+        rows = [(r.trace, r.epoch, int(r.spent), r.detail, _micros(r.pause_s)) for r in returns]
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:

@@ -100,7 +100,7 @@ class SqliteTasks:
         return cast("list[Task | Fenced]", await self._change(changes, confirmed=False))
 
     async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        changes = [TaskChange(_give_back, r.trace, r) for r in returns]
+        changes = [TaskChange(rules.give_back, r.trace, r) for r in returns]
         return cast("list[Task | Fenced]", await self._change(changes))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
@@ -245,10 +245,6 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
         _count(transaction, number, counts)
     more = len(page) == EXPIRE_BATCH and page[-1][2] < before
     return ExpiryPage(len(expired), page[-1][0] if more else after, more)
-
-
-def _give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
-    return rules.give_back(standing, wish)
 
 
 def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:

@@ -36,7 +36,9 @@ class Task(msgspec.Struct, frozen=True):
     """The record of a task in the store.
 
     ``trace`` is its id, unique in its app. ``attempts`` counts the attempts since it was last queued, and
-    ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats.
+    ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats, or when
+    the pause of a queued task ends; no other attempt begins before. ``pauses`` counts the pauses that its
+    attempts have asked for since it was last queued.
     ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned,
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
     cancelled it, or empty. ``group`` names the group whose limits it counts toward.
@@ -60,6 +62,7 @@ class Task(msgspec.Struct, frozen=True):
     queued_at: float = 0.0
     started_at: float = 0.0
     ended_at: float = 0.0
+    pauses: int = 0
 
     @property
     def ended(self) -> bool:
@@ -99,12 +102,14 @@ class AttemptBeat(msgspec.Struct, frozen=True):
 
 class ReturnAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` ended without an outcome, and the task waits for another attempt. ``spent``:
-    it counts as a try. ``detail`` says what went wrong."""
+    it counts as a try. ``detail`` says what went wrong. With ``pause_s`` it has asked for a pause: no attempt
+    begins before that is over."""
 
     trace: str
     epoch: int
     spent: bool
     detail: str = ""
+    pause_s: float = 0.0
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
@@ -125,8 +130,8 @@ def queue(standing: Task | None, task: Task, now: float) -> Task:
 def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     """Return the task after a member's request to begin an attempt. The member may begin if the answer is
     ``running`` with its own ``member``; a repeated request gets the same answer. Otherwise the answer says
-    why not: the task has ended (before, by being cancelled, or now because it has no tries left), or another
-    member's attempt is valid ``until`` then."""
+    why not: the task has ended (before, by being cancelled, or now because it has no tries left), it pauses
+    ``until`` then, or another member's attempt is valid ``until`` then."""
     task = standing or Task(wish.trace, wish.type, group=wish.group, queued_at=now)
     if task.ended:
         return task
@@ -136,6 +141,8 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
             return task
     if task.cancel:
         return _ended(task, State.FAILED, b"", f"cancelled: {task.cancel}", now)
+    if _pauses(task, now):
+        return task
     if task.attempts >= wish.tries:
         detail = task.detail if task.state is State.QUEUED else ""
         died = f"attempt {task.attempts} of {wish.tries} ended without an outcome on node {task.node}"
@@ -162,7 +169,7 @@ def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
     return msgspec.structs.replace(task, until=now + beat.lease_s, progress=beat.progress, note=beat.note)
 
 
-def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
+def give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
     """Return the task after an attempt without an outcome. Raises Fenced unless this attempt is the present
     one."""
     if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
@@ -173,8 +180,9 @@ def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
         state=State.QUEUED,
         attempts=task.attempts if wish.spent else task.attempts - 1,
         member="",
-        until=0.0,
+        until=now + wish.pause_s if wish.pause_s else 0.0,
         detail=wish.detail or task.detail,
+        pauses=task.pauses + (wish.pause_s > 0),
     )
 
 
@@ -217,6 +225,10 @@ def reset(standing: Task, now: float) -> Task:
 def expired(standing: Task, before: float) -> bool:
     """Return True if nothing has happened to the task since ``before``, and no attempt was valid then."""
     return standing.moved_at < before and standing.until < before
+
+
+def _pauses(task: Task, now: float) -> bool:
+    return task.state is State.QUEUED and task.until > now
 
 
 def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> Task:

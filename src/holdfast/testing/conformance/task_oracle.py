@@ -62,7 +62,14 @@ beats = st.builds(
     progress=st.floats(0, 1, allow_subnormal=False),
     note=texts,
 )
-returns = st.builds(ReturnAttempt, trace=traces, epoch=off, spent=st.booleans(), detail=texts)
+returns = st.builds(
+    ReturnAttempt,
+    trace=traces,
+    epoch=off,
+    spent=st.booleans(),
+    detail=texts,
+    pause_s=st.sampled_from((0.0, 3600.0)),
+)
 ends = st.builds(
     EndAttempt,
     trace=traces,
@@ -128,7 +135,7 @@ class TaskMachine(RuleBasedStateMachine):
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.give_back(asked),
-            [(r.trace, lambda s, now, r=r: rules.give_back(s, r)) for r in asked],  # type: ignore[misc]
+            [(r.trace, lambda s, now, r=r: rules.give_back(s, r, now)) for r in asked],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(ends))

@@ -25,6 +25,7 @@ FOREVER = 1e11
 """A wall time that no clock reaches."""
 
 LEASE_S = 3600.0
+PAUSE_S = 0.002
 TYPE = "report.publish"
 
 ODD_TRACES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * TRACE_BYTES_MAX]
@@ -245,6 +246,31 @@ class TasksConformance:
             [queued] = await tasks.give_back([ReturnAttempt("k", begun.epoch, False)])
             assert isinstance(queued, Task)
             assert (queued.state, queued.attempts, queued.member, queued.until) == (State.QUEUED, 0, "", 0.0)
+
+    async def test_nothing_begins_before_a_pause_is_over(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k", tries=1)])
+        paused = ReturnAttempt("k", begun.epoch, False, "the other side is away", pause_s=LEASE_S)
+        [queued] = await tasks.give_back([paused])
+        assert isinstance(queued, Task)
+        assert (queued.state, queued.attempts, queued.pauses) == (State.QUEUED, 0, 1)
+        assert queued.until >= begun.started_at + LEASE_S
+        assert queued.detail == "the other side is away"
+        assert await other_tasks.give_back([paused]) == [queued], "a repeat is no second pause"
+        assert await other_tasks.start([wish("k", tries=1)]) == [queued]
+        ended = await other_tasks.cancel("k", "not needed")
+        assert ended is not None
+        assert ended.ended
+
+    async def test_a_task_begins_once_its_pause_is_over(self, tasks: TaskStore) -> None:
+        for pauses in range(4):
+            [begun] = await tasks.start([wish("k", tries=1)])
+            assert (begun.state, begun.attempts, begun.pauses) == (State.RUNNING, 1, pauses)
+            [paused] = await tasks.give_back([ReturnAttempt("k", begun.epoch, False, pause_s=PAUSE_S)])
+            assert isinstance(paused, Task)
+            await asyncio.sleep(max(0.0, paused.until - await tasks.now()) + PAUSE_S)
+        assert await tasks.expire(FOREVER) == 1
 
     # --- what people want
 
