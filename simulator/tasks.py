@@ -54,7 +54,8 @@ CALLS_A_NODE_SECOND_MAX = 40
 
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
-    how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``. ``here``: a node is
+    how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``.
+    ``tries`` and ``timeout_s`` are what its sender gives it. ``here``: a node is
     given it directly; ``again_s``: by a client that asks for the same so much later, not knowing what became
     of it."""
 
@@ -71,6 +72,8 @@ class PlannedTask(msgspec.Struct, frozen=True):
     again_s: float | None = None
     asks: int = 0
     pause_s: float = 0.0
+    tries: int = TRIES
+    timeout_s: float | None = None
 
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
@@ -103,7 +106,7 @@ def make(seed: int) -> TaskScenario:
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
-        tasks=more + _with_pauses(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
+        tasks=more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
     )
 
 
@@ -195,13 +198,16 @@ def _asked_again(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
     )
 
 
-def _with_pauses(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
-    """The same tasks, some of which ask for pauses."""
-    random = Random(f"{seed}:pauses")  # noqa: S311
+def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
+    """The same tasks, some of which ask for pauses, or have another number of tries."""
+    random = Random(f"{seed}:wishes")  # noqa: S311
     return tuple(
-        msgspec.structs.replace(task, asks=random.choice((1, 2, 5)), pause_s=random.choice((0.5, 3.0, 40.0)))
-        if random.random() < 0.1
-        else task
+        msgspec.structs.replace(
+            task,
+            asks=(asks := random.choice((1, 2, 5)) if random.random() < 0.1 else 0),
+            pause_s=random.choice((0.5, 3.0, 40.0)) if asks else 0.0,
+            tries=random.choice((1, 5)) if random.random() < 0.1 else TRIES,
+        )
         for task in tasks
     )
 
@@ -397,7 +403,14 @@ class TaskWorld(Stage):
         self.spawn(self._listen())
         for planned in self.scenario.tasks:
             await asyncio.sleep(max(0.0, planned.at_s - loop.time()))
-            order = Order(task_type=planned.type, body={}, trace_id=planned.name)
+            tries = planned.tries if planned.tries != TRIES else None
+            order = Order(
+                task_type=planned.type,
+                body={},
+                trace_id=planned.name,
+                tries=tries,
+                timeout_s=planned.timeout_s,
+            )
             if planned.here:
                 await self._give(order)
             for _ in range(1 + planned.twice - planned.here):
@@ -493,7 +506,7 @@ def _ends(world: TaskWorld) -> list[str]:
             where = "lies" if name in dead else "does not lie"
             wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")
         healthy = planned.fails >= 0 and planned.hangs >= 0 and planned.kills >= 0
-        spent = planned.fails + planned.hangs + planned.kills >= TRIES
+        spent = planned.fails + planned.hangs + planned.kills >= planned.tries
         calm = not (world.scenario.faults or world.counts["poison"] or spent)
         again = any(outcome.state is State.DUPLICATED for outcome in world.outcomes[name])
         if (
@@ -548,7 +561,8 @@ def _history(world: TaskWorld) -> list[str]:
                 wrong.append(f"{event.trace} went on after its end: {before.state} to {after.state}")
             if after.epoch < before.epoch:
                 wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
-            if after.attempts > TRIES:
+            planned = world.planned.get(event.trace)
+            if after.attempts > (planned.tries if planned else TRIES):
                 wrong.append(f"{event.trace} had {after.attempts} attempts")
         elif isinstance(event, RanAttempt) and not event.end:
             task = standing.get(event.trace)

@@ -32,7 +32,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
-from holdfast.tasks.order import Order
+from holdfast.tasks.order import Order, SendOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import Task
@@ -155,42 +155,19 @@ class AsyncClient:
 
         return AsyncStreamSender(producer)
 
-    async def send(
-        self,
-        task_type: str,
-        body: Any = None,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> str:
+    async def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """Send a task; returns its trace id.
 
         Args:
             task_type: the declared name of the task's type.
             body: what the handler gets: an object of the declared type, a protobuf message, a text, or any
                 value that JSON can hold.
-            trace_id: the task's id (default: a random one, or one made from ``dedupe``).
-            dedupe: of the tasks of one type with the same key, only the first is run (default: none).
-            group: the group whose limits the task counts toward, such as a customer (default: what the type's
-                ``group`` finds in the body).
-            priority: tasks with a higher one run sooner (default 0: the type's ``priority``).
-            delay_s: after how many seconds the task may begin (default 0).
+            options: those of :meth:`holdfast.TaskType.send`, such as ``delay_s``.
 
-        Raises InvalidMessage for a body that can't be sent, TooLarge, ConfigError, and Unavailable or
-        OutcomeUnknown if the queue or the task store doesn't answer.
+        Raises InvalidMessage for a body that can't be sent or an impossible option, TooLarge, ConfigError,
+        and Unavailable or OutcomeUnknown if the queue or the task store doesn't answer.
         """
-        order = Order(
-            task_type=task_type,
-            body=body,
-            trace_id=trace_id,
-            dedupe=dedupe,
-            group=group,
-            priority=priority,
-            delay_s=delay_s,
-        )
+        order = Order(task_type=task_type, body=body, **options)
         (trace,) = await self.send_many([order])
         return trace
 
@@ -335,29 +312,9 @@ class Client:
         """As :meth:`AsyncClient.stream`."""
         return StreamSender(self, self._client.stream(name))
 
-    def send(
-        self,
-        task_type: str,
-        body: Any = None,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> str:
+    def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """As :meth:`AsyncClient.send`."""
-        return self._run(
-            self._client.send(
-                task_type,
-                body,
-                trace_id=trace_id,
-                dedupe=dedupe,
-                group=group,
-                priority=priority,
-                delay_s=delay_s,
-            )
-        )
+        return self._run(self._client.send(task_type, body, **options))
 
     def send_many(self, orders: Sequence[Order]) -> list[str]:
         """As :meth:`AsyncClient.send_many`."""

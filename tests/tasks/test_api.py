@@ -165,6 +165,8 @@ async def test_what_a_task_returned_is_told(rig: Rig) -> None:
         b'{"task_type": "report.publish", "delay_s": -1}',
         b'{"task_type": "report.publish", "delay_s": 1e999}',
         b'{"task_type": "report.publish", "priority": 2147483648}',
+        b'{"task_type": "report.publish", "timeout_s": 0}',
+        b'{"task_type": "report.publish", "tries": 0}',
         b'{"task_type": "report.publish", "trace_id": "a\\u0007b"}',
         b'{"task_type": "report.publish", "group": "%s"}' % (b"x" * 600),
         b'{"task_type": "report.publish", "body": %s}' % (b"[" * 4000 + b"]" * 4000),
@@ -362,6 +364,8 @@ ASKED = st.fixed_dictionaries(
         "group": st.text(max_size=9),
         "priority": st.integers(),
         "delay_s": st.floats() | st.integers(),
+        "timeout_s": st.floats() | st.integers(),
+        "tries": st.integers(),
     },
 )
 BODIES = st.one_of(

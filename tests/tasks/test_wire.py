@@ -13,6 +13,7 @@ import holdfast.tasks
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
     Envelope,
@@ -26,7 +27,16 @@ from holdfast.tasks.wire import (
 from tests.tasks.plain import compile_proto, plain
 
 DEFAULT = Envelope(app="reports", trace_id="m-1", task_type="publish")
-SENT = Envelope(app="reports", trace_id="t-1", task_type="publish", group="c", priority=3, sent_at=1.5)
+SENT = Envelope(
+    app="reports",
+    trace_id="t-1",
+    task_type="publish",
+    group="c",
+    priority=3,
+    sent_at=1.5,
+    timeout_s=0.25,
+    tries=7,
+)
 OUTCOME = Outcome(
     trace_id="t-1",
     state=State.FAILED,
@@ -57,6 +67,7 @@ def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
     assert message.body == body_of(value)
     assert (message.envelope.trace_id, message.envelope.group) == ("t-1", "c")
     assert (message.envelope.priority, message.envelope.sent_at) == (3, 1.5)
+    assert (message.envelope.timeout_s, message.envelope.tries) == (0.25, 7)
 
 
 def test_programs_with_plain_protobuf_read_tasks() -> None:
@@ -225,3 +236,23 @@ def test_base64_is_read_however_a_producer_writes_it(write: Callable[[bytes], by
     if write is not bytes:
         brief = base64.b64decode(encode_brief(SENT, OUTCOME))
         assert decode_brief(write(brief)) == OUTCOME
+
+
+@pytest.mark.parametrize(
+    "field,value", [("Tries", -1), ("TimeoutS", -0.5), ("TimeoutS", 2e9), ("TimeoutS", float("nan"))]
+)
+def test_an_option_out_of_its_range_is_refused_by_its_name(field: str, value: float) -> None:
+    message = TaskMessage()
+    message.Envelop.App, message.Envelop.TraceID = "reports", "t-1"
+    setattr(message.Envelop, field, value)
+    with pytest.raises(Unreadable, match=field) as refusal:
+        decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)
+    assert refusal.value.envelope is not None, "its producer is told"
+    assert encode_brief(refusal.value.envelope, OUTCOME)
+    if value == value:
+        json = b'{"Envelop": {"App": "reports", "TraceID": "t-1", "%s": %s}}' % (
+            field.encode(),
+            str(value).encode(),
+        )
+        with pytest.raises(Unreadable, match=field):
+            decode_task(json, DEFAULT)

@@ -19,7 +19,7 @@ from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
 from simulator.stage import Quiet
-from simulator.tasks import APP, LONG, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import APP, LONG, QUICK, TIMEOUT_S, TRIES, PlannedTask, TaskScenario, TaskWorld, check
 from tests.cluster.fakes import Log
 
 CUT = [Fault(3.0, "cut", 0, TROUBLE_S, service) for service in ("coordinator", "state", "registry")]
@@ -146,5 +146,20 @@ def test_a_task_that_asks_for_more_pauses_than_there_are_has_failed(monkeypatch:
         assert "it has had 4 pauses, and gets no more" in task.detail
         (node,) = world.nodes.values()
         assert node.host.stats.tasks_paused == 4
+
+    run(live())
+
+
+def test_a_task_has_the_tries_and_the_timeout_that_its_sender_said() -> None:
+    async def live() -> None:
+        longer = PlannedTask(0.1, "longer", QUICK, 0.0, hangs=-1, tries=1, timeout_s=TIMEOUT_S * 3)
+        more = PlannedTask(0.1, "more", QUICK, 0.1, fails=4, tries=5)
+        world = TaskWorld(calm(PlannedTask(0.1, "one", QUICK, 0.1, fails=1, tries=1), longer, more))
+        assert await world.live() == ""
+        one, hung, told = (world.store.standing[name] for name in ("one", "longer", "more"))
+        assert (one.state, one.attempts, world.tried["one"]) == (State.FAILED, 1, 1)
+        assert (hung.state, hung.attempts) == (State.TIMEOUT, 1)
+        assert hung.ended_at - hung.started_at == pytest.approx(TIMEOUT_S * 3, abs=1.0)
+        assert (told.state, told.attempts) == (State.SUCCEED, 5)
 
     run(live())

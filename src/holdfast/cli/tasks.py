@@ -52,6 +52,8 @@ async def send(
     group: str = "",
     priority: int = 0,
     delay_s: float = 0.0,
+    timeout_s: float | None = None,
+    tries: int | None = None,
     wait: bool = False,
     json: Json = False,
     options: Options = DEFAULTS,
@@ -73,6 +75,8 @@ async def send(
         group: Whose limits it counts against, such as a customer.
         priority: The higher the sooner.
         delay_s: It may begin after so many seconds.
+        timeout_s: The total time of one attempt, instead of that of its type.
+        tries: How many attempts it gets if they fail, instead of that of its type.
         wait: Wait for its outcome; the exit code is 1 unless it succeeds.
         json: Print JSON.
     """
@@ -89,6 +93,8 @@ async def send(
         group=group,
         priority=priority,
         delay_s=delay_s,
+        timeout_s=timeout_s,
+        tries=tries,
     )
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)

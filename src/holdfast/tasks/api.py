@@ -42,6 +42,8 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     group: str = ""
     priority: int = 0
     delay_s: float = 0.0
+    timeout_s: float | None = None
+    tries: int | None = None
 
 
 class TaskStanding(msgspec.Struct):
@@ -178,6 +180,8 @@ class TaskApi:
             group=asked.group,
             priority=asked.priority,
             delay_s=asked.delay_s,
+            timeout_s=asked.timeout_s,
+            tries=asked.tries,
         )
 
     async def _on_status(self, request: web.Request) -> web.Response:

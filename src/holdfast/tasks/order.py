@@ -5,12 +5,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 
-from holdfast.common.settings import Delay, Int32, faults
+from holdfast.common.settings import Count, Delay, Int32, Seconds, faults
 from holdfast.errors import InvalidMessage
+
+
+class SendOptions(TypedDict, total=False):
+    """The options of one send; :meth:`holdfast.TaskType.send` describes each."""
+
+    trace_id: str
+    dedupe: str
+    group: str
+    priority: int
+    delay_s: float
+    timeout_s: float | None
+    tries: int | None
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,8 +31,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``trace_id``, the task
     gets a random one, or one made from ``dedupe``. Of all orders of one type with the same ``dedupe``, only
     the first is run. The task may begin after ``delay_s`` seconds. ``group`` names the group whose limits it
-    counts toward, such as a customer. Raises InvalidMessage, which names the field, for a value of a wrong
-    type or out of range.
+    counts toward, such as a customer. ``timeout_s`` and ``tries`` are instead of those of its type. Raises
+    InvalidMessage, which names the field, for a value of a wrong type or out of range.
     """
 
     task_type: str
@@ -30,6 +42,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     priority: Int32 = 0
     delay_s: Delay = 0.0
+    timeout_s: Seconds | None = None
+    tries: Count | None = None
 
     def __post_init__(self) -> None:
         for field, text in faults(self):

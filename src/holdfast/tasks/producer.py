@@ -330,6 +330,8 @@ class Producer:
             group=order.group,
             priority=order.priority,
             sent_at=self._clock.wall(),
+            timeout_s=order.timeout_s or 0.0,
+            tries=order.tries or 0,
         )
         return encode_task(SentTask(envelope, body_of(order.body)))
 

@@ -16,6 +16,7 @@ from google.protobuf.message import DecodeError
 
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE, from_base64
+from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
@@ -36,6 +37,8 @@ TYPE_BYTES_MAX = 256
 """The longest name of a type, in bytes; the app may not know the type."""
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Tries = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+TimeoutS = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Moment = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 _numbers = {State(value.name.lower()): value.number for value in WireState.values[1:]}
@@ -43,7 +46,8 @@ _states = {number: state for state, number in _numbers.items()}
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The app, type and trace id of the task in a message. ``raw`` is the envelope as it came, so that a
+    """The app, type and trace id of the task in a message, and its options; a ``timeout_s`` or ``tries`` of 0
+    is that of the type. ``raw`` is the envelope as it came, so that a
     brief carries all its fields, with unknown ones."""
 
     app: str
@@ -52,6 +56,8 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     priority: int = 0
     sent_at: float = 0.0
+    timeout_s: float = 0.0
+    tries: int = 0
     raw: bytes = b""
 
 
@@ -180,6 +186,8 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
             group=told.Group,
             priority=told.Priority,
             sent_at=told.SentAtMs / MS,
+            timeout_s=told.TimeoutS,
+            tries=told.Tries,
             raw=told.SerializeToString(),
         ),
         default,
@@ -197,6 +205,7 @@ def _wire_envelope(envelope: Envelope) -> Any:
     wire = TaskEnvelop.FromString(envelope.raw)
     wire.App, wire.TraceID, wire.TaskType = envelope.app, envelope.trace_id, envelope.task_type
     wire.Group, wire.Priority = envelope.group, envelope.priority
+    wire.TimeoutS, wire.Tries = envelope.timeout_s, envelope.tries
     if not envelope.raw:
         wire.SentAtMs = round(envelope.sent_at * MS)
     return wire
@@ -223,6 +232,8 @@ class _JsonEnvelope(msgspec.Struct):
     Group: str = ""
     Priority: Int32 = 0
     SentAtMs: Moment = 0
+    TimeoutS: TimeoutS = 0.0
+    Tries: Tries = 0
 
 
 class _JsonTask(msgspec.Struct):
@@ -253,13 +264,15 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
         group=told.Group,
         priority=told.Priority,
         sent_at=told.SentAtMs / MS,
+        timeout_s=told.TimeoutS,
+        tries=told.Tries,
     )
     return SentTask(_checked(envelope, default), Body(bytes(task.Body)))
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:
     """Return the envelope if its values are valid: trace id and group are ids, the app is that of this queue,
-    and the type isn't too long. Raises Unreadable otherwise."""
+    the type isn't too long, and the options are in their range. Raises Unreadable otherwise."""
     try:
         check_key(envelope.trace_id, "TraceID")
     except InvalidMessage as error:
@@ -272,6 +285,17 @@ def _checked(envelope: Envelope, default: Envelope) -> Envelope:
             check_key(envelope.group, "Group")
     except InvalidMessage as error:
         raise Unreadable(str(error), msgspec.structs.replace(envelope, group="")) from None
+    if envelope.tries < 0:
+        raise Unreadable(
+            f"field 'Tries' is {envelope.tries}; it is at least 1, or 0 for that of the type",
+            msgspec.structs.replace(envelope, tries=0),
+        )
+    if not 0 <= envelope.timeout_s <= SECONDS_MAX:
+        raise Unreadable(
+            f"field 'TimeoutS' is {envelope.timeout_s:g}; it is above 0 and at most {SECONDS_MAX:g}, or 0 for"
+            " that of the type",
+            msgspec.structs.replace(envelope, timeout_s=0.0),
+        )
     if envelope.app != default.app:
         raise Unreadable(f"the task is for app {envelope.app!r}; this queue is {default.app!r}'s", envelope)
     return envelope

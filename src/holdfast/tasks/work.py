@@ -303,7 +303,7 @@ class TaskWork:
                 item.spec.name,  # if the app lacks the type: that of its queue, which gets its dead letter
                 member,
                 self._host.name,
-                item.spec.tries,
+                item.tries,
                 item.spec.visibility_s,
                 item.group,
                 instead_of,
@@ -363,7 +363,7 @@ class TaskWork:
         if item.refusal:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
-        timeout_s = item.spec.timeout_s
+        timeout_s = item.timeout_s
         if not item.spec.resumable and (holdable_s := self._holdable_s(item, now)) < timeout_s:
             self._host.log.warning(
                 "the queue can't hold this task for all of its timeout; it ends earlier, as timed out",
@@ -373,7 +373,7 @@ class TaskWork:
                 holdable_s=holdable_s,
             )
             timeout_s = holdable_s
-        attempt = item.spec.attempt(item.message.body, task, timeout_s)
+        attempt = item.spec.attempt(item.message.body, task, timeout_s, item.tries)
         ended = self.slots.run(attempt, partial(self._progressed, item))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 
@@ -413,7 +413,7 @@ class TaskWork:
             self._end(item, State.SUCCEED, ended.result)
         elif item.stopping:  # it was asked to end
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
-        elif ended.permanent or item.attempt.attempts >= item.spec.tries:
+        elif ended.permanent or item.attempt.attempts >= item.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
             self._tell_failure("task failed", item, ended)
             self._end(item, state, detail=detail)
