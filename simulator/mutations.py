@@ -37,8 +37,10 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
+from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
@@ -188,6 +190,31 @@ def _end_at_once(
 
 def _pause_as_failure(self: TaskWork, item: InHand, ended: Ended, pause_s: float) -> None:
     self._return(item, spent=True, delay_s=pause_s, detail=ended.error, pause_s=pause_s)
+
+
+_end = Completer.end
+
+
+def _follow_up_early(
+    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
+) -> None:
+    assert item.attempt is not None
+    ended = msgspec.structs.replace(item.attempt, state=end.state)
+    outcome = outcome_of(item.message.envelope.app, ended)
+    self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
+    _end(self, item, end, letter)
+
+
+async def _send_once(self: Completer, handed: Any) -> None:
+    with contextlib.suppress(HoldfastError):
+        await self._producer.hand_over(handed)
+
+
+_hand_over = Completer._hand_over
+
+
+async def _hand_over_aside(self: Completer, taken: Any) -> None:
+    self._tasks.spawn(_hand_over(self, taken))
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
@@ -388,6 +415,37 @@ RULES: dict[str, Mutation] = {
         Completer,
         "end",
         _end_at_once,
+        world="tasks",
+    ),
+    "follow-up-early": Mutation(
+        "a task is sent once the outcome is stored that it follows upon",
+        Completer,
+        "end",
+        _follow_up_early,
+        world="tasks",
+    ),
+    "follow-up-answer": Mutation(
+        "a follow-up is sent until that is answered", Completer, "_insist_on", _send_once, world="tasks"
+    ),
+    "follow-up-first": Mutation(
+        "what follows is sent before the message is deleted",
+        Completer,
+        "_hand_over",
+        _hand_over_aside,
+        world="tasks",
+    ),
+    "follow-up-again": Mutation(
+        "who finds a task ended and not told sends what follows",
+        follow_ups,
+        "decode_follow_ups",
+        lambda data, app: (),
+        world="tasks",
+    ),
+    "follow-up-once": Mutation(
+        "a follow-up that is sent again is the same task",
+        follow_ups,
+        "follow_up_trace",
+        lambda *_: f"quick-{next(_identities)}",
         world="tasks",
     ),
     "task-reissue": Mutation(

@@ -21,7 +21,7 @@ from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.handler import Job, Retry
 from holdfast.tasks.held_tasks import TaskQueues
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.permits import PermitKeeper, document_name
@@ -55,7 +55,8 @@ CALLS_A_NODE_SECOND_MAX = 40
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
     how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``.
-    ``tries`` and ``timeout_s`` are what its sender gives it. ``here``: a node is
+    ``tries`` and ``timeout_s`` are what its sender gives it; ``follows``: tasks follow upon its success, and
+    upon its failure. ``here``: a node is
     given it directly; ``again_s``: by a client that asks for the same so much later, not knowing what became
     of it."""
 
@@ -74,6 +75,11 @@ class PlannedTask(msgspec.Struct, frozen=True):
     pause_s: float = 0.0
     tries: int = TRIES
     timeout_s: float | None = None
+    follows: bool = False
+
+
+FOLLOW_UP = PlannedTask(at_s=0.0, name="", type="quick", seconds=0.05)
+"""What each follow-up does."""
 
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
@@ -199,7 +205,7 @@ def _asked_again(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
 
 
 def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
-    """The same tasks, some of which ask for pauses, or have another number of tries."""
+    """The same tasks, some of which ask for pauses, have another number of tries, or others that follow."""
     random = Random(f"{seed}:wishes")  # noqa: S311
     return tuple(
         msgspec.structs.replace(
@@ -207,6 +213,7 @@ def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
             asks=(asks := random.choice((1, 2, 5)) if random.random() < 0.1 else 0),
             pause_s=random.choice((0.5, 3.0, 40.0)) if asks else 0.0,
             tries=random.choice((1, 5)) if random.random() < 0.1 else TRIES,
+            follows=random.random() < 0.2,
         )
         for task in tasks
     )
@@ -237,6 +244,9 @@ SPECS: Mapping[str, TaskSpec] = {
         resumable=True,
     ),
 }
+
+
+FOLLOWING = Order(task_type=QUICK, body={})
 
 
 class RanAttempt(msgspec.Struct, frozen=True):
@@ -358,12 +368,13 @@ class TaskWorld(Stage):
             Faulty(self.store, "state", node.line),
             SimTaskSlots(slots, node.line),
             permits,
+            Producer(APP, queue, Faulty(self.store, "state", node.line), node.clock, host.log),
         )
         return [work], [slots]
 
     async def _before(self, node: SimNode, slot: MemoryTaskSlot, attempt: Attempt) -> None:
         """What an attempt does to its process."""
-        planned = self.planned[attempt.trace]
+        planned = self.planned.get(attempt.trace, FOLLOW_UP)
         if planned.kills and self.deaths[attempt.trace] != planned.kills and not node.clock.gate.dead:
             self.deaths[attempt.trace] += 1
             self.counts["poison"] += 1
@@ -410,6 +421,8 @@ class TaskWorld(Stage):
                 trace_id=planned.name,
                 tries=tries,
                 timeout_s=planned.timeout_s,
+                then=[FOLLOWING] * planned.follows,
+                on_failure=[FOLLOWING] * planned.follows,
             )
             if planned.here:
                 await self._give(order)
@@ -480,6 +493,7 @@ def check(world: TaskWorld, unfinished: str) -> list[str]:
     wrong += _ends(world)
     wrong += _history(world)
     wrong += _at_once(world)
+    wrong += _followed(world)
     most = CALLS_A_TASK_MAX * len(world.planned) + CALLS_A_NODE_SECOND_MAX * (
         world.seconds_after_healing * len(world.nodes)
     )
@@ -599,6 +613,40 @@ def _trace_of(event: QueueEvent) -> str | None:
         return decode_task(event.body, Envelope(app=APP, trace_id="-", task_type="-")).envelope.trace_id
     except Unreadable:
         return None
+
+
+def _followed(world: TaskWorld) -> list[str]:
+    """Just what is to follow upon an outcome that was stored is sent, not before that, and runs."""
+    wrong = []
+    due: dict[str, str] = {}
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None and event.after.ended:
+            planned = world.planned.get(event.trace)
+            if planned is not None and planned.follows:
+                due[_follow_up(event.after)] = event.trace
+        elif isinstance(event, QueueEvent) and event.kind == "sent":
+            name = _trace_of(event)
+            if name is not None and name not in world.planned and name not in due and _is_follow_up(name):
+                wrong.append(f"{name} was sent, and follows upon nothing")
+    if world.rewound:
+        return wrong
+    for name, planned in world.planned.items():
+        task = world.store.standing[name]
+        if not planned.follows:
+            continue
+        following = world.store.standing.get(_follow_up(task))
+        if following is None or following.state is not State.SUCCEED:
+            wrong.append(f"{name} is {task.state.value}, and what follows is {following}")
+    return wrong
+
+
+def _follow_up(task: Task) -> str:
+    """The trace of what follows upon an outcome: it has two follow-ups, the second upon a failure."""
+    return follow_up_trace(QUICK, task.trace, task.epoch, int(task.state is not State.SUCCEED))
+
+
+def _is_follow_up(name: str) -> bool:
+    return name.startswith(f"{QUICK}-")
 
 
 def _at_once(world: TaskWorld) -> list[str]:

@@ -166,6 +166,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host,
             member=lambda: host.membership.id,
         ),
+        producer,
         scheduler=Scheduler(
             app.name,
             deeds,

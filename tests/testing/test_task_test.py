@@ -10,6 +10,8 @@ from holdfast import App
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, Retry
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import State
 from holdfast.testing import TaskTest
 
 
@@ -177,3 +179,12 @@ def test_a_pause_that_can_not_be_is_refused_where_it_is_asked_for(after_s: Any) 
         ConfigError, match=r"Retry: after_s is .*; it must be a number above 0, at most 86,400"
     ):
         Retry(after_s=after_s)
+
+
+def test_a_follow_up_is_given_the_outcome_before_it() -> None:
+    def handle(body: dict[str, Any], job: Job) -> Any:
+        return job.after and [job.after.trace_id, job.after.value]
+
+    assert TaskTest(handle).run({}) is None
+    before = Outcome(trace_id="t-1", state=State.SUCCEED, value={"pages": 3})
+    assert TaskTest(handle, after=before).run({}) == ["t-1", {"pages": 3}]

@@ -40,6 +40,7 @@ class Stats(msgspec.Struct):
     tasks_timed_out: int = 0
     tasks_duplicated: int = 0
     tasks_lapsed: int = 0
+    tasks_followed: int = 0
 
 
 MEANINGS = {
@@ -75,6 +76,7 @@ MEANINGS = {
     "tasks_failed": "Tasks that failed for good, cancelled ones included.",
     "tasks_timed_out": "Tasks that were over their time once too often.",
     "tasks_duplicated": "Messages whose task had ended before.",
+    "tasks_followed": "Tasks sent because those before them have ended.",
     "tasks_lapsed": "Tasks let go because their deliveries had lapsed.",
 }
 """What each counter counts since the node's start."""

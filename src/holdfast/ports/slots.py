@@ -276,7 +276,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process
     and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
     process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
-    ``pauses`` is how many pauses earlier attempts have asked for.
+    ``pauses`` is how many pauses earlier attempts have asked for. ``after`` is the brief of the task that it
+    follows upon (empty: of none).
     """
 
     trace: str
@@ -291,6 +292,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     memory_mb: int = 0
     lease_s: float = 0.0
     pauses: int = 0
+    after: bytes = b""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import msgspec
 
 from holdfast.common.settings import check_setting
+
+if TYPE_CHECKING:
+    from holdfast.tasks.outcome import Outcome
 
 RETRY_AFTER_MAX_S = 86_400.0
 """The longest pause that an attempt may ask for."""
@@ -70,6 +73,11 @@ class Job(Protocol):
     @property
     def deadline_s(self) -> float:
         """How many seconds of the timeout are left."""
+
+    @property
+    def after(self) -> Outcome | None:
+        """The outcome of the task that this one was sent with, as its ``then`` or ``on_failure``; None for a
+        task that follows upon no other. Its ``value`` is what that task returned."""
 
     @property
     def cancelled(self) -> bool:

@@ -107,10 +107,15 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         return self.stall_s or (self.lease_s if self.hold == "lease" else 0.0)
 
     def attempt(
-        self, body: Body, task: Task, timeout_s: float | None = None, tries: int | None = None
+        self,
+        body: Body,
+        task: Task,
+        timeout_s: float | None = None,
+        tries: int | None = None,
+        after: bytes = b"",
     ) -> Attempt:
-        """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` are those of the type unless
-        given."""
+        """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` are those of the type unless given.
+        ``after`` is the brief of the task before it."""
         return Attempt(
             task.trace,
             self.name,
@@ -124,6 +129,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             self.memory_mb,
             self.visibility_s,
             task.pauses,
+            after,
         )
 
     def read(self, body: Body) -> Any:

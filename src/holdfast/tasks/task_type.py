@@ -101,6 +101,9 @@ class TaskType(Generic[B, R]):
                 ``delay_s``: after how many seconds the task may begin (default 0).
                 ``timeout_s``: the total time of one attempt (default: the declared one).
                 ``tries``: how many attempts the task gets if they fail (default: the declared number).
+                ``then``: the task, or a list of tasks, to send once this one has succeeded, each made by
+                :meth:`s`. Its handler reads the outcome of this one from ``job.after`` (default: none).
+                ``on_failure``: the same for when it ends otherwise, by being cancelled too (default: none).
 
         Raises InvalidMessage for a body that can't be sent or an impossible option, TooLarge, ConfigError,
         and Unavailable or OutcomeUnknown if the queue or the task store doesn't answer.

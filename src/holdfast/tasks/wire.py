@@ -8,6 +8,7 @@ base64 or raw; or, for a handler that takes text, the text itself.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -20,6 +21,7 @@ from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.proto import State as WireState
 from holdfast.tasks.proto import TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.rules.task import State
@@ -62,10 +64,22 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SentTask(msgspec.Struct, frozen=True):
-    """A task as a message holds it."""
+    """A task as a message holds it. ``after`` is the brief of the task that it follows upon (empty: of
+    none)."""
 
     envelope: Envelope
     body: Body
+    follow_ups: tuple[FollowUp, ...] = ()
+    after: bytes = b""
+
+
+class FollowUp(msgspec.Struct, frozen=True):
+    """A task to send once another has ended: if that has succeeded, or with ``on_failure`` if it hasn't. Its
+    trace id is empty if it is to be made from that of the other."""
+
+    task: SentTask
+    on_failure: bool = False
+    delay_s: float = 0.0
 
 
 class Unreadable(InvalidMessage):
@@ -78,13 +92,20 @@ class Unreadable(InvalidMessage):
 
 def encode_task(message: SentTask) -> bytes:
     """Encode a task as its queue carries it."""
-    wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
-    body = message.body
-    if body.name:
-        wire.Body.type_url, wire.Body.value = PREFIX + body.name, body.data
-    else:
-        wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
-    return base64.b64encode(wire.SerializeToString())
+    return base64.b64encode(_wire_task(message).SerializeToString())
+
+
+def encode_follow_ups(follow_ups: Sequence[FollowUp]) -> bytes:
+    """Encode follow-ups as the task store keeps them; empty for none."""
+    if not follow_ups:
+        return b""
+    wire: bytes = TaskMessage(FollowUps=map(_wire_follow_up, follow_ups)).SerializeToString()
+    return wire
+
+
+def decode_follow_ups(data: bytes, app: str) -> tuple[FollowUp, ...]:
+    """Decode what ``encode_follow_ups`` made, for tasks of ``app``. Raises Unreadable."""
+    return _follow_ups(TaskMessage.FromString(data), Envelope(app=app, trace_id="", task_type=""))
 
 
 def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTask:
@@ -108,6 +129,10 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTa
 
 def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
     """Encode an outcome as the queue of briefs carries it."""
+    return base64.b64encode(_wire_brief(envelope, outcome).SerializeToString())
+
+
+def _wire_brief(envelope: Envelope, outcome: Outcome) -> Any:
     brief = TaskBrief(
         Envelop=_wire_envelope(envelope),
         Result=_numbers[outcome.state],
@@ -121,7 +146,7 @@ def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
     )
     if outcome.value is not None:
         brief.Value = msgspec.json.encode(outcome.value).decode()
-    return base64.b64encode(brief.SerializeToString())
+    return brief
 
 
 def decode_brief(data: bytes) -> Outcome:
@@ -192,13 +217,67 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
         ),
         default,
     )
+    after = base64.b64encode(wire.After.SerializeToString()) if wire.HasField("After") else b""
+    return SentTask(envelope, _body(wire, envelope), _follow_ups(wire, default, envelope), after)
+
+
+def _body(wire: Any, envelope: Envelope) -> Body:
     name = wire.Body.type_url.rpartition("/")[2]
     if name != TEXT:
-        return SentTask(envelope, Body(wire.Body.value, name))
+        return Body(wire.Body.value, name)
     value = _text_of(wire.Body.value)
     if value is None:
         raise Unreadable(f"field 'Body' says it is a {TEXT} and holds none", envelope)
-    return SentTask(envelope, Body(value))
+    return Body(value)
+
+
+def _follow_ups(wire: Any, default: Envelope, envelope: Envelope | None = None) -> tuple[FollowUp, ...]:
+    """Read the follow-ups in a message. ``envelope`` is that of the message, for its producer to be told."""
+    try:
+        return tuple(
+            _follow_up(
+                _from_wire(each.Task, _unnamed(default.app)),
+                each.Task.Envelop.TraceID,
+                each.OnFailure,
+                each.DelayS,
+            )
+            for each in wire.FollowUps
+        )
+    except Unreadable as error:
+        raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
+
+
+def _unnamed(app: str) -> Envelope:
+    """Return what stands for a follow-up's trace id until it has one."""
+    return Envelope(app=app, trace_id="-", task_type="")
+
+
+def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> FollowUp:
+    if not task.envelope.task_type:
+        raise Unreadable("its TaskType is empty")
+    if not 0 <= delay_s <= SECONDS_MAX:
+        raise Unreadable(f"its DelayS is {delay_s:g}; it is 0 to {SECONDS_MAX:g}")
+    envelope = msgspec.structs.replace(task.envelope, trace_id=trace)
+    return FollowUp(msgspec.structs.replace(task, envelope=envelope), on_failure, delay_s)
+
+
+def _wire_task(message: SentTask) -> Any:
+    wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
+    body = message.body
+    if body.name:
+        wire.Body.type_url, wire.Body.value = PREFIX + body.name, body.data
+    else:
+        wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
+    wire.FollowUps.extend(map(_wire_follow_up, message.follow_ups))
+    if message.after:
+        wire.After.ParseFromString(from_base64(message.after))
+    return wire
+
+
+def _wire_follow_up(follow_up: FollowUp) -> Any:
+    return WireFollowUp(
+        Task=_wire_task(follow_up.task), OnFailure=follow_up.on_failure, DelayS=follow_up.delay_s
+    )
 
 
 def _wire_envelope(envelope: Envelope) -> Any:
@@ -239,6 +318,13 @@ class _JsonEnvelope(msgspec.Struct):
 class _JsonTask(msgspec.Struct):
     Envelop: _JsonEnvelope
     Body: msgspec.Raw = msgspec.Raw(b"null")
+    FollowUps: list[_JsonFollowUp] = []
+
+
+class _JsonFollowUp(msgspec.Struct):
+    Task: _JsonTask
+    OnFailure: bool = False
+    DelayS: TimeoutS = 0.0
 
 
 _json_task = msgspec.json.Decoder(_JsonTask)
@@ -256,6 +342,10 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
         task = _json_task.decode(data)
     except UNREADABLE as error:
         raise Unreadable(f"the message's Envelop is wrong: {error}") from None
+    return _from_json_task(task, default)
+
+
+def _from_json_task(task: _JsonTask, default: Envelope) -> SentTask:
     told = task.Envelop
     envelope = Envelope(
         app=told.App or default.app,
@@ -267,7 +357,20 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
         timeout_s=told.TimeoutS,
         tries=told.Tries,
     )
-    return SentTask(_checked(envelope, default), Body(bytes(task.Body)))
+    envelope = _checked(envelope, default)
+    try:
+        follow_ups = tuple(
+            _follow_up(
+                _from_json_task(each.Task, _unnamed(default.app)),
+                each.Task.Envelop.TraceID,
+                each.OnFailure,
+                each.DelayS,
+            )
+            for each in task.FollowUps
+        )
+    except Unreadable as error:
+        raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
+    return SentTask(envelope, Body(bytes(task.Body)), follow_ups)
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:

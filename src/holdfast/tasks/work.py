@@ -33,12 +33,13 @@ from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.rules.turns import Turns
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task
+from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
 """The most attempts that one call to the store begins."""
@@ -76,7 +77,8 @@ class TaskWork:
     """The tasks of one app on one node.
 
     At most ``task_slots`` tasks run at once, and no more than ``permits`` grants. ``scheduler`` does what is
-    due by the clock, and ``announcer`` writes this node's address to the registry."""
+    due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
+    registry."""
 
     def __init__(
         self,
@@ -87,6 +89,7 @@ class TaskWork:
         store: TaskStore,
         slots: TaskSlotMaker,
         permits: PermitKeeper,
+        producer: Producer,
         *,
         scheduler: Scheduler | None = None,
         announcer: Announcer | None = None,
@@ -122,6 +125,7 @@ class TaskWork:
             store,
             queues,
             self._keepers,
+            producer,
             on_gone=self._forget,
             on_fenced=self._drop,
             in_hand=self._in_hand,
@@ -307,6 +311,7 @@ class TaskWork:
                 item.spec.visibility_s,
                 item.group,
                 instead_of,
+                encode_follow_ups(item.message.follow_ups),
             )
             for item in batch
         ]
@@ -373,7 +378,7 @@ class TaskWork:
                 holdable_s=holdable_s,
             )
             timeout_s = holdable_s
-        attempt = item.spec.attempt(item.message.body, task, timeout_s, item.tries)
+        attempt = item.spec.attempt(item.message.body, task, timeout_s, item.tries, item.message.after)
         ended = self.slots.run(attempt, partial(self._progressed, item))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 

@@ -44,7 +44,7 @@ function requests.queue(task, trace, fields)
   return replace(cjson.decode(fields), {state = 'queued', queued_at = text(now)})
 end
 
-function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of)
+function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of, follow_ups)
   task = task or {state = 'queued', type = kind, group = group ~= '' and group or nil, queued_at = text(now)}
   if ENDED[task.state] then return task end
   if task.state == 'running' then
@@ -62,7 +62,7 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
   return replace(task, {
     type = kind, state = 'running', group = group, epoch = next_epoch(task), attempts = text(attempts + 1),
     member = member, node = node, ['until'] = text(now + tonumber(lease)), progress = '', note = '',
-    started_at = text(now)})
+    started_at = text(now), follow_ups = follow_ups})
 end
 
 function requests.beat(task, trace, epoch, lease, progress, note)

@@ -75,7 +75,17 @@ class RedisTasks:
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         rows = [
-            (w.trace, w.type, w.member, w.node, w.tries, _micros(w.lease_s), w.group, w.instead_of)
+            (
+                w.trace,
+                w.type,
+                w.member,
+                w.node,
+                w.tries,
+                _micros(w.lease_s),
+                w.group,
+                w.instead_of,
+                w.follow_ups,
+            )
             for w in wishes
         ]
         return cast("list[Task]", await self._change("start", rows))
@@ -245,6 +255,7 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     "state": lambda value: State(value.decode()),
     "progress": float,
     "result": bytes,
+    "follow_ups": bytes,
     "briefed": lambda value: value == b"1",
 }
 

@@ -41,7 +41,8 @@ class Task(msgspec.Struct, frozen=True):
     attempts have asked for since it was last queued.
     ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned,
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
-    cancelled it, or empty. ``group`` names the group whose limits it counts toward.
+    cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
+    tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
     """
 
     trace: str
@@ -63,6 +64,7 @@ class Task(msgspec.Struct, frozen=True):
     started_at: float = 0.0
     ended_at: float = 0.0
     pauses: int = 0
+    follow_ups: bytes = b""
 
     @property
     def ended(self) -> bool:
@@ -78,7 +80,7 @@ class Task(msgspec.Struct, frozen=True):
 class StartAttempt(msgspec.Struct, frozen=True):
     """A member's request to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
     many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a dead member,
-    whose attempt needn't lapse first."""
+    whose attempt needn't lapse first. ``follow_ups`` is as in the record."""
 
     trace: str
     type: str
@@ -88,6 +90,7 @@ class StartAttempt(msgspec.Struct, frozen=True):
     lease_s: float
     group: str = ""
     instead_of: str = ""
+    follow_ups: bytes = b""
 
 
 class AttemptBeat(msgspec.Struct, frozen=True):
@@ -160,6 +163,7 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
         progress=0.0,
         note="",
         started_at=now,
+        follow_ups=wish.follow_ups,
     )
 
 

@@ -53,6 +53,7 @@ wishes = st.builds(
     tries=st.integers(1, 3),
     lease_s=leases,
     group=texts,
+    follow_ups=st.binary(max_size=9),
 )
 beats = st.builds(
     AttemptBeat,

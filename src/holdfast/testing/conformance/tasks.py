@@ -112,6 +112,21 @@ class TasksConformance:
         assert await tasks.get("k") == msgspec.structs.replace(ended, briefed=True)
         assert await tasks.queue([Task("k", "other")]) == [msgspec.structs.replace(ended, briefed=True)]
 
+    async def test_follow_ups_stand_with_the_outcome(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        follow_ups = bytes(range(256)) * 256
+        [begun] = await tasks.start([wish("k", follow_ups=follow_ups)])
+        assert begun.follow_ups == follow_ups
+        await tasks.beat([AttemptBeat("k", begun.epoch, LEASE_S, 0.5)])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.FAILED)])
+        assert isinstance(ended, Task)
+        assert ended.follow_ups == follow_ups
+        assert await other_tasks.start([wish("k", follow_ups=b"of another message")]) == [ended]
+        [anew] = await tasks.reset(["k"])
+        assert anew is not None
+        assert anew.follow_ups == b"", "they come with the message"
+        [again] = await other_tasks.start([wish("k", follow_ups=b"of its message")])
+        assert again.follow_ups == b"of its message"
+
     async def test_a_task_may_begin_unannounced(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         assert (begun.state, begun.attempts, begun.type) == (State.RUNNING, 1, TYPE)
