@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from random import Random
 from typing import Any
@@ -19,6 +19,7 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
+from holdfast.tasks.follow_ups import HandOver
 from holdfast.tasks.handler import Job, Retry
 from holdfast.tasks.held_tasks import TaskQueues
 from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
@@ -84,11 +85,13 @@ FOLLOW_UP = PlannedTask(at_s=0.0, name="", type="quick", seconds=0.05)
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
     """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
-    over all nodes (0: any number)."""
+    over all nodes (0: any number). ``stumbles``: the hand-over of follow-ups, counted from 1, that waits for a
+    second, after which its node dies (0: none)."""
 
     frees_on_evict: bool
     hold_max_s: float
     maximum: int
+    stumbles: int = 0
     tasks: tuple[PlannedTask, ...]
 
 
@@ -112,6 +115,7 @@ def make(seed: int) -> TaskScenario:
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
+        stumbles=Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0,  # noqa: S311
         tasks=more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
     )
 
@@ -299,6 +303,18 @@ class SimTaskSlots:
         await self._slots.close()
 
 
+class Stumbling(Producer):
+    """A node's producer, which may ``stumble`` when it is to send follow-ups."""
+
+    def __init__(self, *services: Any, stumble: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(*services)
+        self._stumble = stumble
+
+    async def hand_over(self, follow_ups: Sequence[HandOver]) -> None:
+        await self._stumble()
+        await super().hand_over(follow_ups)
+
+
 class TaskWorld(Stage):
     """A producer, nodes that run its tasks, and what they share."""
 
@@ -328,6 +344,7 @@ class TaskWorld(Stage):
         self.done_s: dict[str, float] = defaultdict(float)
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self.rewound = False
+        self.hand_overs = 0
         self.producer = Producer(
             APP, self.queues.__getitem__, self.store, self.clock, Quiet("producer", verbose)
         )
@@ -368,7 +385,14 @@ class TaskWorld(Stage):
             Faulty(self.store, "state", node.line),
             SimTaskSlots(slots, node.line),
             permits,
-            Producer(APP, queue, Faulty(self.store, "state", node.line), node.clock, host.log),
+            Stumbling(
+                APP,
+                queue,
+                Faulty(self.store, "state", node.line),
+                node.clock,
+                host.log,
+                stumble=partial(self._stumble, node),
+            ),
         )
         return [work], [slots]
 
@@ -402,6 +426,15 @@ class TaskWorld(Stage):
             slot.progress(slot.number, Progress(1 - left_s / planned.seconds))
         if planned.fails < 0 or tried <= planned.fails:
             raise ValueError("told to fail")
+
+    async def _stumble(self, node: SimNode) -> None:
+        self.hand_overs += 1
+        if self.hand_overs == self.scenario.stumbles:
+            self.counts["stumble"] += 1
+            await node.clock.sleep(1.0)
+            if not node.clock.gate.dead:
+                node.crash()
+                self.restart_later(node.index, 0.3)
 
     def _choose(self, name: str, visible: list[Stored]) -> list[Stored]:
         return self.choose(self.queues[name], visible)

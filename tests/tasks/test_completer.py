@@ -14,7 +14,7 @@ from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
-from holdfast.tasks.rules.task import State
+from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task
 from simulator import tasks
 from simulator.faults import Weather
@@ -352,3 +352,25 @@ def test_a_follow_up_that_its_queue_refuses_becomes_a_dead_letter() -> None:
     assert "max_bytes" in letter.reason
     assert decode_task(letter.body, Envelope(app=APP, trace_id="-", task_type=QUICK)).after
     assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+
+
+def test_the_message_of_a_task_stands_until_what_follows_is_sent() -> None:
+    async def away(world: TaskWorld) -> None:
+        queue, is_away = world.store.queue, True
+
+        async def refused(tasks: Sequence[Task]) -> list[Task]:
+            if is_away:
+                raise Unavailable("the task store is away")
+            return await queue(tasks)
+
+        await world.clock.sleep(0.2)
+        world.store.queue = refused  # type: ignore[method-assign]
+        await world.clock.sleep(15.0)
+        assert world.store.standing["t"].ended
+        assert not world.outcomes["t"]
+        assert world.queues[task_queue(APP, QUICK)].messages
+        is_away = False
+
+    planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
+    world = lived(lambda: TaskWorld(scenario(planned)), away)
+    assert len(followers(world)) == 1
