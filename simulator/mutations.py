@@ -44,7 +44,7 @@ from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.permits import PermitKeeper
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 
@@ -215,6 +215,21 @@ _hand_over = Completer._hand_over
 
 async def _hand_over_aside(self: Completer, taken: Any) -> None:
     self._tasks.spawn(_hand_over(self, taken))
+
+
+_count = task.count
+
+
+def _count_the_next(standing: Task | None, wish: CountMember, now: float) -> Task:
+    place = standing.members.find("0") if standing is not None and wish.place >= 0 else wish.place
+    return _count(standing, msgspec.structs.replace(wish, place=place), now)
+
+
+_count_members = Completer._count_members
+
+
+async def _count_aside(self: Completer, taken: Any) -> None:
+    self._tasks.spawn(_count_members(self, taken))
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
@@ -446,6 +461,14 @@ RULES: dict[str, Mutation] = {
         follow_ups,
         "follow_up_trace",
         lambda *_: f"quick-{next(_identities)}",
+        world="tasks",
+    ),
+    "batch-count": Mutation("a task of a batch counts once", task, "count", _count_the_next, world="tasks"),
+    "batch-first": Mutation(
+        "a task is counted in its batch before its message is deleted",
+        Completer,
+        "_count_members",
+        _count_aside,
         world="tasks",
     ),
     "task-reissue": Mutation(

@@ -53,6 +53,9 @@ CALLS_A_TASK_MAX = 400
 CALLS_A_NODE_SECOND_MAX = 40
 
 
+BATCH = "together"
+
+
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
     how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``.
@@ -84,14 +87,18 @@ FOLLOW_UP = PlannedTask(at_s=0.0, name="", type="quick", seconds=0.05)
 
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
-    """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
-    over all nodes (0: any number). ``stumbles``: the hand-over of follow-ups, counted from 1, that waits for a
-    second, after which its node dies (0: none)."""
+    """Everything that a seed decides in advance of a world of tasks.
+
+    ``maximum`` is how many may run at once over all nodes (0: any number). ``stumbles``: the hand-over of
+    follow-ups, counted from 1, that waits a second, after which its node dies (0: none). ``batch``: tasks
+    that are sent together, with one that follows them.
+    """
 
     frees_on_evict: bool
     hold_max_s: float
     maximum: int
     stumbles: int = 0
+    batch: tuple[PlannedTask, ...] = ()
     tasks: tuple[PlannedTask, ...]
 
 
@@ -116,6 +123,7 @@ def make(seed: int) -> TaskScenario:
         hold_max_s=hold_max_s,
         maximum=maximum,
         stumbles=Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0,  # noqa: S311
+        batch=_batch(seed),
         tasks=more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
     )
 
@@ -220,6 +228,23 @@ def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
             follows=random.random() < 0.2,
         )
         for task in tasks
+    )
+
+
+def _batch(seed: int) -> tuple[PlannedTask, ...]:
+    """The tasks of a batch, in about half of the seeds."""
+    random = Random(f"{seed}:batch")  # noqa: S311
+    at_s = random.random() * 10.0
+    return tuple(
+        PlannedTask(
+            at_s=at_s,
+            name=f"{BATCH}-{place}",
+            type=random.choice((QUICK, LONG)),
+            seconds=random.choice((0.001, 0.5, 2.0)),
+            fails=random.choice((0, 0, 0, 0, 1, -1)),
+            kills=random.choice((0, 0, 0, 0, 0, 0, 0, 1)),
+        )
+        for place in range(random.choice((0, 0, 1, 3, 8)))
     )
 
 
@@ -335,7 +360,7 @@ class TaskWorld(Stage):
                 log=self.log,
                 choose=partial(self._choose, name) if name != brief_queue(APP) else None,
             )
-        self.planned = {planned.name: planned for planned in scenario.tasks}
+        self.planned = {planned.name: planned for planned in (*scenario.tasks, *scenario.batch)}
         self.slots: dict[SimNode, MemoryTaskSlots] = {}
         self.works: dict[SimNode, TaskWork] = {}
         self.deaths: Counter[str] = Counter()
@@ -445,6 +470,8 @@ class TaskWorld(Stage):
             limits = Permits(maximum=self.scenario.maximum)
             await self.registry.put(document_name(APP), msgspec.json.encode(limits), 0)
         self.spawn(self._listen())
+        if self.scenario.batch:
+            self.spawn(self._send_batch())
         for planned in self.scenario.tasks:
             await asyncio.sleep(max(0.0, planned.at_s - loop.time()))
             tries = planned.tries if planned.tries != TRIES else None
@@ -465,6 +492,12 @@ class TaskWorld(Stage):
                 self.spawn(self._cancel(planned))
             if planned.again_s is not None:
                 self.spawn(self._give_again(order, planned.again_s))
+
+    async def _send_batch(self) -> None:
+        batch = self.scenario.batch
+        await asyncio.sleep(batch[0].at_s)
+        orders = [Order(task_type=planned.type, body={}) for planned in batch]
+        await self.producer.send_batch(orders, then=FOLLOWING, on_failure=FOLLOWING, trace_id=BATCH)
 
     async def _give_again(self, order: Order, again_s: float) -> None:
         """What a node does for a client that doesn't know whether it was heard: nothing for what runs, or
@@ -652,24 +685,32 @@ def _followed(world: TaskWorld) -> list[str]:
     """Just what is to follow upon an outcome that was stored is sent, not before that, and runs."""
     wrong = []
     due: dict[str, str] = {}
+    ended = set[str]()
     for event in world.log:
         if isinstance(event, Changed) and event.after is not None and event.after.ended:
             planned = world.planned.get(event.trace)
-            if planned is not None and planned.follows:
+            ended.add(event.trace)
+            if event.trace == BATCH or (planned is not None and planned.follows):
                 due[_follow_up(event.after)] = event.trace
+            if event.trace == BATCH and (early := {each.name for each in world.scenario.batch} - ended):
+                wrong.append(f"the batch ended before {sorted(early)}")
         elif isinstance(event, QueueEvent) and event.kind == "sent":
             name = _trace_of(event)
             if name is not None and name not in world.planned and name not in due and _is_follow_up(name):
                 wrong.append(f"{name} was sent, and follows upon nothing")
     if world.rewound:
         return wrong
-    for name, planned in world.planned.items():
+    named = [name for name, planned in world.planned.items() if planned.follows]
+    for name in named + [BATCH] * bool(world.scenario.batch):
         task = world.store.standing[name]
-        if not planned.follows:
-            continue
         following = world.store.standing.get(_follow_up(task))
         if following is None or following.state is not State.SUCCEED:
             wrong.append(f"{name} is {task.state.value}, and what follows is {following}")
+    if world.scenario.batch:
+        batch = world.store.standing[BATCH]
+        well = all(world.store.standing[each.name].state is State.SUCCEED for each in world.scenario.batch)
+        if (batch.state is State.SUCCEED) != well:
+            wrong.append(f"the batch is {batch.state.value}, with {batch.members}")
     return wrong
 
 

@@ -32,7 +32,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
-from holdfast.tasks.order import Order, SendOptions
+from holdfast.tasks.order import FollowUps, Order, SendOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import Task
@@ -174,6 +174,33 @@ class AsyncClient:
     async def send_many(self, orders: Sequence[Order]) -> list[str]:
         """Send tasks in as few calls as the queue allows; returns their trace ids, in order."""
         return await (await self._producer()).send(orders)
+
+    async def send_batch(
+        self,
+        orders: Sequence[Order],
+        *,
+        then: FollowUps = (),
+        on_failure: FollowUps = (),
+        trace_id: str = "",
+        dedupe: str = "",
+    ) -> str:
+        """Send tasks together, and once all of them have ended what follows. Returns the id of the batch, for
+        ``status`` and ``wait``.
+
+        Args:
+            orders: at most 10,000 tasks, which have no ``trace_id`` or ``dedupe`` of their own.
+            then: the task, or tasks, to send once all have succeeded. ``job.after`` is the outcome of the
+                batch; its ``value`` says how many ``tasks`` there were, and how many ``failed``.
+            on_failure: the same for when all have ended and one or more have not succeeded.
+            trace_id: the id of the batch (default: a random one, or one made from ``dedupe``).
+            dedupe: of the batches with the same key, only the first is sent (default: none).
+
+        If this raises OutcomeUnknown, some may have been sent; the same call with a ``trace_id`` or
+        ``dedupe`` sends the others. Otherwise it raises as ``send``.
+        """
+        return await (await self._producer()).send_batch(
+            orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
+        )
 
     async def status(self, trace_id: str) -> Task | None:
         """Return a task's record: its state, attempts and outcome; None for a task that isn't known, or is no
@@ -324,6 +351,22 @@ class Client:
         """As ``send_many``, for a caller with an event loop, which it doesn't block. It may be called in any
         event loop, because the client runs all its calls in a loop of its own."""
         return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
+
+    def send_batch(
+        self,
+        orders: Sequence[Order],
+        *,
+        then: FollowUps = (),
+        on_failure: FollowUps = (),
+        trace_id: str = "",
+        dedupe: str = "",
+    ) -> str:
+        """As :meth:`AsyncClient.send_batch`."""
+        return self._run(
+            self._client.send_batch(
+                orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
+            )
+        )
 
     def status(self, trace_id: str) -> Task | None:
         """As :meth:`AsyncClient.status`."""

@@ -20,7 +20,7 @@ from simulator import tasks
 from simulator.faults import Weather
 from simulator.loop import run
 from simulator.stage import SimNode
-from simulator.tasks import APP, FOLLOWING, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import APP, BATCH, FOLLOWING, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
 from tests.tasks.plain import plain
 
 FAILING = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01, fails=-1)
@@ -374,3 +374,43 @@ def test_the_message_of_a_task_stands_until_what_follows_is_sent() -> None:
     planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
     world = lived(lambda: TaskWorld(scenario(planned)), away)
     assert len(followers(world)) == 1
+
+
+def in_batch(*planned: PlannedTask) -> TaskScenario:
+    named = [msgspec.structs.replace(each, name=f"{BATCH}-{place}") for place, each in enumerate(planned)]
+    return msgspec.structs.replace(scenario(), batch=tuple(named))
+
+
+def test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended() -> None:
+    world = lived(lambda: TaskWorld(in_batch(FINE, FAILING, FINE)))
+    (followed,) = followers(world)
+    outcome = decode_brief(followed.after)
+    assert (outcome.trace_id, outcome.state) == (BATCH, State.FAILED)
+    assert outcome.value == {"tasks": 3, "failed": 1}
+    assert world.store.standing[BATCH].members == "121"
+    assert world.store.standing[BATCH].briefed
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["end", "count", "queue", "send", "briefed", "delete"])
+def test_a_batch_ends_whenever_a_node_dies(call: str, after: bool) -> None:
+    class Batched(Stumbling):
+        def __init__(self) -> None:
+            super().__init__(FINE, call, after=after)
+            self.scenario = in_batch(FINE, FINE, FINE)
+            self.planned = {planned.name: planned for planned in self.scenario.batch}
+
+    world = lived(Batched)
+    assert world.lives[0] == 2, "it died"
+    assert len({followed.envelope.trace_id for followed in followers(world)}) == 1
+
+
+def test_a_task_of_a_batch_that_is_cancelled_is_counted() -> None:
+    async def cancelled(world: TaskWorld) -> None:
+        while f"{BATCH}-1" not in world.store.standing:
+            await world.clock.sleep(0.05)
+        await world.producer.cancel(f"{BATCH}-1", "not needed")
+
+    late = msgspec.structs.replace(FINE, seconds=3.0)
+    world = lived(lambda: TaskWorld(in_batch(FINE, late)), cancelled)
+    assert world.store.standing[BATCH].members == "12"

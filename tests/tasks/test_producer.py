@@ -20,7 +20,7 @@ from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task, encode_brief
 from simulator.loop import SimClock
 from tests.tasks.plain import plain
@@ -390,3 +390,46 @@ async def test_a_follow_up_is_known_by_its_id_when_it_is_sent_again(rig: Rig) ->
     await rig.start("f")
     await rig.producer.hand_over([HandOver(task)])
     assert len(await sent(rig)) == 2, "it has begun, so its message had come"
+
+
+async def test_the_tasks_of_a_batch_are_known_by_it(rig: Rig) -> None:
+    batch = await rig.producer.send_batch([ORDER, ORDER], then=ORDER, dedupe="monday")
+    default = Envelope(app=APP, trace_id="", task_type="")
+    tasks = [decode_task(body, default) for body in await sent(rig)]
+    assert [task.envelope.trace_id for task in tasks] == [f"{batch}-0", f"{batch}-1"]
+    places = [(task.batch.trace, task.batch.place, task.batch.size) for task in tasks if task.batch]
+    assert places == [(batch, 0, 2), (batch, 1, 2)]
+    record = await rig.producer.status(batch)
+    assert record is not None
+    assert (record.state, record.members, bool(record.follow_ups)) == (State.QUEUED, "00", True)
+
+
+async def test_a_batch_that_is_sent_again_is_the_same(rig: Rig) -> None:
+    batch = await rig.producer.send_batch([ORDER, ORDER], trace_id="b")
+    await rig.start("b-0")
+    assert await rig.producer.send_batch([ORDER, ORDER], trace_id="b") == batch
+    assert len(await sent(rig)) == 3, "the first has begun; whether the other's message came isn't known"
+    await rig.store.count([CountMember("b", 2, place) for place in (0, 1)])
+    await rig.producer.send_batch([ORDER, ORDER], trace_id="b")
+    assert len(await sent(rig)) == 3
+    assert (await rig.producer.wait("b")).value == {"tasks": 2, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    "orders,options,said",
+    [
+        ([], {}, "1 to 10000 tasks; this one has 0"),
+        ([ORDER] * 10_001, {}, "this one has 10001"),
+        ([ORDER, Order(task_type=TYPE, trace_id="t")], {}, "no trace_id or dedupe"),
+        ([ORDER, Order(task_type=TYPE, dedupe="t")], {}, "no trace_id or dedupe"),
+        ([ORDER], {"trace_id": "x" * 511}, "trace_id"),
+        ([ORDER], {"then": "mail"}, "field 'then' is a str"),
+    ],
+)
+async def test_a_batch_that_can_t_be_sent_leaves_no_trace(
+    rig: Rig, orders: list[Order], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=said):
+        await rig.producer.send_batch(orders, **options)
+    assert not rig.store.standing
+    assert not await sent(rig)

@@ -17,6 +17,7 @@ from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
+    BatchPlace,
     Envelope,
     FollowUp,
     SentTask,
@@ -331,3 +332,20 @@ def test_a_follow_up_of_another_app_is_refused() -> None:
     other = msgspec.structs.replace(other, task=msgspec.structs.replace(other.task, envelope=envelope))
     with pytest.raises(Unreadable, match="the task is for app 'other'"):
         decode_task(encode_task(SentTask(SENT, body_of(1), (other,))), DEFAULT)
+
+
+def test_the_place_in_a_batch_comes_back_as_it_was_sent() -> None:
+    batch = BatchPlace("b", 0, 2, (follow_up(),))
+    message = decode_task(encode_task(SentTask(SENT, body_of(1), batch=batch)), DEFAULT)
+    assert message.batch is not None
+    assert msgspec.structs.replace(message.batch, follow_ups=()) == BatchPlace("b", 0, 2)
+    assert tuple(map(without_raw, message.batch.follow_ups)) == (follow_up(),)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [BatchPlace("", 0, 1), BatchPlace("b", 1, 1), BatchPlace("b", -1, 1), BatchPlace("b", 0, 10_001)],
+)
+def test_a_place_that_can_not_be_is_refused(batch: BatchPlace) -> None:
+    with pytest.raises(Unreadable, match="field 'Batch'"):
+        decode_task(encode_task(SentTask(SENT, body_of(1), batch=batch)), DEFAULT)

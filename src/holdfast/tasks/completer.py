@@ -24,8 +24,8 @@ from holdfast.tasks.follow_ups import HandOver, due, without_value
 from holdfast.tasks.held_tasks import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import EndAttempt, State, Task
-from holdfast.tasks.wire import Envelope, encode_brief, encode_task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, State, Task
+from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task
 
 T = TypeVar("T")
 
@@ -199,7 +199,11 @@ class Completer:
     async def _tell(self, taken: Sequence[Finished]) -> None:
         """Send dead letters and follow-ups before briefs: once a task's brief was sent, nothing checks
         whether they were."""
-        await asyncio.gather(self._hand_over(taken), *(self._bury(done) for done in taken if done.letter))
+        await asyncio.gather(
+            self._hand_over(taken),
+            self._count_members([done for done in taken if done.first and done.item.message.batch]),
+            *(self._bury(done) for done in taken if done.letter),
+        )
         await self._send([(done.item.message.envelope, done.outcome) for done in taken])
         for done in taken:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
@@ -233,6 +237,39 @@ class Completer:
             )
         self._stats.tasks_followed += len(every)
 
+    async def _count_members(self, taken: Sequence[Finished]) -> None:
+        """Have tasks counted in their batches, and send what follows a batch that has ended by that."""
+        counted = await self._insist(
+            "the task store",
+            lambda: self._store.count(
+                [
+                    CountMember(
+                        batch.trace,
+                        batch.size,
+                        batch.place,
+                        not done.outcome.ok,
+                        encode_follow_ups(batch.follow_ups),
+                    )
+                    for done in taken
+                    if (batch := done.item.message.batch) is not None
+                ]
+            ),
+        )
+        ended = {
+            batch.trace: (done.item, batch)
+            for done, batch in zip(taken, counted or (), strict=False)
+            if batch.ended and not batch.briefed
+        }
+        if not ended:
+            return
+        finished = []
+        for item, batch in ended.values():
+            outcome = outcome_of(self._app, batch)
+            finished.append(Finished(item, outcome, True, None, due(batch, outcome, item.message)))
+        await self._hand_over(finished)
+        told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
+        await self._insist("the task store", lambda: self._store.briefed(told))
+
     async def _hand_over_one(self, done: Finished, follow_up: HandOver) -> None:
         try:
             try:
@@ -240,11 +277,11 @@ class Completer:
             except TooLarge as error:
                 await self._insist_on([without_value(follow_up, done.outcome, error)])
         except HoldfastError as error:
-            self._log.error("a follow-up can't be sent", task=done.item.trace, error=str(error))
+            self._log.error("a follow-up can't be sent", task=done.outcome.trace_id, error=str(error))
             letter = DeadLetter(
                 id=f"{follow_up.type}/{follow_up.trace}",
                 body=encode_task(follow_up.task),
-                reason=redact(f"a follow-up of task {done.item.trace} can't be sent: {error}"),
+                reason=redact(f"a follow-up of task {done.outcome.trace_id} can't be sent: {error}"),
                 stream=done.item.queue,
                 key=follow_up.trace,
                 at=self._clock.wall(),

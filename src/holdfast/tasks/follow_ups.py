@@ -46,9 +46,8 @@ def due(task: Task, outcome: Outcome, message: SentTask) -> list[HandOver]:
     begun."""
     if task.briefed:
         return []
-    known = message.follow_ups
-    if task.attempts:
-        known = decode_follow_ups(task.follow_ups, message.envelope.app)
+    stored = task.attempts or task.members
+    known = decode_follow_ups(task.follow_ups, outcome.app) if stored else message.follow_ups
     handed, after = [], b""
     for place, each in enumerate(known):
         if each.on_failure is not outcome.ok:

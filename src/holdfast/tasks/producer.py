@@ -22,10 +22,18 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, HandOver
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
-from holdfast.tasks.order import Order
+from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.rules.task import State, Task
-from holdfast.tasks.wire import Envelope, FollowUp, SentTask, decode_brief, encode_task
+from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, State, Task
+from holdfast.tasks.wire import (
+    BatchPlace,
+    Envelope,
+    FollowUp,
+    SentTask,
+    decode_brief,
+    encode_follow_ups,
+    encode_task,
+)
 
 READ_AGAIN = Backoff(0.1, 2.0)
 """The pauses before briefs are received again while their queue doesn't answer."""
@@ -106,6 +114,40 @@ class Producer:
         await self._look_for({name for order in orders for name in order.types})
         await self._send(sent)
         return [each.trace for each in sent]
+
+    async def send_batch(
+        self,
+        orders: Sequence[Order],
+        *,
+        then: FollowUps = (),
+        on_failure: FollowUps = (),
+        trace_id: str = "",
+        dedupe: str = "",
+    ) -> str:
+        """Send tasks together, and once all have ended what follows them; returns the id of the batch. A
+        batch that is known by its ``trace_id`` or ``dedupe`` is sent again as far as it hasn't ended. Raises
+        as ``send``, before anything is sent."""
+        if not 1 <= len(orders) <= MEMBERS_MAX:
+            raise InvalidMessage(
+                f"a batch has 1 to {MEMBERS_MAX} tasks; this one has {len(orders)}", "orders"
+            )
+        if any(order.trace_id or order.dedupe for order in orders):
+            raise InvalidMessage("a task of a batch has no trace_id or dedupe; the batch may", "orders")
+        whole = Order(task_type=BATCH, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe)
+        batch = self._message(whole, _trace(whole) or self._clock.new_id())
+        trace = batch.envelope.trace_id
+        self._check_follow_ups(batch)
+        sent = []
+        for place, order in enumerate(orders):
+            named = msgspec.structs.replace(order, trace_id=f"{trace}-{place}")
+            first = batch.follow_ups if place == 0 else ()
+            sent.append(self._checked(named, BatchPlace(trace, place, len(orders), first)))
+        await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
+        follow_ups = encode_follow_ups(batch.follow_ups)
+        (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
+        if not known.ended:
+            await self._send(sent)
+        return trace
 
     async def hand_over(self, follow_ups: Sequence[HandOver]) -> None:
         """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
@@ -327,10 +369,11 @@ class Producer:
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
         return len(again), passed
 
-    def _checked(self, order: Order) -> _Sending:
+    def _checked(self, order: Order, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
         can't take it."""
         task = self._message(order, _trace(order) or self._clock.new_id())
+        task = msgspec.structs.replace(task, batch=batch)
         body = encode_task(task)
         self._check_fits(order.task_type, len(body), order.delay_s)
         self._check_follow_ups(task)

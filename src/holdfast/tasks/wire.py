@@ -21,10 +21,10 @@ from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.proto import State as WireState
-from holdfast.tasks.proto import TaskBrief, TaskEnvelop, TaskMessage
-from holdfast.tasks.rules.task import State
+from holdfast.tasks.rules.task import MEMBERS_MAX, State
 
 PREFIX = "type.googleapis.com/"
 TEXT = "google.protobuf.StringValue"
@@ -71,6 +71,7 @@ class SentTask(msgspec.Struct, frozen=True):
     body: Body
     follow_ups: tuple[FollowUp, ...] = ()
     after: bytes = b""
+    batch: BatchPlace | None = None
 
 
 class FollowUp(msgspec.Struct, frozen=True):
@@ -80,6 +81,16 @@ class FollowUp(msgspec.Struct, frozen=True):
     task: SentTask
     on_failure: bool = False
     delay_s: float = 0.0
+
+
+class BatchPlace(msgspec.Struct, frozen=True):
+    """The place of a task in the batch ``trace`` of ``size`` tasks. The first has the follow-ups of the
+    batch."""
+
+    trace: str
+    place: int
+    size: int
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 class Unreadable(InvalidMessage):
@@ -218,7 +229,25 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
         default,
     )
     after = base64.b64encode(wire.After.SerializeToString()) if wire.HasField("After") else b""
-    return SentTask(envelope, _body(wire, envelope), _follow_ups(wire, default, envelope), after)
+    follow_ups = _follow_ups(wire, default, envelope)
+    return SentTask(envelope, _body(wire, envelope), follow_ups, after, _batch(wire, default, envelope))
+
+
+def _batch(wire: Any, default: Envelope, envelope: Envelope) -> BatchPlace | None:
+    if not wire.HasField("Batch"):
+        return None
+    batch = wire.Batch
+    if not (batch.ID and 0 <= batch.Place < batch.Size <= MEMBERS_MAX):
+        raise Unreadable(
+            f"field 'Batch' has ID {batch.ID!r}, Place {batch.Place} and Size {batch.Size}; a batch has an"
+            f" id, and 1 to {MEMBERS_MAX} places from 0 on",
+            envelope,
+        )
+    try:
+        check_key(batch.ID, "Batch.ID")
+    except InvalidMessage as error:
+        raise Unreadable(str(error), envelope) from None
+    return BatchPlace(batch.ID, batch.Place, batch.Size, _follow_ups(batch, default, envelope))
 
 
 def _body(wire: Any, envelope: Envelope) -> Body:
@@ -269,6 +298,9 @@ def _wire_task(message: SentTask) -> Any:
     else:
         wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
     wire.FollowUps.extend(map(_wire_follow_up, message.follow_ups))
+    if (batch := message.batch) is not None:
+        follow_ups = map(_wire_follow_up, batch.follow_ups)
+        wire.Batch.CopyFrom(Batch(ID=batch.trace, Place=batch.place, Size=batch.size, FollowUps=follow_ups))
     if message.after:
         wire.After.ParseFromString(from_base64(message.after))
     return wire

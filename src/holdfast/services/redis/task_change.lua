@@ -99,9 +99,26 @@ function requests.cancel(task, trace, reason)
 end
 
 function requests.reset(task, trace)
-  if not task or task.state == 'succeed' then return task end
+  if not task or task.members or task.state == 'succeed' then return task end
   if task.state == 'running' and number(task, 'until') > now then return task end
   return {type = task.type, state = 'queued', group = task.group, epoch = task.epoch, queued_at = text(now)}
+end
+
+function requests.count(task, trace, size, place, failed, follow_ups)
+  local batch = task or {
+    type = '(batch)', state = 'queued', queued_at = text(now), members = string.rep('0', tonumber(size))}
+  if ENDED[batch.state] or not batch.members then return batch end
+  local members, at = batch.members, tonumber(place) + 1
+  if at > 0 and members:sub(at, at) == '0' then
+    members = members:sub(1, at - 1) .. (failed == '1' and '2' or '1') .. members:sub(at + 1)
+  end
+  batch = replace(batch, {
+    members = members, follow_ups = batch.follow_ups or follow_ups, started_at = text(now)})
+  if members:find('0', 1, true) then return batch end
+  local _, bad = members:gsub('2', '')
+  local detail = bad > 0 and string.format('%d of %d tasks did not succeed', bad, #members) or ''
+  local result = string.format('{"tasks":%d,"failed":%d}', #members, bad)
+  return ended(batch, bad > 0 and 'failed' or 'succeed', result, detail)
 end
 
 local function save(trace, before, after)

@@ -24,7 +24,15 @@ from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 from holdfast.services.redis.shards import StateShards
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 BATCH_MAX = 100
 """Requests of one script, so that the server doesn't hold still for long."""
@@ -39,7 +47,7 @@ CHANGE, FIND, COUNTS, EXPIRE = (
     Script.load(name, "shard", "tasks") for name in ("task_change", "task_find", "task_counts", "task_expire")
 )
 
-_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel")
+_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members")
 _COUNTS = ("epoch", "attempts", "pauses")
 _TIMES = ("until", "queued_at", "started_at", "ended_at")
 
@@ -102,6 +110,10 @@ class RedisTasks:
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        rows = [(w.trace, w.size, w.place, int(w.failed), w.follow_ups) for w in wishes]
+        return cast("list[Task]", await self._change("count", rows))
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change("briefed", sent, self._shards)

@@ -18,7 +18,15 @@ from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 T = TypeVar("T")
 
@@ -106,6 +114,9 @@ class SqliteTasks:
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         changes = [TaskChange(rules.end, e.trace, e) for e in ends]
         return cast("list[Task | Fenced]", await self._change(changes))
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        return cast("list[Task]", await self._change([TaskChange(rules.count, w.trace, w) for w in wishes]))
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)

@@ -16,6 +16,12 @@ from holdfast.errors import Fenced
 
 TRACE_BYTES_MAX = 256
 
+BATCH = "(batch)"
+"""The type of the record of a batch. No task can have it."""
+
+MEMBERS_MAX = 10_000
+"""The most tasks in a batch."""
+
 
 class State(enum.StrEnum):
     """The state of a task. The last four are outcomes. DUPLICATED is the outcome of a message only, whose
@@ -43,6 +49,8 @@ class Task(msgspec.Struct, frozen=True):
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
     cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
     tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    ``members`` is empty but for a batch: one digit for each of its tasks, 0 if it hasn't ended, 1 if it has
+    succeeded, 2 if it ended otherwise.
     """
 
     trace: str
@@ -65,6 +73,7 @@ class Task(msgspec.Struct, frozen=True):
     ended_at: float = 0.0
     pauses: int = 0
     follow_ups: bytes = b""
+    members: str = ""
 
     @property
     def ended(self) -> bool:
@@ -123,6 +132,17 @@ class EndAttempt(msgspec.Struct, frozen=True):
     state: State
     result: bytes = b""
     detail: str = ""
+
+
+class CountMember(msgspec.Struct, frozen=True):
+    """The task at ``place`` in the batch ``trace`` of ``size`` tasks has ended. With a ``place`` of -1 the
+    batch is only recorded. ``follow_ups`` are those of the batch, encoded, or empty if they aren't known."""
+
+    trace: str
+    size: int
+    place: int = -1
+    failed: bool = False
+    follow_ups: bytes = b""
 
 
 def queue(standing: Task | None, task: Task, now: float) -> Task:
@@ -220,10 +240,35 @@ def cancel(standing: Task, reason: str, now: float) -> Task:
 
 
 def reset(standing: Task, now: float) -> Task:
-    """Return the task queued again with all its tries. A task that runs or has succeeded is unchanged."""
-    if standing.state is State.SUCCEED or (standing.state is State.RUNNING and standing.until > now):
+    """Return the task queued again with all its tries. A task that runs or has succeeded is unchanged, and a
+    batch is."""
+    if (
+        standing.members
+        or standing.state is State.SUCCEED
+        or (standing.state is State.RUNNING and standing.until > now)
+    ):
         return standing
     return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
+
+
+def count(standing: Task | None, wish: CountMember, now: float) -> Task:
+    """Return the record of a batch after one of its tasks has ended. Each is counted once, however often that
+    is told; with the last of them the batch ends."""
+    batch = standing or Task(wish.trace, BATCH, queued_at=now, members="0" * wish.size)
+    if batch.ended or not batch.members:
+        return batch
+    members = batch.members
+    if members[wish.place : wish.place + 1] == "0" and wish.place >= 0:
+        members = members[: wish.place] + "12"[wish.failed] + members[wish.place + 1 :]
+    batch = msgspec.structs.replace(
+        batch, members=members, follow_ups=batch.follow_ups or wish.follow_ups, started_at=now
+    )
+    if "0" in members:
+        return batch
+    failed = members.count("2")
+    detail = f"{failed} of {len(members)} tasks did not succeed" if failed else ""
+    result = f'{{"tasks":{len(members)},"failed":{failed}}}'.encode()
+    return _ended(batch, State.FAILED if failed else State.SUCCEED, result, detail, now)
 
 
 def expired(standing: Task, before: float) -> bool:

@@ -25,17 +25,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 T = TypeVar("T")
 
 FOREVER = 1e11
 """A wall time that no clock reaches."""
 
-TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}")
+TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}", "batch ü")
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
-traces = st.sampled_from(TRACES)
+traces = st.sampled_from(TRACES[:3])
 types = st.sampled_from(("report.publish", "t ü"))
 leases = st.sampled_from((3600.0, 3600.0, 0.0))
 """A lease that lasts, or one that has ended at the next request."""
@@ -70,6 +78,14 @@ returns = st.builds(
     spent=st.booleans(),
     detail=texts,
     pause_s=st.sampled_from((0.0, 3600.0)),
+)
+counts = st.builds(
+    CountMember,
+    trace=st.just("batch ü"),
+    size=st.just(3),
+    place=st.integers(-1, 3),
+    failed=st.booleans(),
+    follow_ups=st.binary(max_size=9),
 )
 ends = st.builds(
     EndAttempt,
@@ -145,6 +161,13 @@ class TaskMachine(RuleBasedStateMachine):
         self._check(
             lambda: self._store.end(asked),
             [(e.trace, lambda s, now, e=e: rules.end(s, e, now)) for e in asked],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(counts))
+    def count(self, batch: list[CountMember]) -> None:
+        self._check(
+            lambda: self._store.count(batch),
+            [(w.trace, lambda s, now, w=w: rules.count(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(st.tuples(traces, off)))

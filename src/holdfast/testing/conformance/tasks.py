@@ -12,8 +12,10 @@ import pytest
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.rules.task import (
+    BATCH,
     TRACE_BYTES_MAX,
     AttemptBeat,
+    CountMember,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -286,6 +288,47 @@ class TasksConformance:
             assert isinstance(paused, Task)
             await asyncio.sleep(max(0.0, paused.until - await tasks.now()) + PAUSE_S)
         assert await tasks.expire(FOREVER) == 1
+
+    # --- batches of tasks
+
+    async def test_a_batch_ends_with_the_last_of_its_tasks(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [batch] = await tasks.count([CountMember("b", 3, follow_ups=b"\0then")])
+        assert (batch.type, batch.state, batch.members) == (BATCH, State.QUEUED, "000")
+        assert batch.follow_ups == b"\0then"
+        assert await tasks.start([wish("t")]) != [], "other tasks go on"
+        await tasks.count([CountMember("b", 3, 1)])
+        [again] = await other_tasks.count([CountMember("b", 3, 1, failed=True)])
+        assert (again.members, again.state) == ("010", State.QUEUED), "each counts once"
+        [_, ended] = await other_tasks.count([CountMember("b", 3, 0), CountMember("b", 3, 2)])
+        assert (ended.state, ended.result, ended.detail) == (State.SUCCEED, b'{"tasks":3,"failed":0}', "")
+        assert ended.follow_ups == b"\0then"
+        assert await tasks.count([CountMember("b", 3, 0, failed=True)]) == [ended]
+        assert await tasks.reset(["b"]) == [ended]
+        await tasks.briefed([("b", ended.epoch)])
+        found = await tasks.get("b")
+        assert found is not None
+        assert found.briefed
+
+    async def test_a_batch_of_which_a_task_failed_has_failed(self, tasks: TaskStore) -> None:
+        await tasks.count([CountMember("b", 2, 0, failed=True, follow_ups=b"f")])
+        assert await tasks.reset(["b"]) == [await tasks.get("b")]
+        [ended] = await tasks.count([CountMember("b", 2, 1)])
+        assert (ended.state, ended.result) == (State.FAILED, b'{"tasks":2,"failed":1}')
+        assert (ended.detail, ended.follow_ups) == ("1 of 2 tasks did not succeed", b"f")
+
+    async def test_tasks_of_a_batch_that_end_together_are_all_counted(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        clients = [tasks, other_tasks] * 10
+        answers = await asyncio.gather(
+            *(client.count([CountMember("b", 20, place)]) for place, client in enumerate(clients))
+        )
+        assert [batch.ended for [batch] in answers].count(True) == 1
+        found = await tasks.get("b")
+        assert found is not None
+        assert found.members == "1" * 20
 
     # --- what people want
 
