@@ -149,6 +149,15 @@ def _suspect_by_receives(self: Owner, held: Held) -> bool:
     return held.suspect or (self._wary and held.receives > 1)
 
 
+def _at_risk_at_work(self: Owner) -> str:
+    head: str = _at_risk.__get__(self)
+    working = self._running[0].name if self._running else self._next_head
+    return head if self._starting is not None or head == working else ""
+
+
+_at_risk: Any = Owner.at_risk
+
+
 def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
     after = _counted(standing, key, epoch, head)
     assert after.started is not None
@@ -405,6 +414,9 @@ RULES: dict[str, Mutation] = {
     "suspects-alone": Mutation(
         "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
     ),
+    "alone-until-committed": Mutation(
+        "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
+    ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
@@ -579,6 +591,12 @@ RULES: dict[str, Mutation] = {
     ),
     "device-in-flight": _device(
         "a node waits for no more devices than its limit", Dispatcher, "_took", _count_none_out
+    ),
+    "device-freed": _device(
+        "an answer frees only a device that is waited for",
+        device_turn._Turn,
+        "_is_out",
+        lambda self, pair: True,
     ),
     "device-rate": _device("a node keeps to its rate", dispatcher, "BURST_S", 99.0),
     "device-group": _device(

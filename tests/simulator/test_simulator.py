@@ -19,12 +19,13 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
+    "alone-until-committed": 224714239036,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
     "model-fault": 25, "open-expects": 12,
     "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
-    "skip-before-letter": 7, "start-once": 69, "stored-result": 4, "suspects-alone": 17,
+    "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
     "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 5,
     "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-tries": 16,
     "too-large": 9, "transfer-version": 45,

@@ -95,7 +95,8 @@ class Owned:
         self.reopened = 0
         self.looks = 0
         """How many reads of the store aren't answered yet."""
-        self.alone = False
+        self.alone = ""
+        """The head that runs while no other suspect runs on the node, if one does."""
         self.timer_at: float | None = None
         self.failed_loads = 0
         """How many times an undeclared model has failed to load since a message was last handled."""
@@ -575,8 +576,8 @@ class Owners:
                     self._tasks.spawn(self._transfer(entry, generation, command.target))
                 case commands.Release():
                     self._tasks.spawn(self._release(entry, generation))
-        if entry.alone and not entry.owner.at_risk:
-            entry.alone = False
+        if entry.alone and entry.owner.at_risk != entry.alone:
+            entry.alone = ""
             self._quarantine.release()
         if entry.owner.waiting:
             self._holding[entry.key] = entry
@@ -786,12 +787,12 @@ class Owners:
 
     async def _start_head(self, entry: Owned, generation: int, command: commands.Start) -> None:
         epoch = entry.owner.epoch
-        if command.alone:
+        if command.alone and entry.alone != command.head:
             await self._quarantine.acquire()
             if entry.owner.generation != generation:
                 self._quarantine.release()  # a later opening of this stream may be next
                 return
-            entry.alone = True
+            entry.alone = command.head
         try:
             openings = await self._insist(
                 entry,

@@ -218,7 +218,7 @@ class Owner:
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
         self._marked = ""
-        self._counted = ""
+        self._counted: Place | None = None
         self._suspect = ""
         self._next_head = ""
         self._wary = False
@@ -285,12 +285,12 @@ class Owner:
         return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
 
     @property
-    def at_risk(self) -> bool:
-        """True from a Start until its head is handled, skipped, or left to another opening."""
+    def at_risk(self) -> str:
+        """The head that is blamed if the node dies now, or "". It is at risk from its Start until the store
+        has answered the commit that covers it, or that takes its mark away."""
         if self._starting is not None:
-            return True
-        working = self._running[0].name if self._running else self._next_head
-        return bool(self._counted) and working == self._counted
+            return self._starting.name
+        return self._counted.name if self._counted is not None and self._counted in self._held else ""
 
     def holding(self) -> Iterator[Held]:
         """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
@@ -596,7 +596,7 @@ class Owner:
             self._give_up_turn(held)
             self._load_models()
             return
-        if not self._is_suspect(held) or self._counted == held.place.name:
+        if not self._is_suspect(held) or self._counted == held.place:
             self._next_head = held.place.name
         if now < held.retry_at:
             self._wake(held.retry_at)
@@ -659,8 +659,8 @@ class Owner:
     def _give_up_turn(self, head: Held) -> None:
         """Let another suspect run alone on the node while this one waits for a model. Its start is counted
         again after that, and its mark stays until then."""
-        if self._counted == head.place.name and self._is_suspect(head):
-            self._suspect, self._counted = self._counted, ""
+        if self._counted == head.place and self._is_suspect(head):
+            self._suspect, self._counted = head.place.name, None
 
     def unblocked(self, now: float) -> None:
         """The obstacle may be gone: try again."""
@@ -684,8 +684,9 @@ class Owner:
         return places
 
     def _is_marked(self, head: Held) -> bool:
-        name = head.place.name
-        return self._counted == self._marked == name if self._is_suspect(head) else bool(self._marked)
+        if self._is_suspect(head):
+            return self._counted == head.place
+        return bool(self._marked) and (self._commit is None or bool(self._commit.starting))
 
     def _run(self, places: tuple[Place, ...]) -> None:
         self._running = places
@@ -701,8 +702,7 @@ class Owner:
         """Answer to Start."""
         assert self._starting is not None
         place, self._starting = self._starting, None
-        self._marked = self._counted = place.name
-        self._suspect = ""
+        self._marked, self._counted, self._suspect = place.name, place, ""
         held = self._held.get(place)
         if held is not None and openings > self.rules.max_starts:
             held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
@@ -843,8 +843,6 @@ class Owner:
             skipped=min(COUNT_MAX, sum(_skipped(entry) for entry in self._flying)),
         )
         self._dirty = False
-        if not starting:
-            self._marked = ""  # this commit removes the mark
         gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
         self._out.append(Write(self._commit, gaps))
 
@@ -867,8 +865,7 @@ class Owner:
             self._recalled = False
         entries, self._flying = self._flying, []
         self.number = commit.number
-        if not self._marked and commit.starting != self._suspect:
-            self._marked = commit.starting
+        self._mark(commit.starting)
         self._settle_entries(entries)
         for place, verdict in self._seq.answer(self._composed):
             held = self._held[place]
@@ -878,6 +875,13 @@ class Owner:
                 self._settle_judged(self._held.pop(place), verdict)
         self._busy_at = self._heard_at = now
         self._advance(now)
+
+    def _mark(self, head: str) -> None:
+        """Note which head the store marks now. A mark that was found at the opening isn't ours yet."""
+        if not head or head != self._suspect:
+            self._marked = head
+        if self._counted is not None and self._counted.name != head:
+            self._counted = None
 
     def refused(self, error: str, now: float) -> None:
         """Answer to Write: the commit is too large, and had no effect. The message that caused it is found
@@ -907,7 +911,7 @@ class Owner:
         self.state, self.state_version = self._stored
         self._loaded = self._loading = False
         self._dirty = self._recalled
-        self._marked = self._counted = self._next_head = ""
+        self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:
             self._out.append(Reclaim(self.epoch))
