@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from holdfast.app import App
 from holdfast.config import ClientSettings, load
@@ -37,6 +37,9 @@ from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
+
+if TYPE_CHECKING:
+    from holdfast.tasks.schedule import ScheduleEntry, Schedules
 
 T = TypeVar("T")
 
@@ -201,6 +204,51 @@ class AsyncClient:
         return await (await self._producer()).send_batch(
             orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
         )
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        order: Order,
+        *,
+        zone: str = "UTC",
+        missed: Literal["all", "last", "skip"] = "last",
+        window_s: float = 3600.0,
+    ) -> None:
+        """Have a task sent by the clock from now on, by the nodes that run. An entry of the same name is
+        replaced.
+
+        Args:
+            name: its name in the schedule of the app, which no ``App.periodic`` has.
+            cron: the times, as a cron expression of five fields.
+            order: the task, with a body that JSON can hold; without ids, delay and follow-ups.
+            zone: the time zone of ``cron``, such as ``Europe/Berlin``.
+            missed: as for :meth:`holdfast.App.periodic`.
+            window_s: as for :meth:`holdfast.App.periodic`.
+
+        Raises ConfigError, InvalidMessage, OperationRefused for a name that the code of the app declares, and
+        Unavailable or OutcomeUnknown if the registry doesn't answer.
+        """
+        from holdfast.tasks.schedule import entry_of  # noqa: PLC0415 - cron and time zones
+
+        services = await self._services()
+        now = await services.task_store(self._app).now()
+        entry = entry_of(order, cron, zone=zone, missed=missed, window_s=window_s)
+        await (await self._schedules()).set(name, entry, now)
+
+    async def unschedule(self, name: str) -> None:
+        """Remove a task from the schedule. Raises OperationRefused if it isn't there."""
+        await (await self._schedules()).remove(name)
+
+    async def scheduled(self) -> Mapping[str, ScheduleEntry]:
+        """Return what the schedule of the app has, by name."""
+        return await (await self._schedules()).read()
+
+    async def _schedules(self) -> Schedules:
+        from holdfast.tasks.schedule import Schedules  # noqa: PLC0415 - cron and time zones
+
+        services = await self._services()
+        return Schedules(services.registry(), self._app, services.clock)
 
     async def status(self, trace_id: str) -> Task | None:
         """Return a task's record: its state, attempts and outcome; None for a task that isn't known, or is no
@@ -367,6 +415,27 @@ class Client:
                 orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
             )
         )
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        order: Order,
+        *,
+        zone: str = "UTC",
+        missed: Literal["all", "last", "skip"] = "last",
+        window_s: float = 3600.0,
+    ) -> None:
+        """As :meth:`AsyncClient.schedule`."""
+        self._run(self._client.schedule(name, cron, order, zone=zone, missed=missed, window_s=window_s))
+
+    def unschedule(self, name: str) -> None:
+        """As :meth:`AsyncClient.unschedule`."""
+        self._run(self._client.unschedule(name))
+
+    def scheduled(self) -> Mapping[str, ScheduleEntry]:
+        """As :meth:`AsyncClient.scheduled`."""
+        return self._run(self._client.scheduled())
 
     def status(self, trace_id: str) -> Task | None:
         """As :meth:`AsyncClient.status`."""

@@ -36,6 +36,10 @@ COMMANDS = {
     "streams": ("holdfast.cli.streams:app", "Pause, resume, skip or reset a stream."),
     "tasks": ("holdfast.cli.tasks:app", "Send tasks, see how they stand, end them, try them again."),
     "briefs": ("holdfast.cli.tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
+    "periodic": (
+        "holdfast.cli.periodic:app",
+        "Have tasks sent by the clock, while nodes run.",
+    ),
     "limits": ("holdfast.cli.limits:app", "Say how many tasks of an app may run at once."),
     "dlq": ("holdfast.cli.dlq:app", "List, back up, redrive or drop dead letters."),
     "queues": ("holdfast.cli.queues:app", "Make and check the queues of an app."),

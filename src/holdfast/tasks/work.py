@@ -37,6 +37,7 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.rules.turns import Turns
 from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
@@ -91,7 +92,7 @@ class TaskWork:
         permits: PermitKeeper,
         producer: Producer,
         *,
-        scheduler: Scheduler | None = None,
+        scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
     ) -> None:
         self._host = host
