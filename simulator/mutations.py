@@ -41,12 +41,15 @@ from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
+from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
+from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from simulator import acting_mutations as acting
 
@@ -201,6 +204,50 @@ def _end_at_once(
 ) -> None:
     item.outcome_known()
     self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+
+
+def _pause_as_failure(self: TaskWork, item: InHand, ended: Ended, pause_s: float) -> None:
+    self._return(item, spent=True, delay_s=pause_s, detail=ended.error, pause_s=pause_s)
+
+
+_end = Completer.end
+
+
+def _follow_up_early(
+    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
+) -> None:
+    assert item.attempt is not None
+    ended = msgspec.structs.replace(item.attempt, state=end.state)
+    outcome = outcome_of(item.message.envelope.app, ended)
+    self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
+    _end(self, item, end, letter)
+
+
+async def _send_once(self: Completer, handed: Any) -> None:
+    with contextlib.suppress(HoldfastError):
+        await self._producer.hand_over(handed)
+
+
+_hand_over = Completer._hand_over
+
+
+async def _hand_over_aside(self: Completer, taken: Any) -> None:
+    self._tasks.spawn(_hand_over(self, taken))
+
+
+_count = task.count
+
+
+def _count_the_next(standing: Task | None, wish: CountMember, now: float) -> Task:
+    place = standing.members.find("0") if standing is not None and wish.place >= 0 else wish.place
+    return _count(standing, msgspec.structs.replace(wish, place=place), now)
+
+
+_count_members = Completer._count_members
+
+
+async def _count_aside(self: Completer, taken: Any) -> None:
+    self._tasks.spawn(_count_members(self, taken))
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
@@ -397,11 +444,60 @@ RULES: dict[str, Mutation] = {
         "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
     ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
+    "task-pause": Mutation(
+        "no attempt begins before a pause is over",
+        task,
+        "_pauses",
+        lambda standing, now: False,
+        world="tasks",
+    ),
+    "task-pause-free": Mutation(
+        "a pause spends no try", TaskWork, "_pause", _pause_as_failure, world="tasks"
+    ),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored",
         Completer,
         "end",
         _end_at_once,
+        world="tasks",
+    ),
+    "follow-up-early": Mutation(
+        "a task is sent once the outcome is stored that it follows upon",
+        Completer,
+        "end",
+        _follow_up_early,
+        world="tasks",
+    ),
+    "follow-up-answer": Mutation(
+        "a follow-up is sent until that is answered", Completer, "_insist_on", _send_once, world="tasks"
+    ),
+    "follow-up-first": Mutation(
+        "what follows is sent before the message is deleted",
+        Completer,
+        "_hand_over",
+        _hand_over_aside,
+        world="tasks",
+    ),
+    "follow-up-again": Mutation(
+        "who finds a task ended and not told sends what follows",
+        follow_ups,
+        "decode_follow_ups",
+        lambda data, app: (),
+        world="tasks",
+    ),
+    "follow-up-once": Mutation(
+        "a follow-up that is sent again is the same task",
+        follow_ups,
+        "follow_up_trace",
+        lambda *_: f"quick-{next(_identities)}",
+        world="tasks",
+    ),
+    "batch-count": Mutation("a task of a batch counts once", task, "count", _count_the_next, world="tasks"),
+    "batch-first": Mutation(
+        "a task is counted in its batch before its message is deleted",
+        Completer,
+        "_count_members",
+        _count_aside,
         world="tasks",
     ),
     "task-reissue": Mutation(

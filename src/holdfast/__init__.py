@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
     from holdfast.system.clock import SystemClock
-    from holdfast.tasks.handler import Cancelled, Job
+    from holdfast.tasks.handler import Cancelled, Job, Retry
     from holdfast.tasks.order import Order
     from holdfast.tasks.outcome import Outcome
     from holdfast.tasks.producer import Brief
@@ -50,6 +50,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "Order": "holdfast.tasks.order",
             "Outcome": "holdfast.tasks.outcome",
             "OutcomeUnknown": "holdfast.errors",
+            "Retry": "holdfast.tasks.handler",
             "Signature": "holdfast.tasks.task_type",
             "StateRejected": "holdfast.errors",
             "StreamHandler": "holdfast.streams.handler",
@@ -84,6 +85,7 @@ __all__ = [
     "Order",
     "Outcome",
     "OutcomeUnknown",
+    "Retry",
     "Signature",
     "StateRejected",
     "StreamHandler",

@@ -24,6 +24,8 @@ from simulator.tasks import (
     LONG,
     QUICK,
     SPECS,
+    TIMEOUT_S,
+    TRIES,
     PlannedTask,
     RanAttempt,
     TaskScenario,
@@ -165,5 +167,35 @@ def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:
         work._host.clock = ahead
         await work.maintain()
         assert len(world.store.standing) == len(letters.letters) == 1
+
+    run(live())
+
+
+def test_a_task_that_asks_for_more_pauses_than_there_are_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tasks.work.PAUSES_MAX", 4)
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, asks=99, pause_s=30.0)))
+        assert await world.live() == ""
+        task = world.store.standing["t"]
+        assert (task.state, task.pauses, world.paused["t"]) == (State.FAILED, 4, 4 + TRIES)
+        assert "it has had 4 pauses, and gets no more" in task.detail
+        (node,) = world.nodes.values()
+        assert node.host.stats.tasks_paused == 4
+
+    run(live())
+
+
+def test_a_task_has_the_tries_and_the_timeout_that_its_sender_said() -> None:
+    async def live() -> None:
+        longer = PlannedTask(0.1, "longer", QUICK, 0.0, hangs=-1, tries=1, timeout_s=TIMEOUT_S * 3)
+        more = PlannedTask(0.1, "more", QUICK, 0.1, fails=4, tries=5)
+        world = TaskWorld(calm(PlannedTask(0.1, "one", QUICK, 0.1, fails=1, tries=1), longer, more))
+        assert await world.live() == ""
+        one, hung, told = (world.store.standing[name] for name in ("one", "longer", "more"))
+        assert (one.state, one.attempts, world.tried["one"]) == (State.FAILED, 1, 1)
+        assert (hung.state, hung.attempts) == (State.TIMEOUT, 1)
+        assert hung.ended_at - hung.started_at == pytest.approx(TIMEOUT_S * 3, abs=1.0)
+        assert (told.state, told.attempts) == (State.SUCCEED, 5)
 
     run(live())

@@ -38,6 +38,7 @@ COMMANDS = {
         ("streams", "streams:app", "Pause, resume, skip or reset a stream."),
         ("tasks", "tasks:app", "Send tasks, see how they stand, end them, try them again."),
         ("briefs", "tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
+        ("periodic", "periodic:app", "Have tasks sent by the clock, while nodes run."),
         ("limits", "limits:app", "Say how many tasks of an app may run at once."),
         ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
         ("queues", "queues:app", "Make and check the queues of an app."),

@@ -29,15 +29,18 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.discovery import Announcer
+from holdfast.tasks.handler import PAUSES_MAX
 from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
+from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.fair_queue import FairQueue
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task
+from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
 """The most attempts that one call to the store begins."""
@@ -52,6 +55,9 @@ BEATS_A_LEASE = 3
 
 HERE_FIRST = 2**32
 """The priority of tasks that were given to this node directly: above all priorities of messages."""
+
+DISAGREEMENT_S = 1.0
+"""After how long a task is received again whose pause is over by this host's clock and not by the store's."""
 
 GONE_MAX = 1000
 """How many dead members are remembered."""
@@ -72,7 +78,8 @@ class TaskWork:
     """The tasks of one app on one node.
 
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
-    due by the clock, and ``announcer`` writes this node's address to the registry."""
+    due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
+    registry."""
 
     def __init__(
         self,
@@ -83,8 +90,9 @@ class TaskWork:
         store: TaskStore,
         slots: TaskSlotMaker,
         limiter: ConcurrencyLimiter,
+        producer: Producer,
         *,
-        scheduler: Scheduler | None = None,
+        scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
     ) -> None:
         self._host = host
@@ -118,6 +126,7 @@ class TaskWork:
             store,
             queues,
             self._keepers,
+            producer,
             on_gone=self._forget,
             on_fenced=self._drop,
             in_hand=self._in_hand,
@@ -299,10 +308,11 @@ class TaskWork:
                 item.spec.name,  # if the app lacks the type: that of its queue, which gets its dead letter
                 member,
                 self._host.name,
-                item.spec.tries,
+                item.tries,
                 item.spec.visibility_s,
                 item.group,
                 instead_of,
+                encode_follow_ups(item.message.follow_ups),
             )
             for item in batch
         ]
@@ -327,8 +337,10 @@ class TaskWork:
                 self._take_back(item)
                 if task.ended:
                     self._completer.tell(item, task)
-                else:  # it runs on another node, or did until a moment ago
+                else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
+                    if task.state is State.QUEUED and not wait_s:
+                        wait_s = DISAGREEMENT_S
                     self._give_back(item, wait_s + self._host.clock.random())
 
     async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
@@ -368,7 +380,7 @@ class TaskWork:
         if item.refusal:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
-        timeout_s = item.spec.timeout_s
+        timeout_s = item.timeout_s
         if not item.spec.resumable and (holdable_s := self._holdable_s(item, now)) < timeout_s:
             self._host.log.warning(
                 "the queue can't hold this task for all of its timeout; it ends earlier, as timed out",
@@ -378,7 +390,7 @@ class TaskWork:
                 holdable_s=holdable_s,
             )
             timeout_s = holdable_s
-        attempt = item.spec.attempt(item.message.body, task, timeout_s)
+        attempt = item.spec.attempt(item.message.body, task, timeout_s, item.tries, item.message.after)
         ended = self.slots.run(attempt, partial(self._progressed, item))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 
@@ -402,18 +414,23 @@ class TaskWork:
             return  # the node has stopped
         self._take_back(item)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
+        pause_s = ended.pause_s
+        if pause_s and item.attempt.pauses >= PAUSES_MAX:
+            pause_s, detail = 0.0, f"{ended.error}; it has had {PAUSES_MAX} pauses, and gets no more"
         if ended.how is How.DIED and self._limiter.until <= self._host.clock.monotonic():
             item.stopping = item.stopping or GRANT_ENDS
         handed_on = item.stopping in (DRAIN, REISSUE, GRANT_ENDS) and ended.how is not How.RETURNED
         if item.stopping == LAPSED:
             self._return(item, spent=False, delay_s=None)
+        elif pause_s and (handed_on or not item.stopping):
+            self._pause(item, ended, pause_s)
         elif handed_on or not ended.begun:
             self._return(item, spent=False, delay_s=0.0)
         elif ended.how is How.RETURNED:
             self._end(item, State.SUCCEED, ended.result)
         elif item.stopping:  # it was asked to end
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
-        elif ended.permanent or item.attempt.attempts >= item.spec.tries:
+        elif ended.permanent or item.attempt.attempts >= item.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
             self._tell_failure("task failed", item, ended)
             self._end(item, state, detail=detail)
@@ -422,6 +439,14 @@ class TaskWork:
             self._host.stats.tasks_retried += 1
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._return(item, spent=True, delay_s=delay_s, detail=detail)
+
+    def _pause(self, item: InHand, ended: Ended, pause_s: float) -> None:
+        """Have the task tried again after a pause. The store sees to it that it begins no sooner: a delivery
+        can't be hidden as long as one likes, and may come twice."""
+        self._host.stats.tasks_paused += 1
+        self._host.log.info("attempt asked for a pause", task=item.trace, type=item.type, pause_s=pause_s)
+        hidden_s = min(pause_s, self._queues[item.queue].hold_max_s / 2)
+        self._return(item, spent=False, delay_s=hidden_s, detail=ended.error, pause_s=pause_s)
 
     def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
         at = raised_at(ended.detail)
@@ -434,9 +459,17 @@ class TaskWork:
         letter = None if state is State.SUCCEED else letter_of(item, task)
         self._completer.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
 
-    def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
+    def _return(
+        self,
+        item: InHand,
+        *,
+        spent: bool,
+        delay_s: float | None,
+        detail: str = "",
+        pause_s: float = 0.0,
+    ) -> None:
         assert item.attempt is not None
-        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail))
+        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail), pause_s)
         self._returning += 1
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 
