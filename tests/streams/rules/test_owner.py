@@ -83,7 +83,7 @@ class Bench:
     def phase(self) -> OwnerPhase:
         return self.owner.phase
 
-    def at_risk(self) -> bool:
+    def at_risk(self) -> str:
         return self.owner.at_risk
 
     def out(self) -> list[Command]:
@@ -633,7 +633,8 @@ class TestFailing:
         assert commit.aside == (Aside(name(1), "parked: by hand"),)
         assert commit.parked == "by hand"
         bench.committed()
-        assert bench.out() == [Settle((PendingDeadLetter("parked: by hand", message),), (message,))]
+        letter = PendingDeadLetter("parked: by hand", message, waits=True)
+        assert bench.out() == [Settle((letter,), (message,))]
 
     @pytest.mark.parametrize("log, parked", [(RunLog(0, 50, 60), ""), (None, "by hand")])
     def test_while_the_store_is_slow_the_batch_is_bounded(self, log: RunLog | None, parked: str) -> None:
@@ -1092,10 +1093,8 @@ class TestTooLarge:
         messages = held(0), held(1)
         refused = self.run_together(bench, *messages)
         bench.owner.refused("too large", 0)
-        assert bench.only(Start) == Start(name(0)), "by itself, and in the same opening"
         assert (bench.phase(), bench.owner.generation) == (OwnerPhase.OWNER, 1)
-        bench.owner.started(1, 0)
-        assert bench.only(Run) == Run(messages[:1], True, b"answered", 7, 1)
+        assert bench.only(Run) == Run(messages[:1], True, b"answered", 7, 1), "by itself"
         bench.ran(state=b"0")
         commit = bench.write()
         assert (commit.number, commit.log) == (refused.number, RunLog(0, 0, 0))
@@ -1117,13 +1116,14 @@ class TestTooLarge:
 
     def test_it_is_tried_again_as_what_fails_is(self) -> None:
         bench = Bench().opened()
-        bench.begin(held(0))
+        message = held(0)
+        bench.begin(message)
         bench.ran()
         bench.write()
         bench.owner.refused("too large", 0)
         bench.silent()
         bench.tick()
-        assert bench.only(Start).head == name(0)
+        assert bench.only(Run).messages == (message,)
 
     def test_what_runs_and_what_is_appended_is_undone_in_its_order(self) -> None:
         bench = Bench(order={"kind": "absent"}, checkpoint_every=9).opened()
@@ -1142,7 +1142,25 @@ class TestTooLarge:
         bench.silent()
         assert bench.owner._seq.inbox == [message.place for message in messages]
         bench.tick()
-        assert bench.only(Start).head == "0:c"
+        assert [message.place.id for message in bench.only(Run).messages] == list("cbafed")
+
+    @pytest.mark.parametrize("log", [None, RunLog(0, 0, 5)])
+    def test_where_a_run_starts_is_waited_for_once(self, log: RunLog | None) -> None:
+        """Else each try of a first message that is too large takes as long as a gap."""
+        bench = Bench(order={"first": "lowest"}).opened(log=log)
+        message = held(3, run=1)
+        bench.offer(message)
+        bench.tick()
+        assert bench.now == GAP_S
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.refused("too large", bench.now)
+        bench.tick()
+        assert bench.only(Run).messages == (message,)
+        assert bench.now == message.retry_at < GAP_S + 2 * RETRY_S
 
     def test_what_was_late_or_too_much_stays_on_record(self) -> None:
         bench = Bench(order={"kind": "increasing"}, checkpoint_every=9).opened(log=RunLog(0, 0, 5))
@@ -1196,11 +1214,12 @@ class TestPoison:
         assert bench.at_risk()
         bench.ran()
         assert bench.write().starting == "", "the next suspect is counted by its own start"
-        assert not bench.at_risk()
+        assert bench.at_risk() == name(0)
         bench.committed()
         settle, start = bench.out()
         assert isinstance(settle, Settle)
         assert start == Start(name(1))
+        assert bench.at_risk() == name(1)
         bench.owner.started(1, 0)
         assert len(bench.only(Run).messages) == 1
         bench.ran()
@@ -1330,6 +1349,58 @@ class TestPoison:
         assert bench.at_risk()
         bench.tick()
         bench.only(Run)
+
+    def test_one_that_runs_alone_is_at_risk_until_its_commit_is_answered(self) -> None:
+        """Were another stream's suspect to end the node before that, this one would be blamed."""
+        bench = Bench().opened(started=Started(name(0), ALONE_OPENINGS))
+        bench.offer(held(0))
+        assert bench.only(Start).alone
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        assert bench.at_risk() == name(0)
+        bench.owner.refused("too large", 0)
+        bench.silent()
+        assert bench.at_risk() == name(0)
+        bench.tick()
+        bench.only(Run)
+        bench.ran()
+        assert bench.write().starting == ""
+        assert bench.at_risk() == name(0)
+        bench.committed()
+        assert bench.at_risk() == ""
+
+    @pytest.mark.parametrize("ends", ["moves", "parks"])
+    def test_one_that_does_not_run_after_all_is_at_risk_until_its_mark_is_gone(self, ends: str) -> None:
+        bench = Bench(max_tries=1 if ends == "parks" else 2, on_failure="park")
+        bench.opened(started=Started(name(0), ALONE_OPENINGS))
+        bench.offer(held(0))
+        bench.only(Start)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        bench.fail()
+        if ends == "moves":
+            bench.owner.move("n2", 0)
+        assert bench.write().starting == ""
+        assert bench.at_risk() == name(0)
+        bench.committed()
+        assert bench.at_risk() == ""
+
+    def test_one_that_left_is_not_at_risk(self) -> None:
+        """Else others would wait for it."""
+        bench = Bench(order={"inbox_limit": 1, "kind": "increasing"})
+        bench.opened(log=RunLog(0, 0, 0), started=Started(name(5), ALONE_OPENINGS))
+        bench.offer(held(5))
+        bench.only(Start)
+        bench.owner.started(ALONE_OPENINGS + 1, 0)
+        bench.only(Run)
+        bench.fail()
+        lower = held(4)
+        lower.after = 3  # which its queue has yet to deliver
+        bench.offer(lower)
+        bench.only(Return)
+        assert bench.at_risk() == ""
 
     def test_the_suspect_is_counted_before_a_commit_may_name_it(self) -> None:
         bench = Bench()

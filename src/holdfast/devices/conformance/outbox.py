@@ -1070,6 +1070,39 @@ class OutboxConformance:
         [again] = await dispatcher.send()
         assert again.correlation.tries == 2
 
+    @pytest.mark.parametrize("is_resumed", [False, True])
+    async def test_a_device_that_is_no_longer_waited_for_is_not_freed_by_its_answer(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin, is_resumed: bool
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        await store.pause(OUTBOX, "d1")
+        dispatcher.now = sending.due
+        assert (await dispatcher.turn()).freed == 1
+        if is_resumed:
+            assert await store.resume(OUTBOX, "d1")
+            assert (await dispatcher.turn(room=0)).sendings == [], "it waits for its turn"
+        turned = await dispatcher.turn(heard=[answer(sending)])
+        assert (len(turned.closed), turned.freed) == (1, 0)
+
+    async def test_what_the_broker_did_not_take_of_a_paused_device_waits_as_it_did(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1"), new("d2")])
+        sendings = await dispatcher.send()
+        await store.pause(OUTBOX, "d1")
+        await store.pause(OUTBOX, "d2")
+        dispatcher.now = max(sending.due for sending in sendings)
+        assert (await dispatcher.turn()).freed == 2
+        unsent = [Unsent(sending.correlation) for sending in sendings]
+        turned = await dispatcher.turn(unsent=unsent, away={"d2"})
+        assert (turned.sendings, turned.freed) == ([], 0)
+        assert await store.out(OUTBOX, range(SHARDS)) == 0
+        assert await store.resume(OUTBOX, "d1")
+        assert [sending.device for sending in await dispatcher.send(away={"d2"})] == ["d1"]
+
     async def test_nothing_goes_out_while_the_outbox_is_paused(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:

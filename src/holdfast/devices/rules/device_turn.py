@@ -184,7 +184,7 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
         commands: those that answers and failed tries name, as far as they exist.
         held: the heads in phase HELD of devices that are back.
         arrivals: the oldest, up to the turn's limit.
-        heads: those that exist of the places of ``arrivals``.
+        heads: those that exist of the places of ``arrivals`` and ``commands``.
         out: heads in phase OUT that are due in shards that can send, the longest first, up to ``out_max``.
         ready: the others that are due, up to ``ready_max``.
         cancels: the oldest, up to the turn's limit.
@@ -391,13 +391,12 @@ class _Turn:
     def _hear(self) -> None:
         """Close what was answered, which frees its devices."""
         turn, found = self._turn, self._found.commands
-        not_out = {head.pair for head in self._found.held}
         late: list[Heard] = []
         for heard in turn.heard:
             entry = self._current(found, heard.correlation)
             if entry is not None and queue.fits(entry, heard.device, heard.correlation):
                 self._answered(entry, heard)
-                self._free(Head(entry.device, entry.lane, entry.shard), was_out=entry.pair not in not_out)
+                self._free(Head(entry.device, entry.lane, entry.shard), was_out=self._is_out(entry.pair))
             elif entry is not None and queue.answers(entry, heard.device, heard.correlation):
                 late.append(heard)
             else:
@@ -409,11 +408,13 @@ class _Turn:
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
                 continue
             self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
+            if not unsent.certain or not self._is_out(entry.pair):
+                continue  # what isn't waited for any more has its turn again anyway
             head = Head(entry.device, entry.lane, entry.shard, HeadPhase.HELD, entry.id)
-            if unsent.certain and entry.device in turn.away:
+            if entry.device in turn.away:
                 self._put(msgspec.structs.replace(head, due=self._now + turn.patience.probe_s))
-                self._done.freed += entry.pair not in not_out
-            elif unsent.certain:
+                self._done.freed += 1
+            else:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
                 due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
                 self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, due=due))
@@ -422,14 +423,10 @@ class _Turn:
         """An answer to an earlier try closes the command, for its device has done it. But the device has the
         last try still before it, and takes one at a time: it is given an interval, or until it answers that
         one too."""
-        entries = [
-            entry for heard in late if (entry := self._current(self._found.commands, heard.correlation))
-        ]
-        heads = self._rows.heads({entry.pair for entry in entries})
         for heard in late:
             entry = self._current(self._found.commands, heard.correlation)
             assert entry is not None
-            head = self._heads.get(entry.pair) or heads.get(entry.pair)
+            head = self._head(entry.pair)
             if entry.state is CommandState.PUBLISHED and head is not None:
                 self._answered(entry, heard)
                 self._done.late += 1
@@ -458,6 +455,15 @@ class _Turn:
             head, phase=HeadPhase.WAITING, command=0, due=self._now
         )
         self._done.freed += was_out
+
+    def _head(self, pair: Pair) -> Head | None:
+        return self._heads.get(pair) or self._found.heads.get(pair)
+
+    def _is_out(self, pair: Pair) -> bool:
+        """Whether the device is waited for. A command may be out although it isn't: its head is held, or
+        waits for its turn after it was."""
+        head = self._head(pair)
+        return head is not None and head.phase is HeadPhase.OUT
 
     def _current(self, found: Mapping[int, StoredCommand], correlation: Correlation) -> StoredCommand | None:
         entry = self._changed.get(correlation.command) or found.get(correlation.command)

@@ -402,13 +402,14 @@ class MemoryRows:
 
     def look(self, turn: Turn) -> TurnInput:
         named = {h.correlation.command for h in turn.heard} | {u.correlation.command for u in turn.unsent}
-        arrivals = self.arrivals(turn.grants, turn.limit)
+        arrivals, commands = self.arrivals(turn.grants, turn.limit), self.commands(named)
+        pairs = {(arrival.device, arrival.lane) for arrival in arrivals}
         return TurnInput(
             epochs=self.epochs(turn.grants),
-            commands=self.commands(named),
+            commands=commands,
             held=[h for h in self._heads() if h.phase is HeadPhase.HELD and h.device in turn.back],
             arrivals=arrivals,
-            heads=self.heads({(arrival.device, arrival.lane) for arrival in arrivals}),
+            heads=self.heads(pairs | {entry.pair for entry in commands.values()}),
             out=self._due(turn, turn.out_max, HeadPhase.OUT),
             ready=self._due(turn, turn.ready_max, HeadPhase.WAITING, HeadPhase.HELD),
             cancels=self._cancels(turn),

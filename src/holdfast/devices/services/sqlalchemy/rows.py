@@ -112,6 +112,10 @@ ARRIVALS = """
 SELECT a.id, a.device, a.lane, a.shard, a.command, a.supersede_key, h.phase, h.command, h.due
 FROM (SELECT * FROM {A} WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit) a LEFT JOIN @standing"""
 
+NAMED = """
+SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due
+FROM (SELECT device, lane FROM {C} WHERE outbox = :outbox AND id IN [ids]) a LEFT JOIN @standing"""
+
 STANDING = {
     False: "{H} h ON h.outbox = :outbox AND h.device = a.device AND h.lane = a.lane",
     True: "LATERAL (SELECT * FROM {H} s WHERE s.outbox = :outbox AND s.device = a.device AND s.lane = a.lane"
@@ -174,6 +178,7 @@ class Statements:
             "SELECT shard, epoch FROM {S} WHERE outbox = :outbox AND shard IN [shards] ORDER BY shard <share>"
         )
         self.commands = made("SELECT <command> FROM {C} WHERE outbox = :outbox AND id IN [ids]")
+        self.named = made(NAMED)
         self.heads = made(
             "SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due FROM @pairs"
             " <join> {H} h ON h.outbox = :outbox AND h.device = p.device AND h.lane = p.lane"
@@ -298,6 +303,7 @@ class SqlRows:
         }
         if named:
             queries["commands"] = self._query(self._sql.commands, ids=self._list(named))
+            queries["named"] = self._query(self._sql.named, ids=self._list(named))
         if turn.back:
             queries["held"] = self._query(self._sql.held, devices=self._list(turn.back))
         if turn.out_max:
@@ -310,13 +316,14 @@ class SqlRows:
         self._drop_others(self._sql.drop_arrivals, found["arrivals"], arrived)
         cancels = self._sound.only("cancel", found["cancels"], CANCEL_KINDS)
         self._drop_others(self._sql.drop_cancels, found["cancels"], cancels)
-        standing = self._to_heads((*row[1:4], *row[6:]) for row in arrived if row[6] is not None)
+        standing: list[Sequence[Any]] = [(*row[1:4], *row[6:]) for row in arrived if row[6] is not None]
+        standing += [row for row in found.get("named", ()) if row[0] is not None]
         return TurnInput(
             epochs={row[0]: row[1] for row in found["epochs"]},
             commands={row[0]: entry(row) for row in found.get("commands", ())},
             held=self._to_heads(found.get("held", ())),
             arrivals=[Arrival(*row[:6]) for row in arrived],
-            heads={each.pair: each for each in standing},
+            heads={each.pair: each for each in self._to_heads(standing)},
             out=self._to_heads(found.get("out", ())),
             ready=self._to_heads(found.get("ready", ())),
             cancels=[Cancel(*row) for row in cancels],
