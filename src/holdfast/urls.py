@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
@@ -48,3 +48,30 @@ def path_in(setting: str, url: str, example: str) -> Path:
             f"{setting} is {redact_url(url)!r}: it names no path; use a URL such as {example!r}"
         )
     return Path(path)
+
+
+def find_secret(url: str, secrets: Mapping[str, str]) -> str:
+    """Return the secret whose URL is the longest beginning of ``url``; "" for none. Hosts must be equal, and
+    a path ends at a slash, so that a secret never goes to a host or a path that only begins alike."""
+    parts = urlsplit(url)
+    found = [prefix for prefix in secrets if _begins(parts.scheme, parts.netloc, parts.path, prefix)]
+    return secrets[max(found, key=len)] if found else ""
+
+
+def _begins(scheme: str, netloc: str, path: str, prefix: str) -> bool:
+    parts = urlsplit(prefix)
+    folder = parts.path.rstrip("/")
+    same_host = (scheme, netloc.lower()) == (parts.scheme, parts.netloc.lower())
+    return same_host and (path == folder or path.startswith(f"{folder}/"))
+
+
+def has_password(url: str) -> bool:
+    """Return whether a URL holds a password."""
+    return ":" in url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+
+
+def with_password(url: str, password: str) -> str:
+    """Return ``url`` with a password, if that isn't empty."""
+    scheme, mark, rest = url.partition("://")
+    user, _, place = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
+    return f"{scheme}{mark}{user}:{quote(password, safe='')}@{place}" if password else url

@@ -13,6 +13,7 @@ A package registers what it adds as entry points. Holdfast finds it once the pac
 are
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
+* ``holdfast.targets``, named by a URL scheme: an object of a subclass of :class:`TargetService`, for effects;
 * ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
 * ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts;
 * ``holdfast.products``, by any name: an object of a subclass of :class:`holdfast.extend.products.Product`;
@@ -25,7 +26,7 @@ A product may have groups of its own, as the last two are. :func:`lookup` finds 
 from typing import TYPE_CHECKING
 
 from holdfast.common.lazy import exports
-from holdfast.registration import Opening, Service, lookup, schemes
+from holdfast.registration import Opening, Service, TargetOpening, TargetService, lookup, schemes
 from holdfast.urls import extra, named, path_in
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
     from holdfast.ports.registry import Document, Registry
     from holdfast.ports.state import Logged, Risk, StateStore
+    from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import TaskStore
     from holdfast.streams.rules import ledger
     from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
@@ -78,6 +80,7 @@ else:  # A service that offers a queue needs no state store.
             "OWNER": "holdfast.system.files",
             "Objects": "holdfast.ports.objects",
             "Outgoing": "holdfast.ports.queue",
+            "OutgoingEffect": "holdfast.ports.target",
             "Queue": "holdfast.ports.queue",
             "QueueFinding": "holdfast.ports.queue_setup",
             "QueueSetup": "holdfast.ports.queue_setup",
@@ -89,6 +92,7 @@ else:  # A service that offers a queue needs no state store.
             "StartAttempt": "holdfast.tasks.rules.task",
             "StateStore": "holdfast.ports.state",
             "SystemClock": "holdfast.system.clock",
+            "Target": "holdfast.ports.target",
             "Task": "holdfast.tasks.rules.task",
             "TaskState": "holdfast.tasks.rules.task:State",
             "TaskStore": "holdfast.ports.tasks",
@@ -128,6 +132,7 @@ __all__ = [
     "Objects",
     "Opening",
     "Outgoing",
+    "OutgoingEffect",
     "Queue",
     "QueueFinding",
     "QueueSetup",
@@ -140,6 +145,9 @@ __all__ = [
     "StartAttempt",
     "StateStore",
     "SystemClock",
+    "Target",
+    "TargetOpening",
+    "TargetService",
     "Task",
     "TaskState",
     "TaskStore",

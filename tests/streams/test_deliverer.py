@@ -1,0 +1,156 @@
+"""The deliverer: how targets are called, and when they are left alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from holdfast.cluster.stats import Stats
+from holdfast.errors import Busy, ConfigError, EffectRefused, Unavailable
+from holdfast.ports.target import OutgoingEffect
+from holdfast.streams.deliverer import LANES_MAX, PAUSE_MAX_S, Deliverer
+from holdfast.streams.rules.ledger import Effect
+
+URL = "https://host/alerts"
+
+
+class Office:
+    """A target at any URL. It takes effects, or raises ``error``."""
+
+    max_batch = 2
+
+    def __init__(self) -> None:
+        self.opened: list[str] = []
+        self.calls: list[list[str]] = []
+        self.error: Exception | None = None
+
+    def open(self, url: str) -> Office:
+        self.opened.append(url)
+        if "broken" in url:
+            raise ConfigError("no library")
+        if "wrong" in url:
+            raise EffectRefused("nothing serves that")
+        return self
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        self.calls.append([effect.id for effect in effects])
+        if self.error is not None:
+            raise self.error
+
+
+class Bench:
+    """A deliverer of one node, whose clock stands still."""
+
+    def __init__(self) -> None:
+        self.office = Office()
+        self.now = 100.0
+        self.log = CapturingLogger()
+        self.work: list[Any] = []
+        self.answers: list[tuple[str, str, str]] = []
+        host = SimpleNamespace(
+            tasks=SimpleNamespace(spawn=self.work.append),
+            stats=Stats(),
+            log=self.log,
+            clock=SimpleNamespace(monotonic=lambda: self.now),
+            membership=SimpleNamespace(alive=True),
+        )
+        self.host = host
+        self.deliverer = Deliverer(host, {}, {}, self.office.open)  # type: ignore[arg-type]
+
+    async def hand_over(self, *ids: str, target: str = URL) -> list[tuple[str, str, str]]:
+        """Hand effects over; returns what became of each."""
+        self.answers = []
+        for name in ids:
+            effect = Effect(1, 0, name, target, name, b"{}", "0:1", at=0.0)
+            self.deliverer.hand_over("cameras", "cameras/gate", effect, partial(self._note, name))
+        await asyncio.gather(*self.work)
+        self.work.clear()
+        return self.answers
+
+    def _note(self, name: str, outcome: str, why: str) -> None:
+        self.answers.append((name, outcome, why))
+
+    def warnings(self) -> list[str]:
+        return [call.args[0] for call in self.log.calls if call.method_name == "warning"]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_target_that_asks_for_a_pause_is_left_alone_for_as_long(bench: Bench) -> None:
+    bench.office.error = Busy("come again", 30.0)
+    assert await bench.hand_over("a") == [("a", "failed", "")]
+    bench.office.error = None
+    bench.now += 29.9
+    assert await bench.hand_over("a", "b") == [("a", "failed", ""), ("b", "failed", "")]
+    assert bench.office.calls == [["a"]]
+    bench.now += 0.2
+    assert await bench.hand_over("a") == [("a", "taken", "")]
+
+
+async def test_what_waited_behind_a_pause_waits_on(bench: Bench) -> None:
+    bench.office.error = Busy("come again", 30.0)
+    assert await bench.hand_over(*"abc") == [(name, "failed", "") for name in "abc"]
+    assert bench.office.calls == [["a", "b"]]
+
+
+async def test_no_target_can_ask_for_a_pause_without_end(bench: Bench) -> None:
+    bench.office.error = Busy("come again", 1e9)
+    await bench.hand_over("a")
+    bench.office.error = None
+    bench.now += PAUSE_MAX_S
+    assert await bench.hand_over("a") == [("a", "taken", "")]
+
+
+async def test_an_operator_hears_once_that_a_target_is_away(bench: Bench) -> None:
+    bench.office.error = Unavailable("away")
+    for _ in range(3):
+        await bench.hand_over("a")
+    bench.office.error = None
+    await bench.hand_over("a")
+    assert [(call.method_name, call.args[0]) for call in bench.log.calls] == [
+        ("warning", "a target takes nothing, and is tried again"),
+        ("info", "a target takes effects again"),
+    ]
+
+
+async def test_one_refused_effect_does_not_keep_the_others_of_its_call(bench: Bench) -> None:
+    async def take(effects: Sequence[OutgoingEffect]) -> None:
+        if any(effect.id == "b" for effect in effects):
+            raise EffectRefused("b is wrong: token=hunter2")
+
+    bench.office.take = take  # type: ignore[method-assign]
+    assert sorted(await bench.hand_over("a", "b")) == [
+        ("a", "taken", ""),
+        ("b", "refused", "b is wrong: token=***"),
+    ]
+
+
+async def test_a_url_that_this_node_cannot_open_waits_and_a_wrong_one_is_refused(bench: Bench) -> None:
+    assert await bench.hand_over("a", target="broken://x") == [("a", "failed", "")]
+    assert await bench.hand_over("a", target="wrong://x") == [("a", "refused", "nothing serves that")]
+    assert await bench.hand_over("a", target="undeclared") == [("a", "failed", "")]
+    assert bench.warnings() == ["a target can't be opened"] * 3
+
+
+async def test_a_target_is_opened_once_and_urls_without_end_take_no_memory_without_end(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.hand_over("a")
+    assert bench.office.opened == [URL]
+    for n in range(LANES_MAX + 10):
+        await bench.hand_over("a", target=f"https://host/{n}")
+    assert len(bench.deliverer._lanes) <= LANES_MAX
+
+
+async def test_nothing_is_handed_over_once_the_membership_has_ended(bench: Bench) -> None:
+    bench.host.membership.alive = False
+    assert await bench.hand_over("a") == [("a", "failed", "")]
+    assert bench.office.calls == []
