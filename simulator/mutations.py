@@ -15,6 +15,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.cluster import keeper
 from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
@@ -30,11 +31,10 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.services.memory.state import MemoryState
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, effects, ledger
+from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
@@ -170,7 +170,7 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
     return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
 
 
-_counted = ledger.start
+_counted, _letter = ledger.start, keeper.dead_letter
 
 
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
@@ -379,6 +379,14 @@ RULES: dict[str, Mutation] = {
     "alone-until-committed": Mutation(
         "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
     ),
+    "parked-same": Mutation(
+        "what found no room in a parked stream is the same message when it is sent again",
+        keeper,
+        "dead_letter",
+        lambda stream, key, letter, at: _letter(
+            stream, key, msgspec.structs.replace(letter, waits=False), at
+        ),
+    ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
@@ -413,6 +421,13 @@ RULES: dict[str, Mutation] = {
         lambda self, task: False,
         world="tasks",
     ),
+    "task-too-late": Mutation(
+        "an attempt does not begin once its node may no longer run it",
+        TaskWork,
+        "_come_too_late",
+        lambda self, item, now: self._run(item, item.attempt, now),
+        world="tasks",
+    ),
     "task-maximum": Mutation(
         "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
     ),
@@ -435,9 +450,6 @@ RULES: dict[str, Mutation] = {
     "effect-taken": _acting(
         "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
     ),
-    "effect-id": _acting(
-        "an effect's id names the epoch", effects, "effect_id", acting.id_without_epoch, seeds=1500
-    ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
@@ -448,13 +460,9 @@ RULES: dict[str, Mutation] = {
     "due-adopts": _acting(
         "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
     ),
-    "due-lease": _acting("a key that is due is leased", MemoryState, "due", acting.no_lease),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
-    "timer-refused-commit": _acting(
-        "a refused commit takes its timers with it", Owner, "_revert", acting.forget_timers
-    ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
         "owners of the same devices share a client id, so that the later cuts off the earlier",

@@ -1,4 +1,4 @@
-"""Streams that act, on a whole node: effects to streams and tasks, timers, and what becomes of refused ones."""
+"""Streams that act, on a whole node: effects to streams and tasks, timers, and refused effects."""
 
 from __future__ import annotations
 

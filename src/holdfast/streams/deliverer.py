@@ -131,9 +131,8 @@ class Deliverer:
     async def _call(self, name: str, lane: TargetLane, batch: Sequence[WaitingEffect]) -> None:
         now = self._host.clock.monotonic()
         if not self._host.membership.alive or now < lane.paused_until:
-            self._tell(
-                batch, "failed"
-            )  # somebody else may own the stream by now, or the target has its pause
+            # Somebody else may own the stream by now, or the target has its pause.
+            self._tell(batch, "failed")
             return
         try:
             await lane.target.take([_outgoing(waiting) for waiting in batch])

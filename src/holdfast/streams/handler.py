@@ -101,7 +101,7 @@ class StreamHandler(Generic[M]):
         """Handle a timer that is due; return a result, as ``process`` does. ``body`` is what was given when
         the timer was set. Timers come between messages. One that fails is tried again, skipped and
         dead-lettered as a message is. ``wake`` may be ``async def``."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} sets the timer {name!r}, but has no wake()")
 
     def snapshot(self) -> bytes:
         """Return the state to checkpoint. ``open`` must be able to continue exactly from it.

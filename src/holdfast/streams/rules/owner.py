@@ -349,8 +349,11 @@ class Owner:
         has answered the commit that covers it, or that takes its mark away."""
         if self._starting is not None:
             return self._starting.name
-        is_held = self._counted in self._held or self._counted in self._firings
-        return self._counted.name if self._counted is not None and is_held else ""
+        counted = self._counted
+        return counted.name if counted is not None and self._is_held(counted) else ""
+
+    def _is_held(self, place: Place) -> bool:
+        return place in (self._firings if place.run == TIMER_RUN else self._held)
 
     def holding(self) -> Iterator[Held]:
         """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
@@ -1065,22 +1068,23 @@ class Owner:
         """Return the wall time after which somebody else must look for the owner; 0: never. The stored one is
         kept if it is early, but not by much."""
         wall = now + self.wall_ahead_s
-        times = [max(wall, effect.not_before) for effect in added]
-        if (at := self._effects.due(now, wall)) > 0.0:
-            times.append(at)
-        if not self.parked and self._timers.next_at is not None:
-            times.append(self._timers.next_at)
+        times = [effect.not_before for effect in added]
+        times += [at for at in (self._effects.due(now, wall), self._next_timer_at) if at > 0.0]
         if not times:
             return 0.0
-        due = min(times) + DUE_GRACE_S
+        due = max(wall, min(times)) + DUE_GRACE_S
         return self._due if due - DUE_STEP_S <= self._due <= due and not self._nudged else due
 
     def _rest_until(self, now: float) -> float:
         """Return the wall time until which nobody needs to own the stream; 0: for ever."""
-        times = [self._effects.rest_until(now, now + self.wall_ahead_s)]
-        if not self.parked and self._timers.next_at is not None:
-            times.append(self._timers.next_at)
-        return min((at for at in times if at > 0.0), default=0.0)
+        effects_at = self._effects.rest_until(now, now + self.wall_ahead_s)
+        return min((at for at in (effects_at, self._next_timer_at) if at > 0.0), default=0.0)
+
+    @property
+    def _next_timer_at(self) -> float:
+        """The wall time of the next timer; 0 for none that may fire as things are."""
+        at = self._timers.next_at
+        return 0.0 if at is None or self.parked or self._effects.is_full else at
 
     def _starting_next(self) -> str:
         """Return the head that the commit marks. An unfinished mark found at the opening stays until a Start
@@ -1174,7 +1178,8 @@ class Owner:
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=entry.held.detail))
+                    detail, waits = entry.held.detail, entry.kind == "parked"
+                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=detail, waits=waits))
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
                 letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
@@ -1213,15 +1218,15 @@ class Owner:
         """Release the stream once it is idle, after the store knows when it is due again. An owner that has a
         timer soon stays."""
         idle_s = self.rules.idle_timeout_s
-        at = None if self.parked else self._timers.next_at
-        if at is not None and at - self.wall_ahead_s - now <= idle_s:
+        at = self._next_timer_at
+        if at > 0.0 and at - self.wall_ahead_s - now <= idle_s:
             return  # the timer wakes it
         if self._effects.is_out:
             return  # its answer comes
         idle_at = self._busy_at + idle_s
         if now < idle_at and not self._resting:
             self._wake(idle_at)
-        elif not self._resting and (self._due or len(self._effects) or at is not None):
+        elif not self._resting and (self._due or len(self._effects) or at > 0.0):
             self._compose(now, resting=True)
         else:
             self.phase = OwnerPhase.RELEASING

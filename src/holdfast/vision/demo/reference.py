@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -38,17 +38,18 @@ def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
 def track(camera: DemoCamera, seconds: float) -> Results:
     """One stream in a loop."""
     frames = _Frames(camera.key)
+    context = cast("Context", frames)  # it has what tracking asks for
     handler = Tracking()
-    handler.open(frames, None)
+    handler.open(context, None)
     results = []
     for still in stills(camera.video, fps=FPS, seconds=seconds):
         frames.jpeg = still.jpeg
         message = Frame(camera.key, RUN, still.number, still.timestamp_ms, "")
-        results.append(handler.process(message, frames))
+        results.append(handler.process(message, context))
     return msgspec.json.decode(msgspec.json.encode(results), type=Results)  # as the results log has them
 
 
-class _Frames(Context):
+class _Frames:
     """A context that has the frame in hand."""
 
     run = RUN

@@ -27,7 +27,7 @@ NAME_CHARS_MAX = 64
 """The longest name of a timer."""
 
 
-class Asked:
+class ActRecorder:
     """What one message's handler asked for. ``targets`` are the names that effects may have besides URLs."""
 
     __slots__ = ("_bytes", "_sends", "_targets", "_timers")
@@ -51,7 +51,9 @@ class Asked:
         if key:
             check_key(key, "key")
         _check_seconds("delay_s", delay_s)
-        encoded = encode_result(body, EFFECT_BYTES_MAX) or b"null"
+        encoded = encode_result(body, EFFECT_BYTES_MAX)
+        if encoded is None:
+            encoded = b"null"
         self._bytes += len(encoded)
         if len(self._sends) >= EFFECTS_MAX or self._bytes > EFFECTS_BYTES_MAX:
             raise TooLarge(
