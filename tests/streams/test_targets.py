@@ -18,8 +18,8 @@ from aiohttp.test_utils import TestServer
 from holdfast import App, Context, devices
 from holdfast.assembly import check_app
 from holdfast.config import load
-from holdfast.errors import ConfigError
-from holdfast.testing import node_for_tests
+from holdfast.errors import ConfigError, TooLarge
+from holdfast.testing import StreamTest, node_for_tests
 from holdfast.wiring import Services
 
 PATIENCE_S = 20.0
@@ -195,6 +195,28 @@ def test_results_go_to_a_target_too(office: Office) -> None:
             node.stream("cameras").send({"n": n}, key="gate")
         assert [body for _, _, body in office.wait_for(2)] == [["gate", 10], ["gate", 20]]
         assert [result.value for result in node.results("totals", 2)] == [["gate", 10], ["gate", 20]]
+
+
+def test_stream_test_shows_results_as_what_they_are_sent_to() -> None:
+    """After what the handler itself sends. A result over the limit of an effect is the message's failure."""
+    app = App("site")
+
+    @app.stream("cameras", results_to="totals")
+    def camera(message: dict[str, Any], context: Context) -> Any:
+        context.send("totals", {"first": True})
+        return {"n": "x" * message["n"]}
+
+    @app.stream("totals")
+    def total(message: dict[str, Any], context: Context) -> None: ...
+
+    test = StreamTest(app, "cameras")
+    test.send({"key": "gate", "n": 1})
+    assert [(sent.target, sent.key, sent.body) for sent in test.sent] == [
+        ("totals", "gate", {"first": True}),
+        ("totals", "gate", {"n": "x"}),
+    ]
+    with pytest.raises(TooLarge, match="262144"):
+        test.send({"key": "gate", "n": 300_000})
 
 
 @pytest.mark.parametrize(
