@@ -73,16 +73,26 @@ class App:
         self.outboxes: dict[str, Outbox] = {}
         self.periodics: dict[str, Periodic] = {}
         self.models: dict[str, ModelSpec] = {}
+        self._more_targets: dict[str, list[str]] = {}
         self._client: Client | None = None
         self._client_pid = 0
         self._connecting = threading.Lock()
 
     @property
     def targets(self) -> dict[str, tuple[str, str]]:
-        """What handlers may send effects to by name: streams without a seq, and types of tasks. Each is under
-        its name, and under ``stream:name`` or ``task:name``."""
+        """What handlers may send effects to by name: streams without a seq, types of tasks, and outboxes.
+        Each is under its name, and under ``stream:name``, ``task:name`` or ``outbox:name``."""
         streams = [name for name, spec in self.streams.items() if spec.seq_kind == "absent"]
-        return named_targets({"stream": streams, "task": self.tasks})
+        return named_targets({"stream": streams, "task": self.tasks, **self._more_targets})
+
+    def add_target(self, kind: str, name: str) -> None:
+        """Let handlers send effects to ``name``, or ``kind:name``. For packages that add something to apps,
+        and whose product opens the target (:meth:`holdfast.extend.products.Product.targets`). Raises
+        ConfigError for a name that is taken."""
+        names = self._more_targets.setdefault(kind, [])
+        if kind in ("stream", "task") or name in names:
+            raise ConfigError(f"target {kind}:{name} is declared twice in app {self.name!r}")
+        names.append(name)
 
     @property
     def client(self) -> Client:
@@ -166,6 +176,7 @@ class App:
         checkpoint_after_ms: float = 20.0,
         idle_timeout_s: float | None = None,
         models: str | tuple[str, ...] = (),
+        results_to: str = "",
     ) -> StreamDecorator[M]:
         """Declare a stream. The decorator takes a StreamHandler class, or a function of (message, context)
         for a stream without state. The handler gets messages of the type ``message``.
@@ -227,6 +238,8 @@ class App:
                 (default: the setting ``idle_timeout_s``).
             models: the name of a declared model that the handler uses, or a tuple of names (default: none).
                 They are loaded before the stream opens.
+            results_to: a target, by name or URL, to which each result is sent as an effect under the stream's
+                key (default: none). Results are in the results log as well.
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -267,6 +280,7 @@ class App:
                 checkpoint_after_ms=checkpoint_after_ms,
                 idle_timeout_s=idle_timeout_s,
                 models=names_of(models),
+                results_to=results_to,
             )
             for model in spec.models:
                 if model not in self.models:
@@ -355,6 +369,7 @@ class App:
                 briefs=briefs,
             )
         )
+        self.add_target("outbox", name)
         return made
 
     def task(

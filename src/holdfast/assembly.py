@@ -15,6 +15,7 @@ from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
 from holdfast.extend.products import products
 from holdfast.loading import load_app, of_products
+from holdfast.registration import check_target
 from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.wiring import Services, revealed
@@ -126,6 +127,7 @@ def make_node(services: Services, place: str | App) -> Node:
 
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
+    from holdfast.streams.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.streams.work import StreamWork  # noqa: PLC0415
 
     queues = {name: services.queue(name) for name in app.streams}
@@ -136,11 +138,12 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         services.state(),
         services.slots(place),
         models=app.models,
-        targets=_targets(services, app, queues),
+        targets=_targets(services, app, host, queues),
+        open_target=TargetUrls(services),
     )
 
 
-def _targets(services: Services, app: App, queues: Mapping[str, Queue]) -> dict[str, Target]:
+def _targets(services: Services, app: App, host: Host, queues: Mapping[str, Queue]) -> dict[str, Target]:
     """What takes the effects of streams, by what handlers call it."""
     from holdfast.streams.deliverer import StreamTarget  # noqa: PLC0415
 
@@ -153,7 +156,17 @@ def _targets(services: Services, app: App, queues: Mapping[str, Queue]) -> dict[
 
         producer = make_producer(services, app.name)
         made |= {("task", name): TaskTarget(name, producer) for name in app.tasks}
+    for product in products():
+        made |= product.targets(services, app, host)
+    if missing := sorted({f"{kind}:{name}" for kind, name in app.targets.values()} - _named(made)):
+        raise ConfigError(
+            f"nothing takes effects for {', '.join(missing)}: install the package that declares them"
+        )
     return {called: made[declared] for called, declared in app.targets.items()}
+
+
+def _named(made: Iterable[tuple[str, str]]) -> set[str]:
+    return {f"{kind}:{name}" for kind, name in made}
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
@@ -240,8 +253,25 @@ def check_app(services: Services, app: App) -> None:
                 " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
                 " or use a FIFO queue, whose name ends in '.fifo'"
             )
+    for name, stream in app.streams.items():
+        _check_results_to(app, name, stream.results_to)
     for product in products():
         product.check(services, app)
+
+
+def _check_results_to(app: App, stream: str, target: str) -> None:
+    """Raise ConfigError for a target of results that isn't there."""
+    if not target or target in app.targets:
+        return
+    if "://" not in target:
+        raise ConfigError(
+            f"stream {stream!r}: results_to names {target!r}, which isn't declared; name one of"
+            f" {sorted(app.targets)}, or give a URL (a stream whose messages have a seq can't be a target)"
+        )
+    try:
+        check_target(target)
+    except ConfigError as error:
+        raise ConfigError(f"stream {stream!r}: results_to: {error}") from None
 
 
 def _check_one_stream(one: str, app: App) -> None:

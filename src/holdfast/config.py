@@ -7,7 +7,9 @@ that names the setting, its value, where it came from and what to do.
 
 from __future__ import annotations
 
+import base64
 import difflib
+import json
 import os
 import socket
 import tomllib
@@ -42,6 +44,7 @@ NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
 """Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
 
 SECRET_CHARS_MIN = 16
+WEBHOOK_KEY_BYTES_MIN = 16
 DAY_S = 86400.0
 
 
@@ -108,6 +111,16 @@ class Config(BaseSettings):
     )
     devices_url: str = _setting(
         "", "Where the devices of outboxes are: `mqtt://HOST` or `mqtts://HOST`.", shown="none"
+    )
+    target_secrets: dict[str, SecretStr] = _setting(
+        {},
+        "Secrets of the targets of effects, by the beginning of their URLs: for a webhook"
+        ' `{"https://hooks.example.com/" = "whsec_…"}`.',
+        shown="none",
+    )
+    plain_http_targets: Literal["loopback", "any"] = _setting(
+        "loopback",
+        "Which webhooks may have URLs with `http://`, which others can read: those on this host, or `any`.",
     )
     durability: Literal["full", "normal"] = _setting(
         "full",
@@ -245,6 +258,20 @@ class Config(BaseSettings):
             raise ValueError(f"should be {SECRET_CHARS_MIN} printable ASCII characters or more")
         return secret
 
+    @field_validator("target_secrets")
+    @classmethod
+    def _told_by_url(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
+        for place, secret in secrets.items():
+            scheme, mark, rest = place.partition("://")
+            if not (mark and scheme and rest.partition("/")[0]) or {"@", "?", "#"} & set(rest):
+                raise ValueError("should have the beginning of a URL, such as 'https://host/', as each name")
+            if scheme in ("http", "https") and not _signs(secret.get_secret_value()):
+                raise ValueError(
+                    f"should have 'whsec_' and the base64 of {WEBHOOK_KEY_BYTES_MIN} bytes or more for"
+                    f" {place!r}, or several of these, separated by spaces"
+                )
+        return secrets
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -261,6 +288,7 @@ class Config(BaseSettings):
     def environment(self) -> dict[str, str]:
         """Return these settings as environment variables, secrets included, for a child process to load."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
+        values["target_secrets"] = json.dumps(values["target_secrets"])
         return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
 
 
@@ -524,11 +552,25 @@ def _stream_contradictions(config: Config, stream: StreamLimits) -> Iterable[str
 # --- showing
 
 
+def _signs(secret: str) -> bool:
+    """Return whether these are secrets of webhooks."""
+    try:
+        keys = [base64.b64decode(each.removeprefix("whsec_"), validate=True) for each in secret.split()]
+    except ValueError:
+        return False
+    marked = all(each.startswith("whsec_") for each in secret.split())
+    return marked and bool(keys) and all(len(key) >= WEBHOOK_KEY_BYTES_MIN for key in keys)
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
     return value.get_secret_value() if isinstance(value, SecretStr) else value
 
 
 def _shown(value: Any) -> str | float | bool | None:
+    if isinstance(value, dict):
+        return ", ".join(f"{redact_url(name)} = {_shown(each)}" for name, each in value.items())
     if isinstance(value, SecretStr):
         return HIDDEN
     return redact_url(value) if isinstance(value, str) else value
@@ -540,7 +582,7 @@ def _told(value: Any) -> str:
 
 
 def _is_secret(name: str) -> bool:
-    return name in Config.model_fields and Config.model_fields[name].annotation == SecretStr | None
+    return name in Config.model_fields and "SecretStr" in str(Config.model_fields[name].annotation)
 
 
 def _meaning(name: str) -> str:

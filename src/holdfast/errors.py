@@ -10,12 +10,13 @@ InvalidMessage         NEVER       a message can't be understood; it becomes a d
 TooLarge               NEVER       a message, state or result is over a stated limit
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
+EffectRefused          NEVER       the target of an effect never takes it; it becomes a dead letter
 Unavailable            SAFE        nothing happened; the same call may be made again
 NobodyThere            SAFE        the same, for no process listens at a node's address
 NoRoom                 SAFE        a service's disk or quota is full
 Damaged                SAFE        what a service holds is not what it was sent; nothing was put in place
 NotOwner               SAFE        a client's request came to the wrong node; it names the owner
-Busy                   SAFE        a stream takes no more for the moment
+Busy                   SAFE        a stream or a target takes no more for the moment
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
 ClaimLost              STOP        the claim is another's, or at another version
@@ -82,6 +83,10 @@ class OperationRefused(HoldfastError):
     """An operator's request isn't possible in the present state; the text says why."""
 
 
+class EffectRefused(HoldfastError):
+    """A target will never take an effect, so the effect becomes a dead letter. The text says why."""
+
+
 class Unavailable(HoldfastError):
     """A service can't be reached or is busy; nothing happened."""
 
@@ -114,7 +119,7 @@ class NotOwner(Unavailable):
 
 
 class Busy(Unavailable):
-    """The stream's inbox is full; try again after ``retry_after_s``."""
+    """The stream's inbox is full, or a target of effects takes no more; try again after ``retry_after_s``."""
 
     def __init__(self, text: str, retry_after_s: float) -> None:
         super().__init__(text)

@@ -14,9 +14,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
+from urllib.parse import unquote
 
 from holdfast.errors import ConfigError
-from holdfast.urls import nothing_serves
+from holdfast.urls import has_password, nothing_serves, shown
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -30,10 +31,12 @@ if TYPE_CHECKING:
     from holdfast.ports.queue_setup import QueueSetup
     from holdfast.ports.registry import Registry
     from holdfast.ports.state import Risk, StateStore
+    from holdfast.ports.target import Target
     from holdfast.ports.tasks import TaskStore
     from holdfast.system.files import Access
 
 SERVICES = "holdfast.services"
+TARGETS = "holdfast.targets"
 BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
 PRODUCTS = "holdfast.products"
@@ -149,6 +152,18 @@ class Service:
         """Open the queue ``name``."""
         raise NotServed
 
+    def queue_name(self, url: str) -> tuple[str, str]:
+        """Return what :meth:`queue` gets for a URL that names one queue, as the target of an effect: the
+        URL of the service, and the queue's name, which follows a ``#``. Override it if URLs of the service
+        name queues in another way. Raises ConfigError if the URL names no queue. It does no I/O."""
+        service, _, name = url.partition("#")
+        if not name:
+            raise ConfigError(
+                f"target is {shown(url)!r}: it names no queue; put the queue's name behind it, as in"
+                f" {f'{shown(url)}#alerts'!r}"
+            )
+        return service, unquote(name)
+
     def coordinator(self, opening: Opening) -> Coordinator:
         """Open the coordinator."""
         raise NotServed
@@ -202,6 +217,53 @@ class Service:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class TargetOpening:
+    """What a :class:`TargetService` gets when a target is opened.
+
+    Attributes:
+        url: the URL that the handler named.
+        clock: the only source of time, random numbers and ids.
+        meter: counts the calls to the target.
+        secret: the secret that the setting ``target_secrets`` has for this URL; "" for none. Keep it out of
+            all texts.
+        plain_http: whether the setting ``plain_http_targets`` allows URLs without TLS to other hosts.
+        opened: the objects that the same process has opened before.
+    """
+
+    url: str
+    clock: Clock
+    meter: Meter
+    secret: str
+    plain_http: bool
+    opened: Shared
+
+    def shared(self, name: Hashable, make: Callable[[], S]) -> S:
+        """As :meth:`Opening.shared`. What is common to all targets of a scheme, such as a client with its
+        connections, should be shared in this way, because targets themselves are not closed."""
+        return self.opened.get(name, make)
+
+
+class TargetService:
+    """Serves the targets of effects at the URLs of some schemes. A package registers an object of a subclass
+    in the group :data:`TARGETS`.
+
+    Attributes:
+        example: a URL that it serves, for errors to name.
+    """
+
+    example = ""
+
+    def check(self, url: str) -> None:
+        """Raise ConfigError for a URL that can't be a target; the text says what to write instead. It is
+        called in the handler's process whenever a handler sends to the URL, so it must do no I/O."""
+
+    def target(self, opening: TargetOpening) -> Target:
+        """Return the target at a URL. A node calls this when there are effects for the URL, and may call it
+        again later. It doesn't connect; the target connects when it takes effects. Raises ConfigError."""
+        raise NotImplementedError
+
+
 class OpenBackup(Protocol):
     """Opens a back-up of dead letters at the URL that ``setting`` holds; ``access`` gives the modes of files.
     Registered in the group :data:`BACKUPS`. Raises ConfigError."""
@@ -215,14 +277,42 @@ def service_of(url: str) -> Service:
     return find(SERVICES, scheme_of(url), Service) or Service()
 
 
+def check_target(url: str) -> None:
+    """Raise ConfigError for a URL that no installed package takes effects at."""
+    service = target_service(url)
+    if has_password(url):
+        raise ConfigError(
+            f"target is {shown(url)!r}: it holds a password, which would be stored with each effect;"
+            " leave it out, and put it into the setting target_secrets"
+        )
+    if isinstance(service, TargetService):
+        service.check(url)
+    else:
+        service.queue_name(url)
+
+
+def target_service(url: str) -> TargetService | Service:
+    """Return what takes effects at a URL: a target service, or else a service that has queues. Raises
+    ConfigError."""
+    scheme = scheme_of(url)
+    found = find(TARGETS, scheme, TargetService)
+    if found is not None:
+        return found
+    service = find(SERVICES, scheme, Service)
+    if service is None or not _has_port(service, "queue"):
+        queues = [f"{each}#queue" for each in _examples(SERVICES, lambda each: _has_port(each, "queue"))]
+        raise nothing_serves("target", url, [*_examples(TARGETS), *queues])
+    return service
+
+
+def _has_port(service: Any, port: str) -> bool:
+    return getattr(type(service), port, None) is not getattr(Service, port)
+
+
 def unserved(setting: str, url: str, port: str) -> ConfigError:
     """The error for a URL whose service has no such port. It names an example of each service that has the
     port. ``port`` is the name of the method that opens it."""
-
-    def serves(service: Any) -> bool:
-        return getattr(type(service), port, None) is not getattr(Service, port)
-
-    return nothing_serves(setting, url, _examples(SERVICES, serves))
+    return nothing_serves(setting, url, _examples(SERVICES, lambda service: _has_port(service, port)))
 
 
 def place_of(url: str) -> str:
@@ -274,7 +364,7 @@ def all_of(group: str, kind: type[T]) -> list[T]:
 
 
 def _public_name(kind: type[Any]) -> str:
-    module = "holdfast.extend" if kind is Service else kind.__module__
+    module = "holdfast.extend" if kind in (Service, TargetService) else kind.__module__
     return f"{module}.{kind.__name__}"
 
 

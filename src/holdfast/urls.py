@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.errors import ConfigError
 
@@ -13,7 +13,7 @@ from holdfast.errors import ConfigError
 def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:
     """The error for a URL that nothing serves."""
     known = " or ".join(repr(example) for example in examples)
-    return ConfigError(f"{setting} is {_shown(url)!r}: nothing serves that; use a URL such as {known}")
+    return ConfigError(f"{setting} is {shown(url)!r}: nothing serves that; use a URL such as {known}")
 
 
 @contextlib.contextmanager
@@ -33,7 +33,7 @@ def named(setting: str, url: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{setting} is {_shown(url)!r}: {error}") from None
+        raise ConfigError(f"{setting} is {shown(url)!r}: {error}") from None
 
 
 def path_in(setting: str, url: str, example: str) -> Path:
@@ -43,11 +43,39 @@ def path_in(setting: str, url: str, example: str) -> Path:
     if parts.scheme == "sqlite":
         path = path.removeprefix("/")
     if parts.netloc or parts.query or parts.fragment or not path:
-        raise ConfigError(f"{setting} is {_shown(url)!r}: it names no path; use a URL such as {example!r}")
+        raise ConfigError(f"{setting} is {shown(url)!r}: it names no path; use a URL such as {example!r}")
     return Path(path)
 
 
-def _shown(url: str) -> str:
+def shown(url: str) -> str:
+    """Return a URL as people may see it, without what is secret."""
     from holdfast.common.redaction import redact_url  # noqa: PLC0415 - takes a while, and most URLs are right
 
     return redact_url(url)
+
+
+def find_secret(url: str, secrets: Mapping[str, str]) -> str:
+    """Return the secret whose URL is the longest beginning of ``url``; "" for none. Hosts must be equal, and
+    a path ends at a slash, so that a secret never goes to a host or a path that only begins alike."""
+    parts = urlsplit(url)
+    found = [prefix for prefix in secrets if _begins(parts.scheme, parts.netloc, parts.path, prefix)]
+    return secrets[max(found, key=len)] if found else ""
+
+
+def _begins(scheme: str, netloc: str, path: str, prefix: str) -> bool:
+    parts = urlsplit(prefix)
+    folder = parts.path.rstrip("/")
+    same_host = (scheme, netloc.lower()) == (parts.scheme, parts.netloc.lower())
+    return same_host and (path == folder or path.startswith(f"{folder}/"))
+
+
+def has_password(url: str) -> bool:
+    """Return whether a URL holds a password."""
+    return ":" in url.partition("://")[2].partition("/")[0].rpartition("@")[0]
+
+
+def with_password(url: str, password: str) -> str:
+    """Return ``url`` with a password, if that isn't empty."""
+    scheme, mark, rest = url.partition("://")
+    user, _, place = rest.rpartition("@") if "@" in rest.partition("/")[0] else ("", "", rest)
+    return f"{scheme}{mark}{user}:{quote(password, safe='')}@{place}" if password else url

@@ -28,12 +28,14 @@ from holdfast.registration import (
     Opening,
     Service,
     Shared,
+    TargetOpening,
     place_of,
     service_of,
     unserved,
 )
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
+from holdfast.urls import find_secret
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -125,6 +127,18 @@ class Services:
             lock_timeout_s=self.config.lock_timeout_s,
             max_message_bytes=self.config.max_message_bytes,
             max_state_bytes=self.config.max_state_bytes,
+            opened=self._opened,
+        )
+
+    def target_opening(self, url: str) -> TargetOpening:
+        """What a service is told of the URL of a target."""
+        secrets = {place: revealed(secret) or "" for place, secret in self.config.target_secrets.items()}
+        return TargetOpening(
+            url,
+            self.clock,
+            self.meter,
+            secret=find_secret(url, secrets),
+            plain_http=self.config.plain_http_targets == "any",
             opened=self._opened,
         )
 

@@ -7,13 +7,14 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import App, reports
+from holdfast import App, Context, reports
 from holdfast.assembly import check_app, queues_of
 from holdfast.cli.doctor import examine
 from holdfast.cli.options import Options
@@ -23,6 +24,7 @@ from holdfast.devices.adapters import open_devices
 from holdfast.errors import ConfigError
 from holdfast.extend import Member, Service, SystemClock, lookup
 from holdfast.loading import load_app
+from holdfast.registration import check_target, target_service
 from holdfast.reports.sinks.file.sink import FileSink
 from holdfast.reports.sinks.memory import MemorySink
 from holdfast.testing import node_for_tests
@@ -187,6 +189,70 @@ def test_devices_of_another_package_are_reached(tmp_path: Path, monkeypatch: pyt
         open_devices(Services(load({"devices_url": "nest://"})), spec)
 
 
+PAGERS = """
+from holdfast.errors import ConfigError, EffectRefused
+from holdfast.extend import TargetService
+
+TAKEN = []
+
+
+class Pager:
+    max_batch = 10
+
+    def __init__(self, opening): self.opening = opening
+
+    async def take(self, effects):
+        for effect in effects:
+            if effect.body == b"0":
+                raise EffectRefused("nobody is paged for nothing")
+            TAKEN.append((self.opening.url, self.opening.secret, effect.body))
+
+
+class Pagers(TargetService):
+    example = "pager://duty"
+    def check(self, url):
+        if url == "pager://": raise ConfigError("a pager has a name")
+    def target(self, opening): return Pager(opening)
+
+
+service = Pagers()
+"""
+
+
+@pytest.fixture
+def pagers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Targets of another package."""
+    (tmp_path / "pagers.py").write_text(PAGERS)
+    install(tmp_path, "[holdfast.targets]\npager = pagers:service\nhttps = pagers:service\n", "pagers")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    yield importlib.import_module("pagers")
+    del sys.modules["pagers"]
+
+
+def test_a_target_of_another_package_takes_effects(pagers: Any) -> None:
+    app = App("toys")
+
+    @app.stream("bells", max_tries=1)
+    def ring(message: dict[str, Any], context: Context) -> None:
+        context.send(message["to"], message["times"])
+
+    with node_for_tests(app, settings={"target_secrets": {"pager://duty": "pin"}}) as node:
+        for times, to in [(0, "pager://duty"), (3, "pager://duty"), (1, "pager://")]:
+            node.stream("bells").send({"to": to, "times": times}, key="door")
+        node.results("bells")
+        deadline = time.monotonic() + 20.0
+        while not (pagers.TAKEN and len(node.dead_letters("bells")) == 2):
+            assert time.monotonic() < deadline, (pagers.TAKEN, node.dead_letters("bells"))
+        assert pagers.TAKEN == [("pager://duty", "pin", b"3")]
+        reasons = sorted(letter.reason for letter in node.dead_letters("bells"))
+        assert "a pager has a name" in reasons[0]
+        assert reasons[1] == "nobody is paged for nothing"
+    with pytest.raises(ConfigError, match=r"hooks\.example\.com/alerts' or 'pager://duty' or 'sqlite:"):
+        check_target("nowhere://")
+    assert type(target_service("https://host/")).__name__ == "WebhookService", "our own are not replaced"
+
+
 GADGETS = """
 from collections import Counter
 
@@ -200,6 +266,12 @@ HAPPENED = Counter()
 
 def gadget(app, name):
     DECLARED.setdefault(app.name, []).append(name)
+    app.add_target("gadget", name)
+
+
+class Turner:
+    max_batch = 10
+    async def take(self, effects): HAPPENED["turned"] += len(effects)
 
 
 class Turning:
@@ -226,6 +298,9 @@ class Gadgets(Product):
     def node_part(self, services, app, host):
         return NodePart([Turning(host)]) if app.name in DECLARED else None
 
+    def targets(self, services, app, host):
+        return {("gadget", name): Turner() for name in DECLARED.get(app.name, ())}
+
     async def examine(self, services, app): return [Finding("gadgets", "ok", "they turn")]
 
     async def status(self, services, members, claims):
@@ -245,6 +320,22 @@ def gadgets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.chdir(tmp_path)
     yield importlib.import_module("gadgets")
     del sys.modules["gadgets"]
+
+
+def test_handlers_send_effects_to_what_a_product_of_another_package_has(gadgets: Any) -> None:
+    app = App("toys")
+    gadgets.gadget(app, "top")
+
+    @app.stream("hands")
+    def turn(message: dict[str, Any], context: Context) -> None:
+        context.send("top", message)
+
+    with node_for_tests(app) as node:
+        node.stream("hands").send({"turns": 3}, key="left")
+        deadline = time.monotonic() + 20.0
+        while not gadgets.HAPPENED["turned"]:
+            assert time.monotonic() < deadline
+    assert gadgets.HAPPENED["turned"] == 1
 
 
 def test_a_product_of_another_package_is_part_of_a_node(gadgets: Any) -> None:

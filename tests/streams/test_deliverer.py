@@ -1,107 +1,156 @@
-"""The deliverer: effects reach their targets together, and each gets its own answer."""
+"""The deliverer: how targets are called, and when they are left alone."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from structlog.testing import CapturingLogger
 
-from holdfast.cluster.lifecycle import Tasks
-from holdfast.errors import InvalidMessage, OperationRefused, OutcomeUnknown, Unavailable
-from holdfast.ports.clock import Clock
+from holdfast.cluster.stats import Stats
+from holdfast.errors import Busy, ConfigError, EffectRefused, Unavailable
 from holdfast.ports.target import OutgoingEffect
-from holdfast.services.memory.queue import MemoryQueue
-from holdfast.streams.deliverer import Deliverer
+from holdfast.streams.deliverer import LANES_MAX, PAUSE_MAX_S, Deliverer
 from holdfast.streams.rules.ledger import Effect
-from tests.cluster.fakes import Log, make_host, settle_down
 
-VIRTUAL = True
+URL = "https://host/alerts"
 
 
-class Target:
-    """Takes effects, or raises what the test says."""
+class Office:
+    """A target at any URL. It takes effects, or raises ``error``."""
 
-    max_batch = 3
+    max_batch = 2
 
     def __init__(self) -> None:
-        self.taken: list[list[str]] = []
-        self.raises: dict[str, Exception] = {}
+        self.opened: list[str] = []
+        self.calls: list[list[str]] = []
+        self.error: Exception | None = None
+
+    def open(self, url: str) -> Office:
+        self.opened.append(url)
+        if "broken" in url:
+            raise ConfigError("no library")
+        if "wrong" in url:
+            raise EffectRefused("nothing serves that")
+        return self
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        for effect in effects:
-            if effect.id in self.raises:
-                raise self.raises[effect.id]
-        self.taken.append([effect.id for effect in effects])
+        self.calls.append([effect.id for effect in effects])
+        if self.error is not None:
+            raise self.error
 
 
-class Rig:
-    def __init__(self, clock: Clock, tasks: Tasks) -> None:
-        self.target, self.queue, self.log = Target(), MemoryQueue(clock), Log()
-        self.host: Any = make_host(clock=clock, tasks=tasks, log=self.log)
-        self.deliverer = Deliverer(self.host, {"door": self.target}, {"cameras": self.queue})
-        self.answers: dict[str, tuple[str, str]] = {}
+class Bench:
+    """A deliverer of one node, whose clock stands still."""
 
-    async def hand_over(self, *names: str, target: str = "door", refused: str = "") -> None:
-        for name in names:
-            effect = Effect(1, 0, name, target, "k", b"{}", "0:1", 0.0, refused=refused)
-            self.deliverer.hand_over(
-                "cameras",
-                "cameras/1",
-                effect,
-                lambda outcome, reason, name=name: self.answers.update({name: (outcome, reason)}),
-            )
-        await settle_down()
+    def __init__(self) -> None:
+        self.office = Office()
+        self.now = 100.0
+        self.log = CapturingLogger()
+        self.work: list[Any] = []
+        self.answers: list[tuple[str, str, str]] = []
+        host = SimpleNamespace(
+            tasks=SimpleNamespace(spawn=self.work.append),
+            stats=Stats(),
+            log=self.log,
+            clock=SimpleNamespace(monotonic=lambda: self.now),
+            membership=SimpleNamespace(alive=True),
+        )
+        self.host = host
+        self.deliverer = Deliverer(host, {}, {}, self.office.open)  # type: ignore[arg-type]
+
+    async def hand_over(self, *ids: str, target: str = URL) -> list[tuple[str, str, str]]:
+        """Hand effects over; returns what became of each."""
+        self.answers = []
+        for name in ids:
+            effect = Effect(1, 0, name, target, name, b"{}", "0:1", at=0.0)
+            self.deliverer.hand_over("cameras", "cameras/gate", effect, partial(self._note, name))
+        await asyncio.gather(*self.work)
+        self.work.clear()
+        return self.answers
+
+    def _note(self, name: str, outcome: str, why: str) -> None:
+        self.answers.append((name, outcome, why))
+
+    def warnings(self) -> list[str]:
+        return [call.args[0] for call in self.log.calls if call.method_name == "warning"]
 
 
 @pytest.fixture
-async def rig(clock: Clock, tasks: Tasks) -> Rig:
-    return Rig(clock, tasks)
+def bench() -> Bench:
+    return Bench()
 
 
-async def test_effects_share_calls_and_each_is_answered(rig: Rig) -> None:
-    await rig.hand_over("a", "b", "c", "d")
-    assert rig.target.taken == [["a", "b", "c"], ["d"]]
-    assert rig.answers == dict.fromkeys("abcd", ("taken", ""))
-    assert rig.host.stats.effects == 4
+async def test_a_target_that_asks_for_a_pause_is_left_alone_for_as_long(bench: Bench) -> None:
+    bench.office.error = Busy("come again", 30.0)
+    assert await bench.hand_over("a") == [("a", "failed", "")]
+    bench.office.error = None
+    bench.now += 29.9
+    assert await bench.hand_over("a", "b") == [("a", "failed", ""), ("b", "failed", "")]
+    assert bench.office.calls == [["a"]]
+    bench.now += 0.2
+    assert await bench.hand_over("a") == [("a", "taken", "")]
 
 
-@pytest.mark.parametrize(
-    "error", [Unavailable("away"), OutcomeUnknown("no answer"), OperationRefused("login"), OSError("bug")]
-)
-async def test_an_error_that_may_pass_fails_and_refuses_nothing(rig: Rig, error: Exception) -> None:
-    rig.target.raises["a"] = error
-    await rig.hand_over("a")
-    assert rig.answers == {"a": ("failed", "")}
+async def test_what_waited_behind_a_pause_waits_on(bench: Bench) -> None:
+    bench.office.error = Busy("come again", 30.0)
+    assert await bench.hand_over(*"abc") == [(name, "failed", "") for name in "abc"]
+    assert bench.office.calls == [["a", "b"]]
 
 
-async def test_an_effect_that_is_refused_takes_no_other_with_it(rig: Rig) -> None:
-    rig.target.raises["b"] = InvalidMessage("no such door")
-    await rig.hand_over("a", "b", "c")
-    assert rig.target.taken == [["a"], ["c"]]
-    assert rig.answers["b"] == ("refused", "no such door")
+async def test_no_target_can_ask_for_a_pause_without_end(bench: Bench) -> None:
+    bench.office.error = Busy("come again", 1e9)
+    await bench.hand_over("a")
+    bench.office.error = None
+    bench.now += PAUSE_MAX_S
+    assert await bench.hand_over("a") == [("a", "taken", "")]
 
 
-async def test_an_unknown_target_is_waited_for_and_warned_of(rig: Rig) -> None:
-    await rig.hand_over("a", target="window")
-    assert rig.answers == {"a": ("failed", "")}
-    assert rig.log.events("warning") == ["a target is not declared on this node"]
+async def test_an_operator_hears_once_that_a_target_is_away(bench: Bench) -> None:
+    bench.office.error = Unavailable("away")
+    for _ in range(3):
+        await bench.hand_over("a")
+    bench.office.error = None
+    await bench.hand_over("a")
+    assert [(call.method_name, call.args[0]) for call in bench.log.calls] == [
+        ("warning", "a target takes nothing, and is tried again"),
+        ("info", "a target takes effects again"),
+    ]
 
 
-async def test_nothing_is_handed_over_past_the_membership(rig: Rig) -> None:
-    rig.host.membership.alive = False
-    await rig.hand_over("a")
-    assert rig.target.taken == []
-    assert rig.answers == {"a": ("failed", "")}
+async def test_one_refused_effect_does_not_keep_the_others_of_its_call(bench: Bench) -> None:
+    async def take(effects: Sequence[OutgoingEffect]) -> None:
+        if any(effect.id == "b" for effect in effects):
+            raise EffectRefused("b is wrong: token=hunter2")
+
+    bench.office.take = take  # type: ignore[method-assign]
+    assert sorted(await bench.hand_over("a", "b")) == [
+        ("a", "taken", ""),
+        ("b", "refused", "b is wrong: token=***"),
+    ]
 
 
-async def test_what_was_refused_goes_to_the_dead_letters_of_its_stream(rig: Rig) -> None:
-    await rig.hand_over("a", refused="no such door")
-    [letter] = rig.queue.letters.values()
-    assert (letter.id, letter.body, letter.reason) == ("a", b"{}", "no such door")
-    assert (letter.stream, letter.key, letter.attributes) == (
-        "cameras",
-        "1",
-        {"target": "door", "target_key": "k"},
-    )
-    assert rig.answers == {"a": ("taken", "")}
+async def test_a_url_that_this_node_cannot_open_waits_and_a_wrong_one_is_refused(bench: Bench) -> None:
+    assert await bench.hand_over("a", target="broken://x") == [("a", "failed", "")]
+    assert await bench.hand_over("a", target="wrong://x") == [("a", "refused", "nothing serves that")]
+    assert await bench.hand_over("a", target="undeclared") == [("a", "failed", "")]
+    assert bench.warnings() == ["a target can't be opened"] * 3
+
+
+async def test_a_target_is_opened_once_and_urls_without_end_take_no_memory_without_end(bench: Bench) -> None:
+    for _ in range(3):
+        await bench.hand_over("a")
+    assert bench.office.opened == [URL]
+    for n in range(LANES_MAX + 10):
+        await bench.hand_over("a", target=f"https://host/{n}")
+    assert len(bench.deliverer._lanes) <= LANES_MAX
+
+
+async def test_nothing_is_handed_over_once_the_membership_has_ended(bench: Bench) -> None:
+    bench.host.membership.alive = False
+    assert await bench.hand_over("a") == [("a", "failed", "")]
+    assert bench.office.calls == []

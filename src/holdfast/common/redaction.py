@@ -60,6 +60,9 @@ response="b"``."""
 _ELEMENT = re.compile(rf"(<[\w:.-]{{0,64}}(?:{_TELLING})[\w:.-]{{0,64}}>)[^<]*", re.IGNORECASE)
 _LOGIN = re.compile(r"\b(Bearer|Basic)\s+(?=\S*[\d=+/.~-]|\S+[A-Z])[\w.~+/=-]{4,}")
 _WEB_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
+_SIGNING_KEY = re.compile(r"\b(whsec|whsk)_[A-Za-z0-9+/=]+")
+"""Secrets of webhooks, as Standard Webhooks writes them."""
+
 _PRIVATE_KEY = re.compile(
     r"(-----BEGIN [A-Z ]*PRIVATE KEY-----).*?(-----END [A-Z ]*PRIVATE KEY-----|\Z)", re.DOTALL
 )
@@ -87,6 +90,7 @@ def redact(text: str) -> str:
     text = _HEADER.sub(lambda found: f"{found[1]}{_hidden(found)}", text)
     text = _FIELD.sub(_without_field, text)
     text = _ELEMENT.sub(rf"\1{HIDDEN}", text)
+    text = _SIGNING_KEY.sub(rf"\1_{HIDDEN}", text)
     return _WEB_TOKEN.sub(HIDDEN, _LOGIN.sub(rf"\1 {HIDDEN}", text))
 
 

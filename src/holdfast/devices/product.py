@@ -13,8 +13,10 @@ from holdfast.extend.products import Product, StatusTable
 
 if TYPE_CHECKING:
     from holdfast import App
-    from holdfast.extend import Claim, Member
+    from holdfast.extend import Claim, Member, Target
     from holdfast.extend.products import Finding, Host, NodePart, Services
+
+TARGET_KIND = "outbox"
 
 
 class OutboxStatus(msgspec.Struct):
@@ -75,6 +77,17 @@ class DevicesProduct(Product):
             for outbox in app.outboxes.values()
         ]
         return NodePart(outboxes, [OutboxMetrics(outboxes)])
+
+    def targets(self, services: Services, app: App, host: Host) -> Mapping[tuple[str, str], Target]:
+        """The outboxes, to which handlers send commands as effects."""
+        if not app.outboxes:
+            return {}
+        from holdfast.devices.opening import open_outbox  # noqa: PLC0415
+        from holdfast.devices.target import OutboxTarget  # noqa: PLC0415
+
+        opening = services.opening("outbox_url", services.config.outbox_url)
+        store = opening.shared(("holdfast.devices.targets",), lambda: open_outbox(services))
+        return {(TARGET_KIND, name): OutboxTarget(outbox, store) for name, outbox in app.outboxes.items()}
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
         """Whether the outboxes' database and the broker answer, where there are any."""

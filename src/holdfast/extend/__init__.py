@@ -13,6 +13,7 @@ A package registers what it adds as entry points. Holdfast finds it once the pac
 are
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
+* ``holdfast.targets``, named by a URL scheme: an object of a subclass of :class:`TargetService`, for effects;
 * ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
 * ``holdfast.commands``, named as ``holdfast NAME``: a function, an App of Cyclopts, or where one is: a
   :class:`holdfast.extend.commands.LazyCommand`;
@@ -27,7 +28,7 @@ With :func:`exports` a package imports its public names at their first use.
 from typing import TYPE_CHECKING
 
 from holdfast.common.lazy import exports
-from holdfast.registration import Opening, Service, lookup, schemes
+from holdfast.registration import Opening, Service, TargetOpening, TargetService, lookup, schemes
 from holdfast.urls import extra, named, path_in
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
     from holdfast.ports.registry import Document, Registry
     from holdfast.ports.state import Logged, Risk, StateStore
+    from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import TaskStore
     from holdfast.streams.rules import ledger
     from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
@@ -80,6 +82,7 @@ else:  # A service that offers a queue needs no state store.
             "OWNER": "holdfast.system.files",
             "Objects": "holdfast.ports.objects",
             "Outgoing": "holdfast.ports.queue",
+            "OutgoingEffect": "holdfast.ports.target",
             "Queue": "holdfast.ports.queue",
             "QueueFinding": "holdfast.ports.queue_setup",
             "QueueSetup": "holdfast.ports.queue_setup",
@@ -91,6 +94,7 @@ else:  # A service that offers a queue needs no state store.
             "StartAttempt": "holdfast.tasks.rules.task",
             "StateStore": "holdfast.ports.state",
             "SystemClock": "holdfast.system.clock",
+            "Target": "holdfast.ports.target",
             "Task": "holdfast.tasks.rules.task",
             "TaskState": "holdfast.tasks.rules.task:State",
             "TaskStore": "holdfast.ports.tasks",
@@ -130,6 +134,7 @@ __all__ = [
     "Objects",
     "Opening",
     "Outgoing",
+    "OutgoingEffect",
     "Queue",
     "QueueFinding",
     "QueueSetup",
@@ -142,6 +147,9 @@ __all__ = [
     "StartAttempt",
     "StateStore",
     "SystemClock",
+    "Target",
+    "TargetOpening",
+    "TargetService",
     "Task",
     "TaskState",
     "TaskStore",

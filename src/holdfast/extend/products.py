@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.cluster.node import NodePart, Work
     from holdfast.config import Config, load
     from holdfast.ports.coordinator import Claim, Member
+    from holdfast.ports.target import Target
     from holdfast.services.memory.registry import MemoryRegistry
     from holdfast.tasks.names import task_queue
     from holdfast.tasks.producer import BRIEF_VISIBILITY_S
@@ -120,6 +121,12 @@ class Product:
         """Return what the product adds to a node that runs the app; None if the app declares nothing of it.
         Raises ConfigError."""
         return None
+
+    def targets(self, services: Services, app: App, host: Host) -> Mapping[tuple[str, str], Target]:
+        """Return the targets of effects that the app has declared with ``App.add_target``, by kind and name.
+        What they hold open is to be closed with the services, as ``services.opening(…).shared(…)`` does it.
+        Raises ConfigError."""
+        return {}
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
         """Check what the product needs, and return what ``holdfast doctor`` shows. ``app`` is None if the

@@ -12,12 +12,14 @@ from holdfast.common.message import SeqKind
 
 class Outgoing(msgspec.Struct, frozen=True):
     """A message to send. ``attributes`` are short texts beside the body. ``key`` is the stream's key, for
-    queues that keep the order of each key."""
+    queues that keep the order of each key. A queue that has deduplication ids drops a message whose
+    ``dedupe_id`` it has seen of late; "" gives each message one of its own."""
 
     body: bytes
     attributes: dict[str, str] = {}
     delay_s: float = 0.0
     key: str = ""
+    dedupe_id: str = ""
 
 
 class Delivery(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ from holdfast.common.acts import Acts, Send, TimerChange
 from holdfast.common.codec import encode_result
 from holdfast.common.message import check_key
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.registration import check_target
 from holdfast.streams.rules.timers import TIMER_BYTES_MAX
 
 EFFECTS_MAX = 100
@@ -38,9 +39,11 @@ class ActRecorder:
         self._bytes = 0
 
     def send(self, target: str, body: Any, key: str, delay_s: float) -> None:
-        """Add an effect. Raises ConfigError for an unknown target, InvalidMessage, TooLarge, and
-        HandlerFailed for what JSON can't hold or for too many effects."""
-        if target not in self._targets and "://" not in target:
+        """Add an effect. Raises ConfigError for an unknown target or a URL that nothing serves,
+        InvalidMessage, TooLarge for too much, and HandlerFailed for what JSON can't hold."""
+        if "://" in target:
+            check_target(target)
+        elif target not in self._targets:
             raise ConfigError(
                 f"target {target!r} is not declared; name one of {sorted(self._targets)}, or give a URL"
                 " (a stream whose messages have a seq can't be a target)"
@@ -48,7 +51,9 @@ class ActRecorder:
         if key:
             check_key(key, "key")
         _check_seconds("delay_s", delay_s)
-        encoded = encode_result(body, EFFECT_BYTES_MAX) or b"null"
+        encoded = encode_result(body, EFFECT_BYTES_MAX)
+        if encoded is None:
+            encoded = b"null"
         self._bytes += len(encoded)
         if len(self._sends) >= EFFECTS_MAX or self._bytes > EFFECTS_BYTES_MAX:
             raise TooLarge(

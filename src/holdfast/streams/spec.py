@@ -59,6 +59,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_after_ms: Milliseconds = 20.0
     idle_timeout_s: Seconds | None = None
     models: tuple[str, ...] = ()
+    results_to: str = ""
 
     def __post_init__(self) -> None:
         check_settings(f"stream {self.name!r}", self)

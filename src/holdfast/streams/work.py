@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -81,7 +81,8 @@ def first_hide_s(limits: Limits) -> float:
 
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
-    declared models. ``targets`` take effects, by what handlers call them."""
+    declared models. ``targets`` take effects, by what handlers call them, and ``open_target`` opens those
+    at URLs."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class StreamWork:
         *,
         models: Collection[str] = (),
         targets: Mapping[str, Target] | None = None,
+        open_target: Callable[[str], Target] | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
@@ -104,7 +106,7 @@ class StreamWork:
             name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
             for name, queue in queues.items()
         }
-        deliverer = Deliverer(host, targets or {}, queues)
+        deliverer = Deliverer(host, targets or {}, queues, open_target)
         self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(

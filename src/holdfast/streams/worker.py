@@ -209,6 +209,7 @@ class StreamWorker:
         if opened is None:
             return Ran([], error=f"{stream}/{key} is not open in this slot")
         handler, context, decode = opened.handler, opened.context, self._decoders[stream]
+        results_to = self._streams[stream].results_to
         results: list[bytes | None] = []
         acts: list[Acts | None] = []
         room = EFFECTS_BYTES_MAX  # a commit shall not gather effects without limit
@@ -224,7 +225,9 @@ class StreamWorker:
                     result = await self._call(handler.wake, item.wake, body, context)
                 else:
                     result = await self._call(handler.process, decode(item.body), context)
-                results.append(encode_result(result))
+                results.append(encoded := encode_result(result))
+                if results_to and encoded is not None:
+                    context.send(results_to, encoded)
                 acts.append(asked := context.recorder.take())
                 room -= sum(len(send.body) for send in asked.sends) if asked is not None else 0
                 if self._standing(stream, key) is None:

@@ -70,14 +70,18 @@ class Channel:
             self._url = await self.sqs.queue_url(self.name)
         return self._url
 
-    async def send(self, entries: Sequence[Entry], groups: Sequence[str]) -> list[str]:
-        """Send messages, each in its group (``""``: one of its own), and return their ids.
+    async def send(
+        self, entries: Sequence[Entry], groups: Sequence[str], dedupe_ids: Sequence[str] = ()
+    ) -> list[str]:
+        """Send messages, each in its group (``""``: one of its own), and return their ids. ``dedupe_ids`` are
+        their deduplication ids (``""``: a new one).
 
         A repetition of ours brings nothing twice on FIFO queues. Raises TooLarge before anything is sent."""
         if self.fifo:
             call = self._clock.new_id()
             for index, (entry, group) in enumerate(zip(entries, groups, strict=True)):
-                entry["MessageDeduplicationId"] = f"{call}-{index}"
+                given = dedupe_ids[index] if dedupe_ids else ""
+                entry["MessageDeduplicationId"] = given or f"{call}-{index}"
                 entry["MessageGroupId"] = _group(group) if group else f"{OWN}{call}-{index}"
         ids: list[str] = []
         for batch in batches(entries):

@@ -93,7 +93,9 @@ class SqsQueue:
         for entry, message in zip(entries, messages, strict=True):
             if message.delay_s > 0:
                 entry["DelaySeconds"] = math.ceil(message.delay_s)
-        return await self._channel.send(entries, [message.key for message in messages])
+        return await self._channel.send(
+            entries, [message.key for message in messages], [message.dedupe_id for message in messages]
+        )
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         self._check_batch(range(limit))

@@ -30,7 +30,7 @@ class SqsService(Service):
             from holdfast.services.aws.message import MAX_BYTES  # noqa: PLC0415
             from holdfast.services.aws.queue import SqsQueue  # noqa: PLC0415
         queue, sqs = url.queue(name), _sqs(opening, url)
-        sharing = sqs.streams.setdefault(queue, name)
+        sharing = sqs.streams.setdefault(queue, name) if name else ""
         if sharing != name:
             raise ConfigError(
                 f"{opening.setting} is {redact_url(opening.url)!r}: the streams {sharing!r} and {name!r}"
@@ -39,6 +39,14 @@ class SqsService(Service):
             )
         max_bytes = min(opening.max_message_bytes, MAX_BYTES)
         return SqsQueue(sqs.sqs, queue, opening.clock, max_bytes=max_bytes)
+
+    def queue_name(self, url: str) -> tuple[str, str]:
+        from holdfast.services.aws.url import STREAM, parse  # noqa: PLC0415
+
+        service, _, name = url.partition("#")
+        if name or STREAM in parse(service, "target").pattern:
+            return super().queue_name(url)
+        return url, ""
 
     def queue_setup(self, opening: Opening) -> SqsSetup:
         url = _parsed(opening)
@@ -64,7 +72,7 @@ class _Sqs:
 def _parsed(opening: Opening) -> SqsUrl:
     with extra("sqs", opening.setting):
         from holdfast.services.aws.url import parse  # noqa: PLC0415
-    return parse(opening.url)
+    return parse(opening.url, opening.setting)
 
 
 def _sqs(opening: Opening, url: SqsUrl) -> _Sqs:

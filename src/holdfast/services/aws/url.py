@@ -1,4 +1,4 @@
-"""URLs of SQS: ``sqs://[region]/[pattern]``, or a queue's own URL."""
+"""URLs of SQS: ``sqs://[region]/[pattern]``, or a queue's own URL, which may begin with ``sqs+``."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ class SqsUrl:
         return name
 
 
-def parse(url: str) -> SqsUrl:
-    """Parse a queue_url. Raises ConfigError."""
+def parse(url: str, setting: str = "queue_url") -> SqsUrl:
+    """Parse the URL that ``setting`` holds. Raises ConfigError."""
+    given, url = url, url.removeprefix("sqs+")  # that tells a queue's own URL from one of a web server
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -52,4 +53,6 @@ def parse(url: str) -> SqsUrl:
         return SqsUrl(None, f"{parts.scheme}://{parts.netloc}", url)
     if parts.scheme == "sqs" and not parts.query and not parts.fragment and "/" not in parts.path[1:]:
         return SqsUrl(parts.netloc or None, None, unquote(parts.path[1:]) or STREAM)
-    raise ConfigError(f"queue_url is {redact_url(url)!r}: use one such as {EXAMPLE!r}, or a queue's own URL")
+    raise ConfigError(
+        f"{setting} is {redact_url(given)!r}: use one such as {EXAMPLE!r}, or a queue's own URL"
+    )

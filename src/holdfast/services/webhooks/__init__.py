@@ -1,0 +1,1 @@
+"""Webhooks: effects that are posted to web servers."""

@@ -1,0 +1,175 @@
+"""A webhook: posts effects to a URL, signed as Standard Webhooks says (https://www.standardwebhooks.com)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from holdfast.errors import Busy, ConfigError, EffectRefused, LoginRefused, OutcomeUnknown, Unavailable
+from holdfast.extend import Clock, Meter, OutgoingEffect
+from holdfast.extend.tools import redact, redact_url
+
+if TYPE_CHECKING:
+    from standardwebhooks.webhooks import Webhook as Signer
+
+CONNECT_S = 10.0
+ANSWER_S = 20.0
+"""How long a server may take for all of its answer."""
+
+CALLS_AT_ONCE = 64
+CALLS_A_HOST = 16
+
+LATER = (408, 425, 429)
+"""Answers below 500 after which the same request may be taken."""
+
+READ_BYTES = 4096
+SHOWN_CHARS = 300
+"""How much of an answer a dead letter shows."""
+
+RETRY_AFTER_MAX_S = 300.0
+
+
+def signers(secret: str) -> list[Signer]:
+    """What signs for each secret in ``secret``, which are separated by spaces. Raises ConfigError."""
+    if not secret:
+        return []
+    from standardwebhooks.webhooks import Webhook as Signer  # noqa: PLC0415 - not all webhooks are signed
+
+    try:
+        return [Signer(each) for each in secret.split()]
+    except Exception:  # noqa: BLE001 - its text may hold the secret
+        raise ConfigError(
+            "target_secrets: the secret of a webhook is 'whsec_' and base64 (or several, separated by spaces)"
+        ) from None
+
+
+class Poster:
+    """The connections of all webhooks of a process."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self._http: aiohttp.ClientSession | None = None
+        self._closed = False
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str, str]:
+        """Post a body; returns the status of the answer, its ``Retry-After`` or ``Location``, and the
+        beginning of its text. Raises LoginRefused, Unavailable, OutcomeUnknown."""
+        said = f"webhook {redact_url(url)}"
+        self._meter.count("webhook", "POST")
+        try:
+            async with self._session().post(
+                URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
+            ) as answer:
+                text = (await answer.content.read(READ_BYTES)).decode(errors="replace")
+                told = answer.headers.get("Retry-After", "") or answer.headers.get("Location", "")
+                return answer.status, told, text
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise LoginRefused(f"{said}: its certificate is not trusted: {error}") from error
+        except aiohttp.ClientConnectorError as error:
+            raise Unavailable(f"{said}: {error}") from error
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise OutcomeUnknown(f"{said}: {str(error) or type(error).__name__}") from error
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._http is not None:
+            await self._http.close()
+
+    def _session(self) -> aiohttp.ClientSession:
+        if self._closed:
+            raise Unavailable("the connections to webhooks are closed")
+        if self._http is None:
+            self._http = aiohttp.ClientSession(
+                headers={"User-Agent": f"holdfast/{version('holdfast')}"},
+                connector=aiohttp.TCPConnector(limit=CALLS_AT_ONCE, limit_per_host=CALLS_A_HOST),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                timeout=aiohttp.ClientTimeout(
+                    total=CONNECT_S + ANSWER_S, connect=CONNECT_S, sock_read=ANSWER_S
+                ),
+            )
+        return self._http
+
+
+class Webhook:
+    """The target at one URL. ``signing`` is what signs; without any, effects are posted unsigned."""
+
+    max_batch = 1
+
+    def __init__(self, url: str, poster: Poster, clock: Clock, signing: Sequence[Signer] = ()) -> None:
+        self._url = url
+        self._poster = poster
+        self._clock = clock
+        self._signing = signing
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        """As Target.take. An answer of 2xx means that the effect is taken. Those of ``LATER``, 5xx and none
+        at all mean that it may be taken later. Any other means that it never is."""
+        for effect in effects:
+            headers = self._headers(effect)
+            self._judge(*await self._poster.post(self._url, effect.body, headers))
+
+    def _headers(self, effect: OutgoingEffect) -> dict[str, str]:
+        at = int(self._clock.wall())
+        headers = {
+            "Content-Type": "application/json" if _is_json(effect.body) else "application/octet-stream",
+            "webhook-id": effect.id,
+            "webhook-timestamp": str(at),
+        }
+        if self._signing:
+            try:
+                text = effect.body.decode()
+            except UnicodeDecodeError:
+                raise EffectRefused(
+                    "the body of a signed webhook must be JSON or UTF-8 text; send bytes as base64"
+                ) from None
+            signed = [
+                signer.sign(effect.id, datetime.fromtimestamp(at, UTC), text) for signer in self._signing
+            ]
+            headers["webhook-signature"] = " ".join(signed)
+        return headers
+
+    def _judge(self, status: int, told: str, text: str) -> None:
+        if 200 <= status < 300:
+            return
+        said = f"webhook {redact_url(self._url)} answered {status}{_shown(text)}"
+        if status in LATER or status >= 500:
+            wait_s = self._wait_s(told)
+            raise Busy(said, wait_s) if wait_s else Unavailable(said)
+        if 300 <= status < 400:
+            said = f"{said}; redirects are not followed: send to {redact_url(told) or 'the right URL'}"
+        raise EffectRefused(said)
+
+    def _wait_s(self, told: str) -> float:
+        """The seconds in a header ``Retry-After``, which holds them or a date; 0 for none."""
+        try:
+            wait_s = float(told) if told[:1].isdigit() else _date(told) - self._clock.wall()
+        except (ValueError, OverflowError):
+            return 0.0
+        return min(max(wait_s, 0.0), RETRY_AFTER_MAX_S) if math.isfinite(wait_s) else 0.0
+
+
+def _date(told: str) -> float:
+    return parsedate_to_datetime(told).timestamp()
+
+
+def _is_json(body: bytes) -> bool:
+    try:
+        msgspec.json.decode(body)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _shown(text: str) -> str:
+    words = " ".join(redact(text).split())
+    if len(words) > SHOWN_CHARS:
+        words = f"{words[:SHOWN_CHARS]}…"
+    return f": {words}" if words.isprintable() and words else ""

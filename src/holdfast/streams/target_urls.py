@@ -1,0 +1,55 @@
+"""Targets of effects at URLs: queues by their URL, and what packages register in ``holdfast.targets``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.errors import ConfigError, EffectRefused
+from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.registration import TargetService, check_target, target_service
+from holdfast.streams.rules.owner import HOPS
+from holdfast.urls import with_password
+from holdfast.wiring import Services
+
+SENDER = "source"
+"""The attribute that holds the full key of the stream that sent an effect."""
+
+
+class TargetUrls:
+    """Opens targets by URL, with the services of a node."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    def __call__(self, url: str) -> Target:
+        """Open a target. Raises EffectRefused for a URL that nothing takes effects at, and ConfigError for
+        one that this node can't open as it is set up."""
+        try:
+            check_target(url)
+        except ConfigError as error:
+            raise EffectRefused(str(error)) from None
+        service = target_service(url)
+        if isinstance(service, TargetService):
+            return service.target(self._services.target_opening(url))
+        place, name = service.queue_name(url)
+        secret = self._services.target_opening(url).secret
+        opening = self._services.opening("target", with_password(place, secret))
+        return QueueTarget(opening.shared(("holdfast.target", url), lambda: service.queue(opening, name)))
+
+
+class QueueTarget:
+    """A queue, which takes the body of an effect as it is. An effect's id is the message's deduplication id,
+    where the queue has those, and its key is the key by which a FIFO queue keeps the order."""
+
+    def __init__(self, queue: Queue) -> None:
+        self.max_batch = queue.max_batch
+        self._queue = queue
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        await self._queue.send([_outgoing(effect) for effect in effects])
+
+
+def _outgoing(effect: OutgoingEffect) -> Outgoing:
+    attributes = {"id": effect.id, SENDER: effect.sender, HOPS: str(effect.hops)}
+    return Outgoing(effect.body, attributes, key=effect.key, dedupe_id=effect.id)
