@@ -44,6 +44,7 @@ from holdfast.streams.deliverer import Deliverer
 from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.queries import Queries
 from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.router import Router
@@ -120,6 +121,7 @@ class StreamWork:
             on_obstacle=self._obstacle_changed,
         )
         self.requests = Requests(host, state, self.owners)
+        self.queries = Queries(host, specs, state, self.pool, self.owners)
         self.router.owners, self.owners.requests = self.owners, self.requests
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)

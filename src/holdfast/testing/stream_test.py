@@ -224,14 +224,14 @@ class StreamTest:
         state, version = self._standing(key)
         body = encode_result(request) or b"null"
         assert self._spec is not None
-        self._error = None
         queried = self._driver.drive(
             self._running().query(self._spec.name, key, state, version, body, check=True)
         )
         if queried.fault == "state":
             raise StateRejected(queried.error)
         if queried.error:
-            raise self._error or HandlerFailed(queried.error, detail=queried.detail)
+            assert self._error is not None
+            raise self._error
         return _decoded(queried.answer)
 
     def restart(self) -> None:
