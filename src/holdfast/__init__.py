@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unavailable,
     )
+    from holdfast.streams.asking import QueryAnswer
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
     from holdfast.system.clock import SystemClock
@@ -50,6 +51,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "Order": "holdfast.tasks.order",
             "Outcome": "holdfast.tasks.outcome",
             "OutcomeUnknown": "holdfast.errors",
+            "QueryAnswer": "holdfast.streams.asking",
             "Signature": "holdfast.tasks.task_type",
             "StateRejected": "holdfast.errors",
             "StreamHandler": "holdfast.streams.handler",
@@ -84,6 +86,7 @@ __all__ = [
     "Order",
     "Outcome",
     "OutcomeUnknown",
+    "QueryAnswer",
     "Signature",
     "StateRejected",
     "StreamHandler",

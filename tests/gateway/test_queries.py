@@ -19,9 +19,8 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.queries import Queries
 from holdfast.system.clock import SystemClock
 from tests.gateway.surface import LIMIT, Said, Surface, app, planes, surface
-from tests.gateway.test_openapi import check
+from tests.gateway.test_openapi import QUERY, check
 
-QUERY = "/query/{stream}/{key}"
 EACH_SERVER = pytest.mark.parametrize("server", ["node", *planes()])
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import App, Context, StreamHandler
+from holdfast import App, ConfigError, Context, QueryAnswer, StreamHandler
 from holdfast.common.retry import Backoff
 from holdfast.errors import (
     Busy,
@@ -17,9 +17,11 @@ from holdfast.errors import (
     QueryFailed,
     Unavailable,
 )
+from holdfast.services.memory.peer import MemoryPeer
 from holdfast.services.memory.slots import MemorySlot
-from holdfast.streams import operations
+from holdfast.streams import asking, operations
 from holdfast.streams.queries import Answered
+from holdfast.testing import node_for_tests
 from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
@@ -222,3 +224,64 @@ async def test_without_the_store_there_is_no_answer(town: Town) -> None:
     node.state.instead["peek"] = away
     with pytest.raises(Unavailable, match="the state can't be read at present"):
         await ask(node)
+
+
+# --- from other programs
+
+
+async def ask_any(town: Town, key: str = "k", request: Any = None, timeout_s: float = 9.0) -> QueryAnswer:
+    peer = MemoryPeer(town.network, "sim://client")
+    return await asking.ask(town.coordinator, peer, town.clock, "s", key, request, timeout_s)
+
+
+async def test_a_program_asks_the_owner(town: Town) -> None:
+    nodes = [await town.start(app(), name) for name in "abc"]
+    await town.send({"key": "k"})
+    await town.until(lambda: town.results("k") == [1])
+    (owner,) = (node for node in nodes if node.owns(KEY))
+    answer = await ask_any(town)
+    assert (answer.value, answer.epoch) == (1, 1)
+    assert [len(node.state.called("peek")) > 1 for node in nodes] == [node is owner for node in nodes]
+    assert (await ask_any(town, "new")).value == 0
+
+
+async def test_while_a_node_does_not_answer_another_one_does(town: Town) -> None:
+    nodes = [await town.start(app(), name) for name in "ab"]
+    await town.send({"key": "k"})
+    await town.until(lambda: town.results("k") == [1])
+    (owner,) = (node for node in nodes if node.owns(KEY))
+    town.network.cut(owner.peer.address)
+    assert (await ask_any(town)).value == 1
+
+
+async def test_a_program_is_told_what_a_node_says(town: Town) -> None:
+    with pytest.raises(Unavailable, match="no node that lives declares the stream 's'"):
+        await ask_any(town)
+    node = await town.start(app())
+    with pytest.raises(QueryFailed, match="told to fail"):
+        await ask_any(town, request="raise")
+    with pytest.raises(InvalidMessage, match="no such question"):
+        await ask_any(town, request="junk")
+    with pytest.raises(InvalidMessage, match="can't be sent as JSON"):
+        await ask_any(town, request=float("nan"))
+
+    async def away(*_: Any) -> Any:
+        raise Unavailable("it is away")
+
+    node.state.instead["peek"] = away
+    with pytest.raises(Unavailable, match="the state can't be read at present"):
+        await ask_any(town, timeout_s=2.0)
+
+
+def test_clients_ask_a_whole_node() -> None:
+    made = app()
+    with node_for_tests(made) as node:
+        assert node.client.query("s", "k") == QueryAnswer(0, 0, 0)
+        node.stream("s").send({"key": "k"})
+        node.results("s", 1)
+        answer = node.client.query("s", "k", {"what": "count"})
+        assert (answer.value, answer.epoch > 0, answer.number > 0) == (1, True, True)
+        with pytest.raises(NoQuery, match="stream 't' answers no queries"):
+            node.client.query("t", "k")
+        with pytest.raises(ConfigError, match="declares no stream 'x'"):
+            node.client.query("x", "k")

@@ -28,6 +28,7 @@ COMMANDS = {
     "gateway": ("holdfast.cli.gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
     "gateway-key": ("holdfast.cli.gateway:gateway_key", "Make a key for a client of gateways."),
     "send": ("holdfast.cli.send:send", "Send messages to a stream."),
+    "query": ("holdfast.cli.query:query", "Ask a stream a question, which its handler answers."),
     "status": ("holdfast.cli.status:status", "Show nodes, queues and streams, who owns what, what waits."),
     "results": ("holdfast.cli.results:results", "Print committed results as JSON lines."),
     "move": ("holdfast.cli.places:move", "Bring a stream to another node."),

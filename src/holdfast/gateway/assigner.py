@@ -4,13 +4,13 @@ gives the key to one node, and all gateways learn which."""
 from __future__ import annotations
 
 import asyncio
-import zlib
 
 from holdfast.cluster.rules.placement import Placed, choose, shortage
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
 from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Claim, Coordinator, Member
+from holdfast.streams.asking import readers
 
 
 class Unasked(Unavailable):
@@ -81,17 +81,11 @@ class Assigner:
     def reader(self, key: str, failures: int) -> Member:
         """Return a node that can answer a query of ``key``: the one that the route leads to, and after each
         failure another. Raises Unavailable if there is none."""
-        stream, route = key.partition("/")[0], self._routes.get(key)
-        owner = route.member if route is not None else ""
-        readers = [
-            member
-            for member in self._view.members.values()
-            if stream in member.load.serves and not member.foreign
-        ]
-        if not readers:
+        route = self._routes.get(key)
+        able = readers(key, self._view.members.values(), route.member if route is not None else "")
+        if not able:
             raise Unavailable(f"{key}: no node is there")
-        readers.sort(key=lambda member: (member.id != owner, zlib.crc32(f"{member.id} {key}".encode())))
-        return readers[failures % len(readers)]
+        return able[failures % len(able)]
 
     async def _ask(self, key: str) -> str:
         """Return the owner as the coordinator says, or a node that gets the key there now. Only the
