@@ -95,7 +95,9 @@ class Queries:
             raise Busy(f"{key}: {self._count} queries wait on this node already (max_held)", BUSY_S)
         pending = PendingQuery(spec, key, request, self._clock.monotonic() + timeout_s)
         # It goes on without its caller: the next query of the slot waits until this one is really over.
+        self._count += 1
         if self._host.tasks.spawn(self._serve(pending)) is None:
+            self._count -= 1
             raise Unavailable(f"{key}: this node ends")
         if not await self._clock.wait(pending.over, timeout_s):
             raise OutcomeUnknown(f"{key}: no answer to the query within {timeout_s:g} s")
@@ -106,7 +108,6 @@ class Queries:
         return pending.answer
 
     async def _serve(self, pending: PendingQuery) -> None:
-        self._count += 1
         entry = self._owners.get(pending.key)
         models = pending.spec.models
         seat = entry.seat if entry is not None else None  # its models are loaded there
