@@ -60,7 +60,7 @@ def commands() -> str:
         Cause.GIVE_UP: "has no answer in all its tries",
         Cause.EXPIRE: "expires",
         Cause.SUPERSEDE: "is replaced by a newer one",
-        Cause.CANCEL: "is cancelled, or its job aborted",
+        Cause.CANCEL: "is cancelled, or its rollout aborted",
         Cause.RETRY: "is retried by an operator",
     }
     lines = ["| a command that is | and | becomes |", "|---|---|---|"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import Any
-from unittest import mock
 
 import msgspec
 
@@ -93,11 +92,6 @@ async def nudge_only(self: StreamWork, request: Nudge) -> Done:
     return Done(self.owners.nudge(request.key))
 
 
-async def no_lease(self: MemoryState, before: float, limit: int, lease_s: float) -> list[str]:
-    with mock.patch.object(ledger, "lease_due", lambda c, before, lease_s: c if 0 < c.due < before else None):
-        return await _lease(self, before, limit, lease_s)
-
-
 def uncounted_timer(self: Owner, head: Held) -> bool:
     """A timer begins without a start."""
     return head.place.run == TIMER_RUN or _marked(self, head)
@@ -114,22 +108,3 @@ def stays_after_firing(self: Timers, held: Held) -> None:
 def drop_all(standing: Any, commit: Any) -> Any:
     """A commit drops every pending effect."""
     return commit.effects if commit.dropped else _pending(standing, commit)
-
-
-def forget_timers(self: Owner, entries: list[BatchEntry]) -> None:
-    """A refused commit's changes of timers stay."""
-    with mock.patch.object(Timers, "reset", return_value=None):
-        _revert(self, entries)
-
-
-def id_without_epoch(key: str, epoch: int, number: int, place: int) -> str:
-    return f"{key}.{number}.{place}"
-
-
-def forget_lost(self: Owner, entries: Any, now: float) -> Any:
-    """What the store has lost, and its owner knows, isn't sent again."""
-    self._lost_effects = ()
-    return _effects_of(self, entries, now)
-
-
-_effects_of = Owner._effects_of

@@ -15,6 +15,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.cluster import keeper
 from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
@@ -30,23 +31,25 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.services.memory.state import MemoryState
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, effects, ledger
+from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
+from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
+from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import InHand
-from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
+from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from simulator import acting_mutations as acting
 
@@ -170,7 +173,7 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
     return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
 
 
-_counted = ledger.start
+_counted, _letter = ledger.start, keeper.dead_letter
 
 
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
@@ -201,6 +204,50 @@ def _end_at_once(
 ) -> None:
     item.outcome_known()
     self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
+
+
+def _pause_as_failure(self: TaskWork, item: InHand, ended: Ended, pause_s: float) -> None:
+    self._return(item, spent=True, delay_s=pause_s, detail=ended.error, pause_s=pause_s)
+
+
+_end = Completer.end
+
+
+def _follow_up_early(
+    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
+) -> None:
+    assert item.attempt is not None
+    ended = msgspec.structs.replace(item.attempt, state=end.state)
+    outcome = outcome_of(item.message.envelope.app, ended)
+    self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
+    _end(self, item, end, letter)
+
+
+async def _send_once(self: Completer, handed: Any) -> None:
+    with contextlib.suppress(HoldfastError):
+        await self._producer.hand_over(handed)
+
+
+_hand_over = Completer._hand_over
+
+
+async def _hand_over_aside(self: Completer, taken: Any) -> None:
+    self._tasks.spawn(_hand_over(self, taken))
+
+
+_count = task.count
+
+
+def _count_the_next(standing: Task | None, wish: CountMember, now: float) -> Task:
+    place = standing.members.find("0") if standing is not None and wish.place >= 0 else wish.place
+    return _count(standing, msgspec.structs.replace(wish, place=place), now)
+
+
+_count_members = Completer._count_members
+
+
+async def _count_aside(self: Completer, taken: Any) -> None:
+    self._tasks.spawn(_count_members(self, taken))
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
@@ -379,6 +426,14 @@ RULES: dict[str, Mutation] = {
     "alone-until-committed": Mutation(
         "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
     ),
+    "parked-same": Mutation(
+        "what found no room in a parked stream is the same message when it is sent again",
+        keeper,
+        "dead_letter",
+        lambda stream, key, letter, at: _letter(
+            stream, key, msgspec.structs.replace(letter, waits=False), at
+        ),
+    ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
@@ -389,11 +444,60 @@ RULES: dict[str, Mutation] = {
         "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
     ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
+    "task-pause": Mutation(
+        "no attempt begins before a pause is over",
+        task,
+        "_pauses",
+        lambda standing, now: False,
+        world="tasks",
+    ),
+    "task-pause-free": Mutation(
+        "a pause spends no try", TaskWork, "_pause", _pause_as_failure, world="tasks"
+    ),
     "task-outcome-first": Mutation(
         "a task's message is deleted once its outcome is stored",
         Completer,
         "end",
         _end_at_once,
+        world="tasks",
+    ),
+    "follow-up-early": Mutation(
+        "a task is sent once the outcome is stored that it follows upon",
+        Completer,
+        "end",
+        _follow_up_early,
+        world="tasks",
+    ),
+    "follow-up-answer": Mutation(
+        "a follow-up is sent until that is answered", Completer, "_insist_on", _send_once, world="tasks"
+    ),
+    "follow-up-first": Mutation(
+        "what follows is sent before the message is deleted",
+        Completer,
+        "_hand_over",
+        _hand_over_aside,
+        world="tasks",
+    ),
+    "follow-up-again": Mutation(
+        "who finds a task ended and not told sends what follows",
+        follow_ups,
+        "decode_follow_ups",
+        lambda data, app: (),
+        world="tasks",
+    ),
+    "follow-up-once": Mutation(
+        "a follow-up that is sent again is the same task",
+        follow_ups,
+        "follow_up_trace",
+        lambda *_: f"quick-{next(_identities)}",
+        world="tasks",
+    ),
+    "batch-count": Mutation("a task of a batch counts once", task, "count", _count_the_next, world="tasks"),
+    "batch-first": Mutation(
+        "a task is counted in its batch before its message is deleted",
+        Completer,
+        "_count_members",
+        _count_aside,
         world="tasks",
     ),
     "task-reissue": Mutation(
@@ -413,11 +517,22 @@ RULES: dict[str, Mutation] = {
         lambda self, task: False,
         world="tasks",
     ),
+    "task-too-late": Mutation(
+        "an attempt does not begin once its node may no longer run it",
+        TaskWork,
+        "_come_too_late",
+        lambda self, item, now: self._run(item, item.attempt, now),
+        world="tasks",
+    ),
     "task-maximum": Mutation(
-        "no more tasks run at once than the app's maximum", PermitKeeper, "granted", 99, world="tasks"
+        "no more tasks run at once than the app's maximum", ConcurrencyLimiter, "granted", 99, world="tasks"
     ),
     "task-strict": Mutation(
-        "what runs ends before others may have its permits", PermitKeeper, "until", math.inf, world="tasks"
+        "what runs ends before others may have its grant",
+        ConcurrencyLimiter,
+        "until",
+        math.inf,
+        world="tasks",
     ),
     "effect-answer": _acting(
         "an effect is handed over after its commit is answered", Owner, "_compose", acting.hand_over_at_once
@@ -435,9 +550,6 @@ RULES: dict[str, Mutation] = {
     "effect-taken": _acting(
         "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
     ),
-    "effect-id": _acting(
-        "an effect's id names the epoch", effects, "effect_id", acting.id_without_epoch, seeds=1500
-    ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
@@ -448,13 +560,9 @@ RULES: dict[str, Mutation] = {
     "due-adopts": _acting(
         "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
     ),
-    "due-lease": _acting("a key that is due is leased", MemoryState, "due", acting.no_lease),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
-    "timer-refused-commit": _acting(
-        "a refused commit takes its timers with it", Owner, "_revert", acting.forget_timers
-    ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
         "owners of the same devices share a client id, so that the later cuts off the earlier",

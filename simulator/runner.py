@@ -81,7 +81,7 @@ def replay(seed: int, rule: str | None, kind: str) -> int:
     return 1 if outcome.wrong else 0
 
 
-def _job(work: tuple[int, str | None, str]) -> SeedOutcome:
+def _one(work: tuple[int, str | None, str]) -> SeedOutcome:
     seed, rule, kind = work
     return simulate(seed, rule, kind=kind)
 
@@ -90,10 +90,10 @@ def outcomes(seeds: Iterable[int], rule: str | None, kind: str, jobs: int) -> It
     """Outcomes in order of seed."""
     works = [(seed, rule, kind) for seed in seeds]
     if jobs == 1:
-        yield from map(_job, works)
+        yield from map(_one, works)
         return
     with multiprocessing.get_context("spawn").Pool(jobs or None) as pool:
-        yield from pool.imap(_job, works, chunksize=4)
+        yield from pool.imap(_one, works, chunksize=4)
 
 
 def fresh() -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from random import Random
 from typing import Any
@@ -19,14 +19,15 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
-from holdfast.tasks.handler import Job
+from holdfast.tasks.concurrency import ConcurrencyLimiter, document_name
+from holdfast.tasks.follow_ups import HandOver
+from holdfast.tasks.handler import Job, Retry
 from holdfast.tasks.held_tasks import TaskQueues
-from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.permits import PermitKeeper, document_name
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.permits import Permits
+from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
@@ -42,9 +43,9 @@ TRIES = 3
 TIMEOUT_S = 4.0
 LEASE_S = 6.0
 SLOTS = 3
-PERMITS_S = 12.0
+GRANT_S = 12.0
 AWAY_S = 30.0
-"""Far longer than permits count."""
+"""Far longer than grants last."""
 
 HEAL_LIMIT_S = 900.0
 HOLD_MAX_S = 60.0
@@ -52,10 +53,16 @@ CALLS_A_TASK_MAX = 400
 CALLS_A_NODE_SECOND_MAX = 40
 
 
+BATCH = "together"
+
+
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
-    how many hang, or end their node. ``here``: a node is given it directly; ``again_s``: by a client that
-    asks for the same so much later, not knowing what became of it."""
+    how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``.
+    ``tries`` and ``timeout_s`` are what its sender gives it; ``follows``: tasks follow upon its success, and
+    upon its failure. ``here``: a node is
+    given it directly; ``again_s``: by a client that asks for the same so much later, not knowing what became
+    of it."""
 
     at_s: float
     name: str
@@ -68,15 +75,30 @@ class PlannedTask(msgspec.Struct, frozen=True):
     cancel_s: float | None = None
     here: bool = False
     again_s: float | None = None
+    asks: int = 0
+    pause_s: float = 0.0
+    tries: int = TRIES
+    timeout_s: float | None = None
+    follows: bool = False
+
+
+FOLLOW_UP = PlannedTask(at_s=0.0, name="", type="quick", seconds=0.05)
+"""What each follow-up does."""
 
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
-    """Everything that a seed decides in advance of a world of tasks. ``maximum`` is how many may run at once
-    over all nodes (0: any number)."""
+    """Everything that a seed decides in advance of a world of tasks.
+
+    ``maximum`` is how many may run at once over all nodes (0: any number). ``stumbles``: the hand-over of
+    follow-ups, counted from 1, that waits a second, after which its node dies (0: none). ``batch``: tasks
+    that are sent together, with one that follows them.
+    """
 
     frees_on_evict: bool
     hold_max_s: float
     maximum: int
+    stumbles: int = 0
+    batch: tuple[PlannedTask, ...] = ()
     tasks: tuple[PlannedTask, ...]
 
 
@@ -100,7 +122,9 @@ def make(seed: int) -> TaskScenario:
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
-        tasks=more + _asked_again(seed, _tasks(random, Random(f"{seed}:here"))),  # noqa: S311
+        stumbles=Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0,  # noqa: S311
+        batch=_batch(seed),
+        tasks=more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
     )
 
 
@@ -145,7 +169,7 @@ def _more_faults(seed: int, nodes: int) -> tuple[Fault, ...]:
 
 
 def _away(seed: int, nodes: int, maximum: int) -> tuple[tuple[Fault, ...], tuple[PlannedTask, ...]]:
-    """A node is cut off from the registry, or stands still, for so long that others may have its permits; and
+    """A node is cut off from the registry, or stands still, for so long that others may have its grant; and
     there is work enough that they take them."""
     random = Random(f"{seed}:away")  # noqa: S311
     if not maximum or nodes < 2 or random.random() < 0.5:
@@ -192,6 +216,38 @@ def _asked_again(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
     )
 
 
+def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
+    """The same tasks, some of which ask for pauses, have another number of tries, or others that follow."""
+    random = Random(f"{seed}:wishes")  # noqa: S311
+    return tuple(
+        msgspec.structs.replace(
+            task,
+            asks=(asks := random.choice((1, 2, 5)) if random.random() < 0.1 else 0),
+            pause_s=random.choice((0.5, 3.0, 40.0)) if asks else 0.0,
+            tries=random.choice((1, 5)) if random.random() < 0.1 else TRIES,
+            follows=random.random() < 0.2,
+        )
+        for task in tasks
+    )
+
+
+def _batch(seed: int) -> tuple[PlannedTask, ...]:
+    """The tasks of a batch, in about half of the seeds."""
+    random = Random(f"{seed}:batch")  # noqa: S311
+    at_s = random.random() * 10.0
+    return tuple(
+        PlannedTask(
+            at_s=at_s,
+            name=f"{BATCH}-{place}",
+            type=random.choice((QUICK, LONG)),
+            seconds=random.choice((0.001, 0.5, 2.0)),
+            fails=random.choice((0, 0, 0, 0, 1, -1)),
+            kills=random.choice((0, 0, 0, 0, 0, 0, 0, 1)),
+        )
+        for place in range(random.choice((0, 0, 1, 3, 8)))
+    )
+
+
 def _resumed(body: Any, job: Job) -> Any:
     return {"by": job.attempt}
 
@@ -217,6 +273,9 @@ SPECS: Mapping[str, TaskSpec] = {
         resumable=True,
     ),
 }
+
+
+FOLLOWING = Order(task_type=QUICK, body={})
 
 
 class RanAttempt(msgspec.Struct, frozen=True):
@@ -269,6 +328,18 @@ class SimTaskSlots:
         await self._slots.close()
 
 
+class Stumbling(Producer):
+    """A node's producer, which may ``stumble`` when it is to send follow-ups."""
+
+    def __init__(self, *services: Any, stumble: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(*services)
+        self._stumble = stumble
+
+    async def hand_over(self, follow_ups: Sequence[HandOver]) -> None:
+        await self._stumble()
+        await super().hand_over(follow_ups)
+
+
 class TaskWorld(Stage):
     """A producer, nodes that run its tasks, and what they share."""
 
@@ -289,14 +360,16 @@ class TaskWorld(Stage):
                 log=self.log,
                 choose=partial(self._choose, name) if name != brief_queue(APP) else None,
             )
-        self.planned = {planned.name: planned for planned in scenario.tasks}
+        self.planned = {planned.name: planned for planned in (*scenario.tasks, *scenario.batch)}
         self.slots: dict[SimNode, MemoryTaskSlots] = {}
         self.works: dict[SimNode, TaskWork] = {}
         self.deaths: Counter[str] = Counter()
         self.tried: Counter[str] = Counter()
+        self.paused: Counter[str] = Counter()
         self.done_s: dict[str, float] = defaultdict(float)
         self.outcomes: dict[str, list[Outcome]] = defaultdict(list)
         self.rewound = False
+        self.hand_overs = 0
         self.producer = Producer(
             APP, self.queues.__getitem__, self.store, self.clock, Quiet("producer", verbose)
         )
@@ -322,12 +395,12 @@ class TaskWorld(Stage):
             return faulty
 
         host = node.host
-        permits = PermitKeeper(
+        limiter = ConcurrencyLimiter(
             Faulty(self.registry, "registry", node.line),
             APP,
             host,
             member=host.clock.new_id,
-            lease_s=PERMITS_S,
+            lease_s=GRANT_S,
         )
         work = self.works[node] = TaskWork(
             host,
@@ -336,13 +409,21 @@ class TaskWorld(Stage):
             TaskQueues({kind: queue(task_queue(APP, kind)) for kind in SPECS}, queue(brief_queue(APP))),
             Faulty(self.store, "state", node.line),
             SimTaskSlots(slots, node.line),
-            permits,
+            limiter,
+            Stumbling(
+                APP,
+                queue,
+                Faulty(self.store, "state", node.line),
+                node.clock,
+                host.log,
+                stumble=partial(self._stumble, node),
+            ),
         )
         return [work], [slots]
 
     async def _before(self, node: SimNode, slot: MemoryTaskSlot, attempt: Attempt) -> None:
         """What an attempt does to its process."""
-        planned = self.planned[attempt.trace]
+        planned = self.planned.get(attempt.trace, FOLLOW_UP)
         if planned.kills and self.deaths[attempt.trace] != planned.kills and not node.clock.gate.dead:
             self.deaths[attempt.trace] += 1
             self.counts["poison"] += 1
@@ -350,6 +431,10 @@ class TaskWorld(Stage):
             self.restart_later(node.index, 0.3)
         if node.clock.gate.dead:
             await asyncio.Event().wait()
+        if self.paused[attempt.trace] < planned.asks:
+            self.paused[attempt.trace] += 1
+            self.counts["pause"] += 1
+            raise Retry(planned.pause_s, "not yet")
         self.tried[attempt.trace] += 1
         tried = self.tried[attempt.trace]
         if planned.hangs < 0 or tried <= planned.hangs:
@@ -367,18 +452,38 @@ class TaskWorld(Stage):
         if planned.fails < 0 or tried <= planned.fails:
             raise ValueError("told to fail")
 
+    async def _stumble(self, node: SimNode) -> None:
+        self.hand_overs += 1
+        if self.hand_overs == self.scenario.stumbles:
+            self.counts["stumble"] += 1
+            await node.clock.sleep(1.0)
+            if not node.clock.gate.dead:
+                node.crash()
+                self.restart_later(node.index, 0.3)
+
     def _choose(self, name: str, visible: list[Stored]) -> list[Stored]:
         return self.choose(self.queues[name], visible)
 
     async def produce(self) -> None:
         loop = asyncio.get_running_loop()
         if self.scenario.maximum:
-            limits = Permits(maximum=self.scenario.maximum)
+            limits = ConcurrencyLimits(maximum=self.scenario.maximum)
             await self.registry.put(document_name(APP), msgspec.json.encode(limits), 0)
         self.spawn(self._listen())
+        if self.scenario.batch:
+            self.spawn(self._send_batch())
         for planned in self.scenario.tasks:
             await asyncio.sleep(max(0.0, planned.at_s - loop.time()))
-            order = Order(task_type=planned.type, body={}, trace_id=planned.name)
+            tries = planned.tries if planned.tries != TRIES else None
+            order = Order(
+                task_type=planned.type,
+                body={},
+                trace_id=planned.name,
+                tries=tries,
+                timeout_s=planned.timeout_s,
+                then=[FOLLOWING] * planned.follows,
+                on_failure=[FOLLOWING] * planned.follows,
+            )
             if planned.here:
                 await self._give(order)
             for _ in range(1 + planned.twice - planned.here):
@@ -387,6 +492,12 @@ class TaskWorld(Stage):
                 self.spawn(self._cancel(planned))
             if planned.again_s is not None:
                 self.spawn(self._give_again(order, planned.again_s))
+
+    async def _send_batch(self) -> None:
+        batch = self.scenario.batch
+        await asyncio.sleep(batch[0].at_s)
+        orders = [Order(task_type=planned.type, body={}) for planned in batch]
+        await self.producer.send_batch(orders, then=FOLLOWING, on_failure=FOLLOWING, trace_id=BATCH)
 
     async def _give_again(self, order: Order, again_s: float) -> None:
         """What a node does for a client that doesn't know whether it was heard: nothing for what runs, or
@@ -448,6 +559,7 @@ def check(world: TaskWorld, unfinished: str) -> list[str]:
     wrong += _ends(world)
     wrong += _history(world)
     wrong += _at_once(world)
+    wrong += _followed(world)
     most = CALLS_A_TASK_MAX * len(world.planned) + CALLS_A_NODE_SECOND_MAX * (
         world.seconds_after_healing * len(world.nodes)
     )
@@ -474,7 +586,7 @@ def _ends(world: TaskWorld) -> list[str]:
             where = "lies" if name in dead else "does not lie"
             wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")
         healthy = planned.fails >= 0 and planned.hangs >= 0 and planned.kills >= 0
-        spent = planned.fails + planned.hangs + planned.kills >= TRIES
+        spent = planned.fails + planned.hangs + planned.kills >= planned.tries
         calm = not (world.scenario.faults or world.counts["poison"] or spent)
         again = any(outcome.state is State.DUPLICATED for outcome in world.outcomes[name])
         if (
@@ -506,8 +618,8 @@ def _told_though_forgotten(world: TaskWorld, name: str, told: Set[tuple[State, i
 
 
 def _history(world: TaskWorld) -> list[str]:
-    """No attempt after an end, no more attempts than tries, no epoch issued twice, and no message deleted
-    before its task's outcome is stored."""
+    """No attempt after an end or in a pause, no more attempts than tries, no epoch issued twice, and no
+    message deleted before its task's outcome is stored."""
     wrong = []
     standing: dict[str, Task] = {}
     issued: Counter[str] = Counter()
@@ -521,11 +633,16 @@ def _history(world: TaskWorld) -> list[str]:
                 issued[event.trace] = after.epoch
             if before is None:
                 continue
+            if event.call == "start" and before.state is State.QUEUED and not after.ended:
+                early_s = before.until - after.started_at
+                if after.state is State.RUNNING and early_s > 0:
+                    wrong.append(f"{event.trace} began {early_s:.1f} s before its pause was over")
             if before.ended and (after.state, after.epoch) != (before.state, before.epoch):
                 wrong.append(f"{event.trace} went on after its end: {before.state} to {after.state}")
             if after.epoch < before.epoch:
                 wrong.append(f"{event.trace} went back to epoch {after.epoch} from {before.epoch}")
-            if after.attempts > TRIES:
+            planned = world.planned.get(event.trace)
+            if after.attempts > (planned.tries if planned else TRIES):
                 wrong.append(f"{event.trace} had {after.attempts} attempts")
         elif isinstance(event, RanAttempt) and not event.end:
             task = standing.get(event.trace)
@@ -562,6 +679,48 @@ def _trace_of(event: QueueEvent) -> str | None:
         return decode_task(event.body, Envelope(app=APP, trace_id="-", task_type="-")).envelope.trace_id
     except Unreadable:
         return None
+
+
+def _followed(world: TaskWorld) -> list[str]:
+    """Just what is to follow upon an outcome that was stored is sent, not before that, and runs."""
+    wrong = []
+    due: dict[str, str] = {}
+    ended = set[str]()
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None and event.after.ended:
+            planned = world.planned.get(event.trace)
+            ended.add(event.trace)
+            if event.trace == BATCH or (planned is not None and planned.follows):
+                due[_follow_up(event.after)] = event.trace
+            if event.trace == BATCH and (early := {each.name for each in world.scenario.batch} - ended):
+                wrong.append(f"the batch ended before {sorted(early)}")
+        elif isinstance(event, QueueEvent) and event.kind == "sent":
+            name = _trace_of(event)
+            if name is not None and name not in world.planned and name not in due and _is_follow_up(name):
+                wrong.append(f"{name} was sent, and follows upon nothing")
+    if world.rewound:
+        return wrong
+    named = [name for name, planned in world.planned.items() if planned.follows]
+    for name in named + [BATCH] * bool(world.scenario.batch):
+        task = world.store.standing[name]
+        following = world.store.standing.get(_follow_up(task))
+        if following is None or following.state is not State.SUCCEED:
+            wrong.append(f"{name} is {task.state.value}, and what follows is {following}")
+    if world.scenario.batch:
+        batch = world.store.standing[BATCH]
+        well = all(world.store.standing[each.name].state is State.SUCCEED for each in world.scenario.batch)
+        if (batch.state is State.SUCCEED) != well:
+            wrong.append(f"the batch is {batch.state.value}, with {batch.members}")
+    return wrong
+
+
+def _follow_up(task: Task) -> str:
+    """The trace of what follows upon an outcome: it has two follow-ups, the second upon a failure."""
+    return follow_up_trace(QUICK, task.trace, task.epoch, int(task.state is not State.SUCCEED))
+
+
+def _is_follow_up(name: str) -> bool:
+    return name.startswith(f"{QUICK}-")
 
 
 def _at_once(world: TaskWorld) -> list[str]:

@@ -6,7 +6,8 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from holdfast.cluster.node import Work as RunningWork
 from holdfast.common.message import NO_RUN, Place
@@ -15,7 +16,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.ports.slots import Exit, MessageWork, Ran, SlotCall, StreamSlot
+from holdfast.ports.slots import Exit, MessageWork, StreamSlot
 from holdfast.ports.target import Target
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
@@ -60,62 +61,29 @@ AGREE_S = 2.0
 """How long an owner may go on that has no claim any more, where nothing is done to its node."""
 
 
+HEARD = ("load", "open", "run")
+"""Calls into a slot whose end the node hears of once it goes on."""
+
+
 class SimSlot:
     """A slot is a process of its own: it goes on while its node stands still."""
 
     def __init__(self, slot: MemorySlot, line: ServiceLine) -> None:
         self.slot = slot
-        self.name = slot.name
         self._line = line
 
-    @property
-    def calls(self) -> Collection[SlotCall]:
-        return self.slot.calls
+    def __getattr__(self, name: str) -> Any:
+        member = getattr(self.slot, name)
+        if name not in HEARD:
+            return member
 
-    @property
-    def models(self) -> Sequence[str]:
-        return self.slot.models
+        async def call(*args: Any, **options: Any) -> Any:
+            try:
+                return await member(*args, **options)
+            finally:
+                await self._line.gate.enter()
 
-    @property
-    def loading(self) -> str:
-        return self.slot.loading
-
-    async def load(
-        self, stream: str, key: str, models: Sequence[str], *, call: SlotCall | None = None
-    ) -> None:
-        try:
-            await self.slot.load(stream, key, models, call=call)
-        finally:
-            await self._line.gate.enter()
-
-    async def open(
-        self, stream: str, key: str, state: bytes | None, version: int, *, call: SlotCall | None = None
-    ) -> None:
-        try:
-            await self.slot.open(stream, key, state, version, call=call)
-        finally:
-            await self._line.gate.enter()
-
-    async def run(
-        self,
-        stream: str,
-        key: str,
-        work: Sequence[MessageWork],
-        limit: int,
-        after_s: float,
-        *,
-        call: SlotCall | None = None,
-    ) -> Ran:
-        try:
-            return await self.slot.run(stream, key, work, limit, after_s, call=call)
-        finally:
-            await self._line.gate.enter()
-
-    async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
-        await self.slot.close(stream, key, call=call)
-
-    async def kill(self, reason: str) -> str:
-        return await self.slot.kill(reason)
+        return call
 
     async def exited(self) -> Exit:
         gone = await self.slot.exited()
@@ -131,7 +99,9 @@ class SimSlots:
         self._line = line
 
     async def spawn(self) -> StreamSlot:
-        return SimSlot(await self.slots.spawn(), self._line)
+        slot: Any = SimSlot(await self.slots.spawn(), self._line)
+        made: StreamSlot = slot
+        return made
 
     async def close(self) -> None:
         await self.slots.close()

@@ -47,7 +47,9 @@ def test_tests_wait_on_events() -> None:
     assert [name(path) for path in sleeping] == [], "wait on an event, not for a time"
 
 
-DEFINED_TWICE: dict[str, str] = {}
+DEFINED_TWICE: dict[str, str] = {
+    "Retry": "errors: what a failed operation's caller may do; tasks: what a handler raises for a pause",
+}
 """Class names with more than one meaning, and why each may have them. Better none."""
 
 

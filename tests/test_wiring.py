@@ -23,8 +23,8 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.slots import Attempt
 from holdfast.registration import service_of
+from holdfast.reports.assembly import open_sink
 from holdfast.reports.deliver_credentials import Credential
-from holdfast.reports.opening import open_sink
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
@@ -320,7 +320,7 @@ async def test_a_node_tells_which_deeds_of_the_clock_it_can_do(
     monkeypatch.setattr(discovery, "Announcer", Telling)
     async with Services(load(settings)) as services:
         make_node(services, "examples.tasks:app")
-    assert [named["deeds"] for named in told] == [deeds]
+    assert [named["deeds"] for named in told] == [[*deeds, "(schedule)"]]
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
     from holdfast.system.clock import SystemClock
-    from holdfast.tasks.handler import Cancelled, Job
+    from holdfast.tasks.handler import Cancelled, Job, Retry
     from holdfast.tasks.order import Order
     from holdfast.tasks.outcome import Outcome
     from holdfast.tasks.producer import Brief
@@ -56,6 +56,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "OutcomeUnknown": "holdfast.errors",
             "QueryAnswer": "holdfast.streams.asking",
             "QueryFailed": "holdfast.errors",
+            "Retry": "holdfast.tasks.handler",
             "Signature": "holdfast.tasks.task_type",
             "StateRejected": "holdfast.errors",
             "StreamHandler": "holdfast.streams.handler",
@@ -93,6 +94,7 @@ __all__ = [
     "OutcomeUnknown",
     "QueryAnswer",
     "QueryFailed",
+    "Retry",
     "Signature",
     "StateRejected",
     "StreamHandler",

@@ -165,11 +165,12 @@ def _targets(services: Services, app: App, queues: Mapping[str, Queue]) -> dict[
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
     from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.opening import backing_up, make_producer  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
-    from holdfast.tasks.permits import PermitKeeper  # noqa: PLC0415
+    from holdfast.tasks.schedule import SCHEDULE, ScheduleFollower  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
@@ -182,7 +183,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         Directory(services.registry(), app.name, services.clock),
         host,
         types=app.tasks,
-        deeds=[times.name for times, _ in deeds],
+        deeds=[*(times.name for times, _ in deeds), SCHEDULE],
         settings=shareable(
             {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
         ),
@@ -194,19 +195,27 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         TaskQueues(queues, services.queue(brief_queue(app.name))),
         services.task_store(app.name),
         services.task_slots(place),
-        PermitKeeper(
+        ConcurrencyLimiter(
             services.registry(),
             app.name,
             host,
             member=lambda: host.membership.id,
         ),
-        scheduler=Scheduler(
+        producer,
+        scheduler=ScheduleFollower(
             app.name,
-            deeds,
+            Scheduler(
+                app.name,
+                deeds,
+                services.registry(),
+                services.clock,
+                host.log,
+                leads=announcer.leads,
+            ),
+            lambda periodic: PeriodicSender(periodic, producer, services.clock),
             services.registry(),
             services.clock,
             host.log,
-            leads=announcer.leads,
         ),
         announcer=announcer,
     )

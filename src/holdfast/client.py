@@ -21,7 +21,7 @@ from collections.abc import (
 )
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 
 from holdfast.app import App
 from holdfast.config import ClientSettings, load
@@ -34,11 +34,14 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.system.files import access_for
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
-from holdfast.tasks.order import Order
+from holdfast.tasks.order import FollowUps, Order, SendOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
+
+if TYPE_CHECKING:
+    from holdfast.tasks.schedule import ScheduleEntry, Schedules
 
 T = TypeVar("T")
 
@@ -184,48 +187,97 @@ class AsyncClient:
             self._peer = services.peer()
         return await ask(services.coordinator(), self._peer, services.clock, stream, key, request, timeout_s)
 
-    async def send(
-        self,
-        task_type: str,
-        body: Any = None,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> str:
+    async def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """Send a task; returns its trace id.
 
         Args:
             task_type: the declared name of the task's type.
             body: what the handler gets: an object of the declared type, a protobuf message, a text, or any
                 value that JSON can hold.
-            trace_id: the task's id (default: a random one, or one made from ``dedupe``).
-            dedupe: of the tasks of one type with the same key, only the first is run (default: none).
-            group: the group whose limits the task counts toward, such as a customer (default: what the type's
-                ``group`` finds in the body).
-            priority: tasks with a higher one run sooner (default 0: the type's ``priority``).
-            delay_s: after how many seconds the task may begin (default 0).
+            options: those of :meth:`holdfast.TaskType.send`, such as ``delay_s``.
 
-        Raises InvalidMessage for a body that can't be sent, TooLarge, ConfigError, and Unavailable or
-        OutcomeUnknown if the queue or the task store doesn't answer.
+        Raises InvalidMessage for a body that can't be sent or an impossible option, TooLarge, ConfigError,
+        and Unavailable or OutcomeUnknown if the queue or the task store doesn't answer.
         """
-        order = Order(
-            task_type=task_type,
-            body=body,
-            trace_id=trace_id,
-            dedupe=dedupe,
-            group=group,
-            priority=priority,
-            delay_s=delay_s,
-        )
+        order = Order(task_type=task_type, body=body, **options)
         (trace,) = await self.send_many([order])
         return trace
 
     async def send_many(self, orders: Sequence[Order]) -> list[str]:
         """Send tasks in as few calls as the queue allows; returns their trace ids, in order."""
         return await (await self._producer()).send(orders)
+
+    async def send_batch(
+        self,
+        orders: Sequence[Order],
+        *,
+        then: FollowUps = (),
+        on_failure: FollowUps = (),
+        trace_id: str = "",
+        dedupe: str = "",
+    ) -> str:
+        """Send tasks together, and once all of them have ended what follows. Returns the id of the batch, for
+        ``status`` and ``wait``.
+
+        Args:
+            orders: at most 10,000 tasks, which have no ``trace_id`` or ``dedupe`` of their own.
+            then: the task, or tasks, to send once all have succeeded. ``job.after`` is the outcome of the
+                batch; its ``value`` says how many ``tasks`` there were, and how many ``failed``.
+            on_failure: the same for when all have ended and one or more have not succeeded.
+            trace_id: the id of the batch (default: a random one, or one made from ``dedupe``).
+            dedupe: of the batches with the same key, only the first is sent (default: none).
+
+        If this raises OutcomeUnknown, some may have been sent; the same call with a ``trace_id`` or
+        ``dedupe`` sends the others. Otherwise it raises as ``send``.
+        """
+        return await (await self._producer()).send_batch(
+            orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
+        )
+
+    async def schedule(
+        self,
+        name: str,
+        cron: str,
+        order: Order,
+        *,
+        zone: str = "UTC",
+        missed: Literal["all", "last", "skip"] = "last",
+        window_s: float = 3600.0,
+    ) -> None:
+        """Have a task sent by the clock from now on, by the nodes that run. An entry of the same name is
+        replaced.
+
+        Args:
+            name: its name in the schedule of the app, which no ``App.periodic`` has.
+            cron: the times, as a cron expression of five fields.
+            order: the task, with a body that JSON can hold; without ids, delay and follow-ups.
+            zone: the time zone of ``cron``, such as ``Europe/Berlin``.
+            missed: as for :meth:`holdfast.App.periodic`.
+            window_s: as for :meth:`holdfast.App.periodic`.
+
+        Raises ConfigError, InvalidMessage, OperationRefused for a name that the code of the app declares, and
+        Unavailable or OutcomeUnknown if the registry doesn't answer.
+        """
+        from holdfast.tasks.schedule import entry_of  # noqa: PLC0415 - cron and time zones
+
+        services = await self._services()
+        now = await services.task_store(self._app).now()
+        entry = entry_of(order, cron, zone=zone, missed=missed, window_s=window_s)
+        await (await self._schedules()).set(name, entry, now)
+
+    async def unschedule(self, name: str) -> None:
+        """Remove a task from the schedule. Raises OperationRefused if it isn't there."""
+        await (await self._schedules()).remove(name)
+
+    async def scheduled(self) -> Mapping[str, ScheduleEntry]:
+        """Return what the schedule of the app has, by name."""
+        return await (await self._schedules()).read()
+
+    async def _schedules(self) -> Schedules:
+        from holdfast.tasks.schedule import Schedules  # noqa: PLC0415 - cron and time zones
+
+        services = await self._services()
+        return Schedules(services.registry(), self._app, services.clock)
 
     async def status(self, trace_id: str) -> Task | None:
         """Return a task's record: its state, attempts and outcome; None for a task that isn't known, or is no
@@ -370,29 +422,9 @@ class Client:
         """As :meth:`AsyncClient.query`."""
         return self._run(self._client.query(stream, key, request, timeout_s=timeout_s))
 
-    def send(
-        self,
-        task_type: str,
-        body: Any = None,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> str:
+    def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """As :meth:`AsyncClient.send`."""
-        return self._run(
-            self._client.send(
-                task_type,
-                body,
-                trace_id=trace_id,
-                dedupe=dedupe,
-                group=group,
-                priority=priority,
-                delay_s=delay_s,
-            )
-        )
+        return self._run(self._client.send(task_type, body, **options))
 
     def send_many(self, orders: Sequence[Order]) -> list[str]:
         """As :meth:`AsyncClient.send_many`."""
@@ -402,6 +434,43 @@ class Client:
         """As ``send_many``, for a caller with an event loop, which it doesn't block. It may be called in any
         event loop, because the client runs all its calls in a loop of its own."""
         return await asyncio.wrap_future(self._begin(self._client.send_many(orders)))
+
+    def send_batch(
+        self,
+        orders: Sequence[Order],
+        *,
+        then: FollowUps = (),
+        on_failure: FollowUps = (),
+        trace_id: str = "",
+        dedupe: str = "",
+    ) -> str:
+        """As :meth:`AsyncClient.send_batch`."""
+        return self._run(
+            self._client.send_batch(
+                orders, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe
+            )
+        )
+
+    def schedule(
+        self,
+        name: str,
+        cron: str,
+        order: Order,
+        *,
+        zone: str = "UTC",
+        missed: Literal["all", "last", "skip"] = "last",
+        window_s: float = 3600.0,
+    ) -> None:
+        """As :meth:`AsyncClient.schedule`."""
+        self._run(self._client.schedule(name, cron, order, zone=zone, missed=missed, window_s=window_s))
+
+    def unschedule(self, name: str) -> None:
+        """As :meth:`AsyncClient.unschedule`."""
+        self._run(self._client.unschedule(name))
+
+    def scheduled(self) -> Mapping[str, ScheduleEntry]:
+        """As :meth:`AsyncClient.scheduled`."""
+        return self._run(self._client.scheduled())
 
     def status(self, trace_id: str) -> Task | None:
         """As :meth:`AsyncClient.status`."""

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
 
 from holdfast.errors import ConfigError
 from holdfast.urls import nothing_serves
@@ -38,6 +38,18 @@ BACKUPS = "holdfast.backups"
 COMMANDS = "holdfast.commands"
 PRODUCTS = "holdfast.products"
 OWN = "holdfast"
+
+
+class LazyCommand(NamedTuple):
+    """A command of ``holdfast`` that is imported only when it is called, or asked for its own page of help.
+
+    Attributes:
+        place: ``module:object``: a function with typed parameters, or an App of Cyclopts.
+        summary: what the page of all commands says of it.
+    """
+
+    place: str
+    summary: str
 
 
 class Closing(Protocol):

@@ -7,14 +7,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
 
 
 def nothing_serves(setting: str, url: str, examples: Sequence[str]) -> ConfigError:
     """The error for a URL that nothing serves."""
     known = " or ".join(repr(example) for example in examples)
-    return ConfigError(f"{setting} is {redact_url(url)!r}: nothing serves that; use a URL such as {known}")
+    return ConfigError(f"{setting} is {_shown(url)!r}: nothing serves that; use a URL such as {known}")
 
 
 @contextlib.contextmanager
@@ -34,7 +33,7 @@ def named(setting: str, url: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"{setting} is {redact_url(url)!r}: {error}") from None
+        raise ConfigError(f"{setting} is {_shown(url)!r}: {error}") from None
 
 
 def path_in(setting: str, url: str, example: str) -> Path:
@@ -44,7 +43,11 @@ def path_in(setting: str, url: str, example: str) -> Path:
     if parts.scheme == "sqlite":
         path = path.removeprefix("/")
     if parts.netloc or parts.query or parts.fragment or not path:
-        raise ConfigError(
-            f"{setting} is {redact_url(url)!r}: it names no path; use a URL such as {example!r}"
-        )
+        raise ConfigError(f"{setting} is {_shown(url)!r}: it names no path; use a URL such as {example!r}")
     return Path(path)
+
+
+def _shown(url: str) -> str:
+    from holdfast.common.redaction import redact_url  # noqa: PLC0415 - takes a while, and most URLs are right
+
+    return redact_url(url)

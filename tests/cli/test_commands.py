@@ -129,7 +129,7 @@ def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.Monke
         raise Unavailable("the database is locked")
 
     monkeypatch.setattr(SqliteCoordinator, "members", fail)
-    monkeypatch.setattr(patience, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(patience, "PATIENCE_S", 0.5)  # longer than the first call takes to open the database
     monkeypatch.setattr(patience, "PAUSES", Backoff(0.001, 0.002))
     outcome = holdfast("status")
     told = "no answer yet, asking again: the database is locked\nthe database is locked\n"
@@ -235,7 +235,7 @@ def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
 def test_status_tells_who_serves_which_devices(holdfast: Any, arrange: Any) -> None:
     async def two_nodes(services: Services) -> None:
         for name in "ab":
-            member = Member(f"id-{name}", f"node-{name}", "http://x", Load(outboxes=("faces",)))
+            member = Member(f"id-{name}", f"node-{name}", "http://x", Load(offers=("faces",)))
             await services.coordinator().join(member, 60)
         for shard in range(3):
             await services.coordinator().claim(f"outbox:faces/{shard}", "id-a")

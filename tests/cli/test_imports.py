@@ -39,11 +39,35 @@ def test_an_app_of_streams_needs_no_protobuf_and_no_cron(tmp_path: Path) -> None
     assert not found & (HEAVY | {"asyncio", "cronsim"})
 
 
+def test_the_page_of_all_commands_imports_none_of_them() -> None:
+    found = imported("from holdfast import cli; cli.run(['--help'])")
+    assert not {command.place.partition(":")[0] for command in all_commands().values()} & found
+    assert not found & {"asyncio", "ssl", "msgspec", "holdfast.common.redaction", "holdfast.wiring"}
+
+
+def test_the_page_of_status_imports_no_node() -> None:
+    found = imported("from holdfast import cli; cli.run(['status', '--help'])")
+    assert "holdfast.cli.status" in found
+    assert not found & {"asyncio", "ssl", "holdfast.wiring"}
+
+
+def test_a_command_of_a_product_imports_no_other() -> None:
+    found = imported("from holdfast import cli; cli.run(['reports', '--help'])")
+    assert "holdfast.reports.commands.reports" in found
+    assert not {name for name in found if re.match(r"holdfast\.(devices|vision)\b", name)}
+
+
 def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     program = "import sys; from holdfast import cli; [cli.run([*n.split(), '--help']) for n in sys.argv[1:]]"
     found = imported(program, "", *all_commands())
-    assert {place.partition(":")[0] for place in all_commands().values()} <= found
+    assert {command.place.partition(":")[0] for command in all_commands().values()} <= found
     assert not found & HEAVY
+
+
+def test_showing_the_settings_needs_no_log(tmp_path: Path) -> None:
+    found = imported("from holdfast import cli; cli.run(['config', 'show'])", place=tmp_path)
+    assert "pydantic_settings" in found
+    assert "structlog" not in found
 
 
 def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:

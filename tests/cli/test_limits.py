@@ -3,10 +3,10 @@
 from typing import Any
 
 from holdfast.cli import exits
+from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.documents import change
-from holdfast.tasks.permits import document_name
-from holdfast.tasks.rules import permits as rules
-from holdfast.tasks.rules.permits import Permits
+from holdfast.tasks.rules import concurrency as rules
+from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.wiring import Services
 from tests.command_line import Holdfast
 
@@ -47,8 +47,8 @@ def test_changed_limits_keep_the_grants_of_nodes(holdfast: Holdfast, arrange: An
             services.registry(),
             services.clock,
             document_name("reports"),
-            Permits,
-            lambda permits: rules.share(permits, "m", 9, 0, lapsed=(), beat=1, lease_s=30.0).permits,
+            ConcurrencyLimits,
+            lambda limits: rules.share(limits, "m", 9, 0, lapsed=(), beat=1, lease_s=30.0).limits,
         )
 
     arrange(take)

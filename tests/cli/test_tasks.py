@@ -13,7 +13,7 @@ from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State
-from holdfast.tasks.wire import Envelope, decode_task, encode_brief
+from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_brief
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
 
@@ -71,6 +71,26 @@ def test_what_is_sent_waits_and_is_shown(holdfast: Holdfast, arrange: Arrange[An
     (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
     assert (task["state"], task["task_type"], task["group"]) == ("queued", TYPE, "acme")
     assert f"trace_id: {trace}" in holdfast("tasks", "show", APP, trace).out
+
+
+def test_what_is_to_follow_is_sent_with_its_task(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    then = '{"task_type": "mail.send", "body": "a@example.com"}'
+    options = ("--then", then, "--then", then, "--on-failure", then, "--tries", "2", "--timeout-s", "1.5")
+    send(holdfast, "7", *options)
+
+    async def sent(services: Services) -> SentTask:
+        (delivery,) = await services.queue(task_queue(APP, TYPE)).receive(10, 0.0, 30.0, "looking")
+        return decode_task(delivery.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
+
+    task = arrange(sent)
+    assert (task.envelope.tries, task.envelope.timeout_s) == (2, 1.5)
+    assert [(each.task.envelope.task_type, each.on_failure) for each in task.follow_ups] == [
+        ("mail.send", False),
+        ("mail.send", False),
+        ("mail.send", True),
+    ]
+    refused = holdfast("tasks", "send", APP, TYPE, "7", "--then", "mail.send")
+    assert (refused.code, "a JSON object with a task to send" in refused.err) == (exits.USAGE, True)
 
 
 def test_of_orders_with_one_dedupe_key_one_is_run(holdfast: Holdfast, arrange: Arrange[Any]) -> None:

@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.ports.clock import Clock
 from simulator.loop import SimClock
 from tests.virtual_time import pytest_asyncio_loop_factories  # noqa: F401 (for pytest to find)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from holdfast.cluster.host import Host
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.membership import Membership
-from holdfast.cluster.service import Tasks
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.ports.clock import Clock

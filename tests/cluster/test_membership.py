@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.membership import SILENCE_S, Membership
-from holdfast.cluster.service import Tasks
 from holdfast.common.protocol import Done, Reply, Request, Stranger
 from holdfast.errors import ConfigError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock

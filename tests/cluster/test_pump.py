@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.pump import Pump
-from holdfast.cluster.service import Tasks
 from holdfast.common.held import Receipt
 from holdfast.common.polling import CROWDED_S
 from holdfast.errors import InvalidMessage, Unavailable

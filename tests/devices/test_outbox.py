@@ -24,14 +24,14 @@ class Notes(Writer):
 
     def __init__(self) -> None:
         self.added: list[NewCommand] = []
-        self.jobs: list[tuple[Any, ...]] = []
+        self.rollouts: list[tuple[Any, ...]] = []
 
     def add(self, commands: Any) -> list[int]:
         self.added += commands
         return [*range(len(self.added) - len(commands) + 1, len(self.added) + 1)]
 
-    def add_job(self, *job: Any) -> int:
-        self.jobs.append(job)
+    def add_rollout(self, *rollout: Any) -> int:
+        self.rollouts.append(rollout)
         return 77
 
     def cancel(self, *_: Any, **__: Any) -> int:
@@ -133,18 +133,18 @@ def test_commands_with_one_supersede_key_share_a_lane(db: Notes) -> None:
     assert sorted(new.lane for new in db.added) == [0, 0, 1, 1, 2, 2]
 
 
-def test_a_job_rolls_out_at_its_rate(db: Notes) -> None:
+def test_a_rollout_goes_out_at_its_rate(db: Notes) -> None:
     devices = [f"d{n}" for n in range(4)]
-    assert made().add_job(db, "firmware", devices, {"v": 2}, rate=2.0, abort_share=0.05) == 77
-    assert db.jobs == [("doors", "firmware", 4, 2.0, 0.05, NOW)]
-    assert [(new.device, new.job) for new in db.added] == [(device, 77) for device in devices]
+    assert made().add_rollout(db, "firmware", devices, {"v": 2}, rate=2.0, abort_share=0.05) == 77
+    assert db.rollouts == [("doors", "firmware", 4, 2.0, 0.05, NOW)]
+    assert [(new.device, new.rollout) for new in db.added] == [(device, 77) for device in devices]
     assert [new.not_before for new in db.added] == [0.0, NOW + 0.5, NOW + 1.0, NOW + 1.5]
     with pytest.raises(ConfigError, match="rate"):
-        made().add_job(db, "firmware", devices, b"", rate=0.0)
+        made().add_rollout(db, "firmware", devices, b"", rate=0.0)
     with pytest.raises(ConfigError, match="abort_share"):
-        made().add_job(db, "firmware", devices, b"", abort_share=5.0)
+        made().add_rollout(db, "firmware", devices, b"", abort_share=5.0)
     with pytest.raises(ConfigError, match="dedupe_key"):
-        made().add_job(db, "firmware", devices, b"", dedupe_key="2.1")
+        made().add_rollout(db, "firmware", devices, b"", dedupe_key="2.1")
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_belongs_to_an_outbox_is_checked_where_it_is_written(make: Any, nam
         ({"dedupe_key": 951}, "dedupe_key"),
         ({"dedupe_key": "a\0b"}, "dedupe_key"),
         ({"supersede_key": "\ud800"}, "supersede_key"),
-        ({"job": "firmware"}, "job"),
+        ({"rollout": "firmware"}, "rollout"),
         ({"command": "\ud800"}, "command"),
     ],
 )
@@ -247,9 +247,9 @@ def test_what_no_database_could_keep_is_refused_where_it_is_added(
         ({"name": None}, "name"),
     ],
 )
-def test_jobs_that_make_no_sense_are_refused(db: Notes, options: dict[str, Any], named: str) -> None:
+def test_rollouts_that_make_no_sense_are_refused(db: Notes, options: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        made().add_job(db, **{"name": "firmware", "devices": ["d1"], "command": b"", **options})
+        made().add_rollout(db, **{"name": "firmware", "devices": ["d1"], "command": b"", **options})
     assert db.added == []
 
 

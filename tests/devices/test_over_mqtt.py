@@ -10,7 +10,7 @@ import structlog
 from sqlalchemy import text
 
 from holdfast import App
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.fleet import Conduct, Fleet
 from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand

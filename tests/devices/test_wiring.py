@@ -5,7 +5,7 @@ import pytest
 from holdfast import App
 from holdfast.assembly import check_app, queues_of
 from holdfast.config import Config
-from holdfast.devices.opening import open_devices, open_outbox
+from holdfast.devices.adapters import open_devices, open_outbox
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import ConfigError
 from holdfast.wiring import Services

@@ -17,9 +17,9 @@ from holdfast import App, reports
 from holdfast.assembly import check_app, queues_of
 from holdfast.cli.doctor import examine
 from holdfast.cli.options import Options
-from holdfast.cli.status import survey
+from holdfast.cli.survey import survey
 from holdfast.config import load
-from holdfast.devices.opening import open_devices
+from holdfast.devices.adapters import open_devices
 from holdfast.errors import ConfigError
 from holdfast.extend import Member, Service, SystemClock, lookup
 from holdfast.loading import load_app

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.gateway.assigner import Assigner

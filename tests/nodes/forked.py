@@ -24,7 +24,7 @@ CONTEXT.set_forkserver_preload(
         "holdfast.cluster.metrics",
         "holdfast.cluster.node",
         "holdfast.config",
-        "holdfast.devices.opening",
+        "holdfast.devices.adapters",
         "holdfast.gateway.clients",
         "holdfast.gateway.haproxy.plane",
         "holdfast.gateway.listen",

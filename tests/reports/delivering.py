@@ -19,9 +19,9 @@ import msgspec
 
 from holdfast.reports import deliver as delivering
 from holdfast.reports import deliver_pipe, deliver_plan
+from holdfast.reports.assembly import open_sink
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.deliver_plan import Companion, FileToDeliver, Record
-from holdfast.reports.opening import open_sink
 from holdfast.reports.ports.sink import Sink
 from holdfast.system.clock import SystemClock
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import InvalidMessage
+from holdfast.reports.assembly import open_sink
 from holdfast.reports.deliver_credentials import Credential, Credentials
 from holdfast.reports.deliver_root import is_below
-from holdfast.reports.opening import open_sink
 from holdfast.system.clock import SystemClock
 
 ROOT = "sftp://host/in"

@@ -20,11 +20,11 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.reports import deliver as delivering
 from holdfast.reports import deliver_pipe, deliver_plan
+from holdfast.reports.assembly import open_sink
 from holdfast.reports.conformance.sink import held
 from holdfast.reports.deliver import Delivered, deliver_file
 from holdfast.reports.deliver_credentials import Credential
 from holdfast.reports.deliver_plan import DeliveryStage, Record, marks_every
-from holdfast.reports.opening import open_sink
 from holdfast.reports.ports.sink import Sink
 from holdfast.reports.sinks.s3.sink import PART_BYTES
 from holdfast.system.clock import SystemClock

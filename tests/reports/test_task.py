@@ -18,11 +18,11 @@ from holdfast.common.rate import Rate
 from holdfast.config import load
 from holdfast.errors import ConfigError, Fenced, InvalidMessage, LoginRefused, Unavailable
 from holdfast.reports import publish, publish_reports
+from holdfast.reports.assembly import report_publisher
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_credentials import Credentials
 from holdfast.reports.deliver_pool import PoolLimits
-from holdfast.reports.opening import report_publisher
 from holdfast.reports.order import from_plain
 from holdfast.reports.publish import Published
 from holdfast.reports.wire import OrderMessage, encode_protobuf

@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.held import Receipt
 from holdfast.common.protocol import Done, Reply, Request, SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable

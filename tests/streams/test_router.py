@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.held import Held
 from holdfast.common.protocol import (
     Answers,
@@ -72,6 +72,9 @@ class LocalOwners:
             self.adopted.append(claim)
             self.verdicts.setdefault(key, "accepted")
         return self.declared
+
+    def nudge(self, key: str) -> bool:
+        return any(claim.key == key for claim in self.adopted)
 
 
 class Peers:

@@ -5,8 +5,8 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotHost, StreamSlot

@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import App
 from holdfast.config import load
-from holdfast.devices.opening import open_outbox
+from holdfast.devices.adapters import open_outbox
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.reports import publish_reports

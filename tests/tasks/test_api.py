@@ -136,6 +136,26 @@ async def test_a_task_is_begun_here_and_stands_in_its_queue_too(rig: Rig) -> Non
     assert (status, task["state"], task["group"], task["attempts"]) == (200, "queued", "acme", 0)
 
 
+async def test_what_follows_a_task_goes_with_it(rig: Rig) -> None:
+    then = {"task_type": TYPE, "body": 2, "delay_s": 1.5, "tries": 2}
+    asked = {"task_type": TYPE, "body": 1, "then": [then], "on_failure": [{"task_type": TYPE}]}
+    assert (await rig.post(asked))[0] == 202
+    ((_, message),) = rig.begun
+    task = decode_task(message.body, Envelope(app=APP, trace_id="-", task_type=TYPE))
+    assert [(each.on_failure, each.task.body.data, each.delay_s) for each in task.follow_ups] == [
+        (False, b"2", 1.5),
+        (True, b"null", 0.0),
+    ]
+    assert task.follow_ups[0].task.envelope.tries == 2
+
+
+async def test_a_follow_up_of_no_known_type_is_refused(rig: Rig) -> None:
+    asked = {"task_type": TYPE, "then": [{"task_type": TYPE, "then": [{"task_type": "misspelt"}]}]}
+    status, said = await rig.post(asked)
+    assert (status, "'misspelt'" in said["detail"]) == (404, True)
+    assert not rig.begun
+
+
 @pytest.mark.parametrize("trace", ["t 1/ä", "a%41b", "a%2Fb", "a+b?c#d"])
 async def test_where_a_task_is_asked_for_is_told(rig: Rig, trace: str) -> None:
     async with rig.client.post(PATH, json={"task_type": TYPE, "trace_id": trace}) as response:
@@ -165,6 +185,13 @@ async def test_what_a_task_returned_is_told(rig: Rig) -> None:
         b'{"task_type": "report.publish", "delay_s": -1}',
         b'{"task_type": "report.publish", "delay_s": 1e999}',
         b'{"task_type": "report.publish", "priority": 2147483648}',
+        b'{"task_type": "report.publish", "timeout_s": 0}',
+        b'{"task_type": "report.publish", "tries": 0}',
+        b'{"task_type": "report.publish", "then": {"task_type": "report.publish"}}',
+        b'{"task_type": "report.publish", "then": [{"task_type": "report.publish", "tries": 0}]}',
+        b'{"task_type": "report.publish", "on_failure": [{"body": 1}]}',
+        b'{"task_type": "report.publish", "then": [%s]}'
+        % b",".join([b'{"task_type": "report.publish"}'] * 17),
         b'{"task_type": "report.publish", "trace_id": "a\\u0007b"}',
         b'{"task_type": "report.publish", "group": "%s"}' % (b"x" * 600),
         b'{"task_type": "report.publish", "body": %s}' % (b"[" * 4000 + b"]" * 4000),
@@ -362,6 +389,9 @@ ASKED = st.fixed_dictionaries(
         "group": st.text(max_size=9),
         "priority": st.integers(),
         "delay_s": st.floats() | st.integers(),
+        "timeout_s": st.floats() | st.integers(),
+        "tries": st.integers(),
+        "then": JSON | st.lists(st.fixed_dictionaries({"task_type": st.just(TYPE)}), max_size=2),
     },
 )
 BODIES = st.one_of(

@@ -13,17 +13,20 @@ from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
 from holdfast.tasks.names import brief_queue, task_queue
-from holdfast.tasks.rules.task import State
-from holdfast.tasks.wire import decode_brief
+from holdfast.tasks.order import Order
+from holdfast.tasks.rules.task import State, Task
+from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task
 from simulator import tasks
 from simulator.faults import Weather
 from simulator.loop import run
 from simulator.stage import SimNode
-from simulator.tasks import APP, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import APP, BATCH, FOLLOWING, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
 from tests.tasks.plain import plain
 
 FAILING = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01, fails=-1)
 FINE = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01)
+FOLLOWED = msgspec.structs.replace(FINE, follows=True)
+FOLLOWED_IN_VAIN = msgspec.structs.replace(FAILING, follows=True)
 LIMIT_BYTES = 3000
 
 
@@ -92,6 +95,17 @@ def effects(world: TaskWorld) -> list[str]:
         elif isinstance(event, QueueEvent):
             found.append(f"{event.kind} {'brief' if is_brief(event) else 'task'}")
     return found
+
+
+def followers(world: TaskWorld) -> list[SentTask]:
+    """The follow-ups that were sent, each time that they were."""
+    default = Envelope(app=APP, trace_id="-", task_type=QUICK)
+    messages = [
+        decode_task(event.body, default)
+        for event in world.log
+        if isinstance(event, QueueEvent) and event.kind == "sent" and not is_brief(event)
+    ]
+    return [message for message in messages if message.after]
 
 
 def is_brief(event: QueueEvent) -> bool:
@@ -228,3 +242,175 @@ def test_a_queue_of_briefs_that_is_away_is_waited_for() -> None:
     assert [o.state for o in world.outcomes["t"]] == [State.FAILED]
     assert len(letters(world)) == 1
     assert world.tried["t"] == TRIES
+
+
+def test_what_follows_is_sent_once_the_outcome_is_stored_and_before_it_is_told() -> None:
+    world = lived(lambda: TaskWorld(scenario(FOLLOWED)))
+    done = effects(world)
+    steps = ("end", "sent task", "sent brief", "deleted task")
+    assert [step for step in done[done.index("end") :] if step in steps][:4] == list(steps)
+    (followed,) = followers(world)
+    outcome = decode_brief(followed.after)
+    assert (outcome.trace_id, outcome.task_type, outcome.state) == ("t", QUICK, State.SUCCEED)
+    assert outcome.value == {"by": 1}
+    (node,) = world.nodes.values()
+    assert node.host.stats.tasks_followed == 1
+
+
+def test_what_follows_upon_a_failure_is_told_why() -> None:
+    world = lived(lambda: TaskWorld(scenario(FOLLOWED_IN_VAIN)))
+    (followed,) = followers(world)
+    outcome = decode_brief(followed.after)
+    assert (outcome.state, outcome.value) == (State.FAILED, None)
+    assert outcome.detail.startswith("ValueError: told to fail")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["end", "queue", "send", "briefed", "delete"])
+@pytest.mark.parametrize("planned", [FOLLOWED, FOLLOWED_IN_VAIN], ids=["then", "on_failure"])
+def test_what_follows_is_one_task_whenever_a_node_dies(planned: PlannedTask, call: str, after: bool) -> None:
+    world = lived(lambda: Stumbling(planned, call, after=after))
+    assert world.lives[0] == 2, "it died"
+    assert len({followed.envelope.trace_id for followed in followers(world)}) == 1
+    assert len(world.store.standing) == 2
+
+
+def test_what_follows_upon_a_task_that_is_cancelled_before_it_begins_is_sent() -> None:
+    async def cancelled(world: TaskWorld) -> None:
+        late = Order(task_type=QUICK, body={}, trace_id="late", delay_s=9.0)
+        order = msgspec.structs.replace(late, then=FOLLOWING, on_failure=FOLLOWING)
+        world.planned["late"] = FOLLOWED
+        await world.producer.send([order])
+        await world.producer.cancel("late", "not needed")
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), cancelled)
+    (followed,) = followers(world)
+    assert decode_brief(followed.after).detail == "cancelled: not needed"
+
+
+def test_of_two_messages_of_a_task_the_one_that_began_it_says_what_follows() -> None:
+    async def others(world: TaskWorld) -> None:
+        await world.clock.sleep(20.0)
+        assert len(followers(world)) == 1
+        more = Order(task_type=QUICK, body={}, trace_id="t", then=[FOLLOWING, FOLLOWING])
+        message = world.producer._checked(more).body
+        await world.queues[task_queue(APP, QUICK)].send([Outgoing(message, key="t")])
+
+    world = lived(lambda: TaskWorld(scenario(FOLLOWED)), others)
+    assert len(followers(world)) == 1
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED, State.DUPLICATED]
+
+
+def test_a_follow_up_that_has_its_own_id_is_sent_by_it() -> None:
+    async def named(world: TaskWorld) -> None:
+        mine = Order(task_type=QUICK, body={}, trace_id="mine")
+        await world.producer.send([Order(task_type=QUICK, body={}, trace_id="first", then=mine)])
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), named)
+    assert world.store.standing["mine"].state is State.SUCCEED
+
+
+def test_tasks_may_follow_each_other() -> None:
+    async def chain(world: TaskWorld) -> None:
+        world.planned["first"] = FOLLOWED
+        third = Order(task_type=QUICK, body={}, trace_id="third")
+        second = Order(task_type=QUICK, body={}, then=third)
+        await world.producer.send([Order(task_type=QUICK, body={}, trace_id="first", then=second)])
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), chain)
+    second, third = followers(world)
+    assert decode_brief(second.after).trace_id == "first"
+    assert decode_brief(third.after).trace_id == second.envelope.trace_id
+    assert world.store.standing["third"].state is State.SUCCEED
+
+
+def test_a_value_that_a_follow_up_has_no_room_for_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    wordy = msgspec.structs.replace(tasks.SPECS[QUICK], handler=lambda body, job: "x" * LIMIT_BYTES)
+    monkeypatch.setattr(tasks, "SPECS", {**tasks.SPECS, QUICK: wordy})
+
+    async def narrow(world: TaskWorld) -> None:
+        await world.clock.sleep(0.2)
+        world.queues[task_queue(APP, QUICK)].max_bytes = LIMIT_BYTES
+
+    planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
+    world = lived(lambda: TaskWorld(scenario(planned)), narrow)
+    (followed,) = followers(world)
+    outcome = decode_brief(followed.after)
+    assert outcome.value is None
+    assert "its value is left out" in outcome.detail
+
+
+def test_a_follow_up_that_its_queue_refuses_becomes_a_dead_letter() -> None:
+    async def narrow(world: TaskWorld) -> None:
+        await world.clock.sleep(0.2)
+        world.queues[task_queue(APP, QUICK)].max_bytes = 10
+
+    planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
+    world = lived(lambda: TaskWorld(scenario(planned)), narrow, wrong=["t is succeed"])
+    (letter,) = letters(world)
+    assert letter.reason.startswith("a follow-up of task t can't be sent")
+    assert "max_bytes" in letter.reason
+    assert decode_task(letter.body, Envelope(app=APP, trace_id="-", task_type=QUICK)).after
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+
+
+def test_the_message_of_a_task_stands_until_what_follows_is_sent() -> None:
+    async def away(world: TaskWorld) -> None:
+        queue, is_away = world.store.queue, True
+
+        async def refused(tasks: Sequence[Task]) -> list[Task]:
+            if is_away:
+                raise Unavailable("the task store is away")
+            return await queue(tasks)
+
+        await world.clock.sleep(0.2)
+        world.store.queue = refused  # type: ignore[method-assign]
+        await world.clock.sleep(15.0)
+        assert world.store.standing["t"].ended
+        assert not world.outcomes["t"]
+        assert world.queues[task_queue(APP, QUICK)].messages
+        is_away = False
+
+    planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
+    world = lived(lambda: TaskWorld(scenario(planned)), away)
+    assert len(followers(world)) == 1
+
+
+def in_batch(*planned: PlannedTask) -> TaskScenario:
+    named = [msgspec.structs.replace(each, name=f"{BATCH}-{place}") for place, each in enumerate(planned)]
+    return msgspec.structs.replace(scenario(), batch=tuple(named))
+
+
+def test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended() -> None:
+    world = lived(lambda: TaskWorld(in_batch(FINE, FAILING, FINE)))
+    (followed,) = followers(world)
+    outcome = decode_brief(followed.after)
+    assert (outcome.trace_id, outcome.state) == (BATCH, State.FAILED)
+    assert outcome.value == {"tasks": 3, "failed": 1}
+    assert world.store.standing[BATCH].members == "121"
+    assert world.store.standing[BATCH].briefed
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["end", "count", "queue", "send", "briefed", "delete"])
+def test_a_batch_ends_whenever_a_node_dies(call: str, after: bool) -> None:
+    class Batched(Stumbling):
+        def __init__(self) -> None:
+            super().__init__(FINE, call, after=after)
+            self.scenario = in_batch(FINE, FINE, FINE)
+            self.planned = {planned.name: planned for planned in self.scenario.batch}
+
+    world = lived(Batched)
+    assert world.lives[0] == 2, "it died"
+    assert len({followed.envelope.trace_id for followed in followers(world)}) == 1
+
+
+def test_a_task_of_a_batch_that_is_cancelled_is_counted() -> None:
+    async def cancelled(world: TaskWorld) -> None:
+        while f"{BATCH}-1" not in world.store.standing:
+            await world.clock.sleep(0.05)
+        await world.producer.cancel(f"{BATCH}-1", "not needed")
+
+    late = msgspec.structs.replace(FINE, seconds=3.0)
+    world = lived(lambda: TaskWorld(in_batch(FINE, late)), cancelled)
+    assert world.store.standing[BATCH].members == "12"

@@ -2,28 +2,36 @@
 
 import asyncio
 import base64
+import functools
 import json
 from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
+from holdfast.tasks.body import body_of
+from holdfast.tasks.follow_ups import HandOver
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
-from holdfast.tasks.wire import Envelope, decode_brief, decode_task, encode_brief
+from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, State, Task
+from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task, encode_brief
 from simulator.loop import SimClock
 from tests.tasks.plain import plain
 
 VIRTUAL = True
 APP, TYPE = "reports", "report.publish"
 ORDER = Order(task_type=TYPE, body={"rows": 3})
+
+
+def followed_by(then: Order, order: Order) -> Order:
+    return msgspec.structs.replace(order, then=then)
 
 
 class Log:
@@ -262,6 +270,22 @@ async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
         ({"delay_s": float("nan")}, InvalidMessage, "delay_s"),
         ({"delay_s": 901.0}, InvalidMessage, "0 to 900"),
         ({"priority": 2**31}, InvalidMessage, "priority"),
+        ({"timeout_s": 0}, InvalidMessage, "timeout_s"),
+        ({"timeout_s": 1e10}, InvalidMessage, "timeout_s"),
+        ({"tries": 0}, InvalidMessage, "tries"),
+        ({"tries": 2.5}, InvalidMessage, "tries"),
+        ({"then": "mail"}, InvalidMessage, "field 'then' is a str"),
+        ({"on_failure": [ORDER, 7]}, InvalidMessage, "field 'on_failure' is a int"),
+        ({"then": [ORDER] * 17}, InvalidMessage, "'then' has 17 tasks; it may have 16"),
+        ({"then": functools.reduce(followed_by, [ORDER] * 17)}, InvalidMessage, "more than 16 tasks follow"),
+        ({"then": Order(task_type=TYPE, body="x" * 150_000)}, TooLarge, "a follow-up with an outcome"),
+        (
+            {"on_failure": followed_by(ORDER, Order(task_type=TYPE, delay_s=901.0))},
+            InvalidMessage,
+            "0 to 900",
+        ),
+        ({"then": Order(task_type=TYPE, trace_id="a\x07b")}, InvalidMessage, "trace_id"),
+        ({"then": Order(task_type=TYPE, body=float("nan"))}, InvalidMessage, "body"),
         ({"group": "g" * 600}, InvalidMessage, "group"),
         ({"trace_id": "a\x07b"}, InvalidMessage, "trace_id"),
     ],
@@ -345,3 +369,67 @@ async def test_a_type_that_no_node_runs_is_warned_of_once(rig: Rig) -> None:
     await producer.send([Order(task_type="other")])
     assert len(rig.log.lines) == 2
     assert len(rig.queue(task_queue(APP, "pubish")).messages) == 6, "they were sent all the same"
+
+
+async def test_types_of_follow_ups_that_no_node_runs_are_told_of() -> None:
+    async def declared() -> list[str]:
+        return [TYPE]
+
+    clock = SimClock(Random(0), "test")
+    rig = Rig(clock)
+    rig.producer = Producer(APP, rig.queue, rig.store, clock, rig.log, declared=declared)
+    await rig.producer.send([Order(task_type=TYPE, then=Order(task_type="misspelt"))])
+    assert rig.log.lines == ["no node runs tasks of this type; they wait until one does"]
+
+
+async def test_a_follow_up_is_known_by_its_id_when_it_is_sent_again(rig: Rig) -> None:
+    task = SentTask(Envelope(app=APP, trace_id="f", task_type=TYPE), body_of({}))
+    for _ in range(2):
+        await rig.producer.hand_over([HandOver(task)])
+    assert len(await sent(rig)) == 2, "the first may not have come to its queue"
+    await rig.start("f")
+    await rig.producer.hand_over([HandOver(task)])
+    assert len(await sent(rig)) == 2, "it has begun, so its message had come"
+
+
+async def test_the_tasks_of_a_batch_are_known_by_it(rig: Rig) -> None:
+    batch = await rig.producer.send_batch([ORDER, ORDER], then=ORDER, dedupe="monday")
+    default = Envelope(app=APP, trace_id="", task_type="")
+    tasks = [decode_task(body, default) for body in await sent(rig)]
+    assert [task.envelope.trace_id for task in tasks] == [f"{batch}-0", f"{batch}-1"]
+    places = [(task.batch.trace, task.batch.place, task.batch.size) for task in tasks if task.batch]
+    assert places == [(batch, 0, 2), (batch, 1, 2)]
+    record = await rig.producer.status(batch)
+    assert record is not None
+    assert (record.state, record.members, bool(record.follow_ups)) == (State.QUEUED, "00", True)
+
+
+async def test_a_batch_that_is_sent_again_is_the_same(rig: Rig) -> None:
+    batch = await rig.producer.send_batch([ORDER, ORDER], trace_id="b")
+    await rig.start("b-0")
+    assert await rig.producer.send_batch([ORDER, ORDER], trace_id="b") == batch
+    assert len(await sent(rig)) == 3, "the first has begun; whether the other's message came isn't known"
+    await rig.store.count([CountMember("b", 2, place) for place in (0, 1)])
+    await rig.producer.send_batch([ORDER, ORDER], trace_id="b")
+    assert len(await sent(rig)) == 3
+    assert (await rig.producer.wait("b")).value == {"tasks": 2, "failed": 0}
+
+
+@pytest.mark.parametrize(
+    "orders,options,said",
+    [
+        ([], {}, "1 to 10000 tasks; this one has 0"),
+        ([ORDER] * 10_001, {}, "this one has 10001"),
+        ([ORDER, Order(task_type=TYPE, trace_id="t")], {}, "no trace_id or dedupe"),
+        ([ORDER, Order(task_type=TYPE, dedupe="t")], {}, "no trace_id or dedupe"),
+        ([ORDER], {"trace_id": "x" * 511}, "trace_id"),
+        ([ORDER], {"then": "mail"}, "field 'then' is a str"),
+    ],
+)
+async def test_a_batch_that_can_t_be_sent_leaves_no_trace(
+    rig: Rig, orders: list[Order], options: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=said):
+        await rig.producer.send_batch(orders, **options)
+    assert not rig.store.standing
+    assert not await sent(rig)

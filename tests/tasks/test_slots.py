@@ -19,7 +19,7 @@ import pytest
 import pytest_asyncio
 
 from holdfast import App
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
 from holdfast.slots.task_slots import TaskSlotSettings, task_slots

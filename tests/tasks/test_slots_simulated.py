@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from holdfast import App
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
 from holdfast.ports.slots import Attempt, Listener, Progress, Tried
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.wrappers_pb2 import StringValue
@@ -13,20 +14,34 @@ import holdfast.tasks
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
+    BatchPlace,
     Envelope,
+    FollowUp,
     SentTask,
     Unreadable,
     decode_brief,
+    decode_follow_ups,
     decode_task,
     encode_brief,
+    encode_follow_ups,
     encode_task,
 )
 from tests.tasks.plain import compile_proto, plain
 
 DEFAULT = Envelope(app="reports", trace_id="m-1", task_type="publish")
-SENT = Envelope(app="reports", trace_id="t-1", task_type="publish", group="c", priority=3, sent_at=1.5)
+SENT = Envelope(
+    app="reports",
+    trace_id="t-1",
+    task_type="publish",
+    group="c",
+    priority=3,
+    sent_at=1.5,
+    timeout_s=0.25,
+    tries=7,
+)
 OUTCOME = Outcome(
     trace_id="t-1",
     state=State.FAILED,
@@ -57,6 +72,7 @@ def test_a_task_comes_back_as_it_was_sent(value: object) -> None:
     assert message.body == body_of(value)
     assert (message.envelope.trace_id, message.envelope.group) == ("t-1", "c")
     assert (message.envelope.priority, message.envelope.sent_at) == (3, 1.5)
+    assert (message.envelope.timeout_s, message.envelope.tries) == (0.25, 7)
 
 
 def test_programs_with_plain_protobuf_read_tasks() -> None:
@@ -225,3 +241,111 @@ def test_base64_is_read_however_a_producer_writes_it(write: Callable[[bytes], by
     if write is not bytes:
         brief = base64.b64decode(encode_brief(SENT, OUTCOME))
         assert decode_brief(write(brief)) == OUTCOME
+
+
+@pytest.mark.parametrize(
+    "field,value", [("Tries", -1), ("TimeoutS", -0.5), ("TimeoutS", 2e9), ("TimeoutS", float("nan"))]
+)
+def test_an_option_out_of_its_range_is_refused_by_its_name(field: str, value: float) -> None:
+    message = TaskMessage()
+    message.Envelop.App, message.Envelop.TraceID = "reports", "t-1"
+    setattr(message.Envelop, field, value)
+    with pytest.raises(Unreadable, match=field) as refusal:
+        decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)
+    assert refusal.value.envelope is not None, "its producer is told"
+    assert encode_brief(refusal.value.envelope, OUTCOME)
+    if value == value:
+        json = b'{"Envelop": {"App": "reports", "TraceID": "t-1", "%s": %s}}' % (
+            field.encode(),
+            str(value).encode(),
+        )
+        with pytest.raises(Unreadable, match=field):
+            decode_task(json, DEFAULT)
+
+
+def follow_up(trace: str = "", *more: FollowUp, task_type: str = "mail.send", **changes: object) -> FollowUp:
+    envelope = Envelope(app="reports", trace_id=trace, task_type=task_type, tries=2)
+    made = FollowUp(SentTask(envelope, Body(b'{"to": "a"}'), more))
+    return msgspec.structs.replace(made, **changes)
+
+
+def without_raw(follow_up: FollowUp) -> FollowUp:
+    task = follow_up.task
+    return msgspec.structs.replace(
+        follow_up,
+        task=msgspec.structs.replace(
+            task,
+            envelope=msgspec.structs.replace(task.envelope, raw=b""),
+            follow_ups=tuple(map(without_raw, task.follow_ups)),
+        ),
+    )
+
+
+def test_follow_ups_come_back_as_they_were_sent() -> None:
+    sent = (
+        follow_up("", follow_up("t-9", on_failure=True), delay_s=1.5),
+        follow_up("", on_failure=True),
+    )
+    message = decode_task(encode_task(SentTask(SENT, body_of(1), sent)), DEFAULT)
+    assert tuple(map(without_raw, message.follow_ups)) == sent
+    assert tuple(map(without_raw, decode_follow_ups(encode_follow_ups(sent), "reports"))) == sent
+    assert encode_follow_ups(()) == b""
+
+
+def test_a_follow_up_is_told_the_outcome_before_it() -> None:
+    after = encode_brief(SENT, OUTCOME)
+    message = decode_task(encode_task(SentTask(SENT, body_of(1), after=after)), DEFAULT)
+    assert decode_brief(message.after) == OUTCOME
+
+
+def test_follow_ups_may_be_json() -> None:
+    task = {"Envelop": {"TaskType": "mail.send", "Tries": 2}, "Body": {"to": "a"}}
+    sent = {
+        "Envelop": {"App": "reports", "TraceID": "t-1"},
+        "Body": 1,
+        "FollowUps": [{"Task": task, "DelayS": 1.5}],
+    }
+    message = decode_task(json.dumps(sent).encode(), DEFAULT)
+    assert message.follow_ups == (follow_up(delay_s=1.5),)
+
+
+@pytest.mark.parametrize(
+    "wrong,said",
+    [
+        (follow_up(task_type=""), "TaskType is empty"),
+        (follow_up(task_type="t" * 300), "TaskType"),
+        (follow_up(delay_s=-1.0), "DelayS is -1"),
+        (follow_up("a\x07b"), "TraceID"),
+        (follow_up("", follow_up(task_type="")), "field 'FollowUps': its TaskType is empty"),
+    ],
+)
+def test_a_follow_up_that_can_not_be_sent_is_refused_with_its_task(wrong: FollowUp, said: str) -> None:
+    with pytest.raises(Unreadable, match=f"field 'FollowUps': .*{said}") as refusal:
+        decode_task(encode_task(SentTask(SENT, body_of(1), (wrong,))), DEFAULT)
+    assert refusal.value.envelope is not None
+    assert refusal.value.envelope.trace_id == "t-1", "its producer is told"
+
+
+def test_a_follow_up_of_another_app_is_refused() -> None:
+    other = follow_up()
+    envelope = msgspec.structs.replace(other.task.envelope, app="other")
+    other = msgspec.structs.replace(other, task=msgspec.structs.replace(other.task, envelope=envelope))
+    with pytest.raises(Unreadable, match="the task is for app 'other'"):
+        decode_task(encode_task(SentTask(SENT, body_of(1), (other,))), DEFAULT)
+
+
+def test_the_place_in_a_batch_comes_back_as_it_was_sent() -> None:
+    batch = BatchPlace("b", 0, 2, (follow_up(),))
+    message = decode_task(encode_task(SentTask(SENT, body_of(1), batch=batch)), DEFAULT)
+    assert message.batch is not None
+    assert msgspec.structs.replace(message.batch, follow_ups=()) == BatchPlace("b", 0, 2)
+    assert tuple(map(without_raw, message.batch.follow_ups)) == (follow_up(),)
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [BatchPlace("", 0, 1), BatchPlace("b", 1, 1), BatchPlace("b", -1, 1), BatchPlace("b", 0, 10_001)],
+)
+def test_a_place_that_can_not_be_is_refused(batch: BatchPlace) -> None:
+    with pytest.raises(Unreadable, match="field 'Batch'"):
+        decode_task(encode_task(SentTask(SENT, body_of(1), batch=batch)), DEFAULT)

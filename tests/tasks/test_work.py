@@ -19,7 +19,19 @@ from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
 from simulator.stage import Quiet
-from simulator.tasks import APP, LONG, QUICK, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import (
+    APP,
+    LONG,
+    QUICK,
+    SPECS,
+    TIMEOUT_S,
+    TRIES,
+    PlannedTask,
+    RanAttempt,
+    TaskScenario,
+    TaskWorld,
+    check,
+)
 from tests.cluster.fakes import Log
 
 CUT = [Fault(3.0, "cut", 0, TROUBLE_S, service) for service in ("coordinator", "state", "registry")]
@@ -68,6 +80,30 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
 async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
     envelope = Envelope(app=APP, trace_id=trace, task_type=task_type)
     await queue.send([Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))])
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(here: bool) -> None:
+    """Another node may have begun the task by then, or ended it."""
+    scenario = msgspec.structs.replace(calm(PlannedTask(0.1, "t", QUICK, 1.0, here=here)), nodes=2)
+
+    async def live() -> None:
+        world = TaskWorld(scenario)
+        start, late_s = world.store.start, [2 * SPECS[QUICK].visibility_s]
+
+        async def answer_late(wishes: Any) -> Any:
+            tasks = await start(wishes)
+            await world.clock.sleep(late_s.pop() if late_s else 0.0)
+            return tasks
+
+        world.store.start = answer_late  # type: ignore[method-assign]
+        assert check(world, await world.live()) == []
+        assert [event.epoch for event in world.log if isinstance(event, RanAttempt) and event.end] == [2]
+        task = await world.store.get("t")
+        assert task is not None
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it has spent no try"
+
+    run(live())
 
 
 def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_letter_lies() -> None:
@@ -131,5 +167,35 @@ def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:
         work._host.clock = ahead
         await work.maintain()
         assert len(world.store.standing) == len(letters.letters) == 1
+
+    run(live())
+
+
+def test_a_task_that_asks_for_more_pauses_than_there_are_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.tasks.work.PAUSES_MAX", 4)
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, asks=99, pause_s=30.0)))
+        assert await world.live() == ""
+        task = world.store.standing["t"]
+        assert (task.state, task.pauses, world.paused["t"]) == (State.FAILED, 4, 4 + TRIES)
+        assert "it has had 4 pauses, and gets no more" in task.detail
+        (node,) = world.nodes.values()
+        assert node.host.stats.tasks_paused == 4
+
+    run(live())
+
+
+def test_a_task_has_the_tries_and_the_timeout_that_its_sender_said() -> None:
+    async def live() -> None:
+        longer = PlannedTask(0.1, "longer", QUICK, 0.0, hangs=-1, tries=1, timeout_s=TIMEOUT_S * 3)
+        more = PlannedTask(0.1, "more", QUICK, 0.1, fails=4, tries=5)
+        world = TaskWorld(calm(PlannedTask(0.1, "one", QUICK, 0.1, fails=1, tries=1), longer, more))
+        assert await world.live() == ""
+        one, hung, told = (world.store.standing[name] for name in ("one", "longer", "more"))
+        assert (one.state, one.attempts, world.tried["one"]) == (State.FAILED, 1, 1)
+        assert (hung.state, hung.attempts) == (State.TIMEOUT, 1)
+        assert hung.ended_at - hung.started_at == pytest.approx(TIMEOUT_S * 3, abs=1.0)
+        assert (told.state, told.attempts) == (State.SUCCEED, 5)
 
     run(live())

@@ -9,7 +9,9 @@ from google.protobuf import duration_pb2
 from holdfast import App
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
 from holdfast.tasks.body import Body
-from holdfast.tasks.handler import Cancelled, Job
+from holdfast.tasks.handler import Cancelled, Job, Retry
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import State
 from holdfast.testing import TaskTest
 
 
@@ -159,3 +161,30 @@ async def test_it_works_where_a_loop_runs_as_in_notebooks() -> None:
     assert [step.fraction for step in test.steps] == [1.0]
     with pytest.raises(Cancelled):
         TaskTest(double, cancel_at=1).run({"n": 2})
+
+
+def test_a_pause_that_a_handler_asks_for_is_told_with_its_length_and_reason() -> None:
+    def handle(body: dict[str, Any], job: Job) -> None:
+        assert job.pauses == 0
+        raise Retry(after_s=30, reason="the file has not come")
+
+    with pytest.raises(Retry, match=r"after 30 s: the file has not come") as asked:
+        TaskTest(handle).run({})
+    assert (asked.value.after_s, asked.value.reason) == (30.0, "the file has not come")
+
+
+@pytest.mark.parametrize("after_s", [0, -1, 86_401, float("nan"), float("inf"), True, "5"])
+def test_a_pause_that_can_not_be_is_refused_where_it_is_asked_for(after_s: Any) -> None:
+    with pytest.raises(
+        ConfigError, match=r"Retry: after_s is .*; it must be a number above 0, at most 86,400"
+    ):
+        Retry(after_s=after_s)
+
+
+def test_a_follow_up_is_given_the_outcome_before_it() -> None:
+    def handle(body: dict[str, Any], job: Job) -> Any:
+        return job.after and [job.after.trace_id, job.after.value]
+
+    assert TaskTest(handle).run({}) is None
+    before = Outcome(trace_id="t-1", state=State.SUCCEED, value={"pages": 3})
+    assert TaskTest(handle, after=before).run({}) == ["t-1", {"pages": 3}]

@@ -13,8 +13,8 @@ from cyclopts import App, CycloptsError, Parameter
 import holdfast
 from holdfast import registration
 from holdfast.cli import exits, output
-from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError
+from holdfast.registration import LazyCommand
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 
@@ -24,39 +24,51 @@ Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a serv
 HELP_FLAGS = ("--help", "-h")
 
 COMMANDS = {
-    "node": ("holdfast.cli.node:run", "Run a node until it is told to stop."),
-    "gateway": ("holdfast.cli.gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
-    "gateway-key": ("holdfast.cli.gateway:gateway_key", "Make a key for a client of gateways."),
-    "send": ("holdfast.cli.send:send", "Send messages to a stream."),
-    "query": ("holdfast.cli.query:query", "Ask a stream a question, which its handler answers."),
-    "status": ("holdfast.cli.status:status", "Show nodes, queues and streams, who owns what, what waits."),
-    "results": ("holdfast.cli.results:results", "Print committed results as JSON lines."),
-    "move": ("holdfast.cli.places:move", "Bring a stream to another node."),
-    "drain": ("holdfast.cli.places:drain", "Have a node bring its streams to the others, and end."),
-    "why": ("holdfast.cli.places:why", "Tell where a stream is, what it waits for, and why."),
-    "streams": ("holdfast.cli.streams:app", "Pause, resume, skip or reset a stream."),
-    "tasks": ("holdfast.cli.tasks:app", "Send tasks, see how they stand, end them, try them again."),
-    "briefs": ("holdfast.cli.tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
-    "limits": ("holdfast.cli.limits:app", "Say how many tasks of an app may run at once."),
-    "dlq": ("holdfast.cli.dlq:app", "List, back up, redrive or drop dead letters."),
-    "queues": ("holdfast.cli.queues:app", "Make and check the queues of an app."),
-    "doctor": ("holdfast.cli.doctor:doctor", "Check the settings and all that they name."),
-    "config": ("holdfast.cli.config:app", "Show the settings, and where each is from."),
+    name: LazyCommand(f"holdfast.cli.{place}", summary)
+    for name, place, summary in (
+        ("node", "node:run", "Run a node until it is told to stop."),
+        ("gateway", "gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
+        ("gateway-key", "gateway:gateway_key", "Make a key for a client of gateways."),
+        ("send", "send:send", "Send messages to a stream."),
+        ("query", "query:query", "Ask a stream a question, which its handler answers."),
+        ("status", "status:status", "Show nodes, queues and streams, who owns what, what waits."),
+        ("results", "results:results", "Print committed results as JSON lines."),
+        ("move", "places:move", "Bring a stream to another node."),
+        ("drain", "places:drain", "Have a node bring its streams to the others, and end."),
+        ("why", "places:why", "Tell where a stream is, what it waits for, and why."),
+        ("streams", "streams:app", "Pause, resume, skip or reset a stream."),
+        ("tasks", "tasks:app", "Send tasks, see how they stand, end them, try them again."),
+        ("briefs", "tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
+        ("periodic", "periodic:app", "Have tasks sent by the clock, while nodes run."),
+        ("limits", "limits:app", "Say how many tasks of an app may run at once."),
+        ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
+        ("queues", "queues:app", "Make and check the queues of an app."),
+        ("doctor", "doctor:doctor", "Check the settings and all that they name."),
+        ("config", "config:app", "Show the settings, and where each is from."),
+    )
 }
-"""Where each is, and what the page of all commands says of it. It is imported when it is asked for. Those of
-products are found by their entry points."""
+"""Holdfast's own. Those of products are found by their entry points."""
 
 
-def all_commands() -> dict[str, str]:
-    """Where all commands are: ours, and those that installed packages have registered."""
-    own = {name: place for name, (place, _) in COMMANDS.items()}
-    return registration.all_registered(registration.COMMANDS) | own
+def all_commands(only: str = "") -> dict[str, LazyCommand]:
+    """All commands by name: Holdfast's own, and those that installed packages have registered. Of these, only
+    the one that is called ``only``, where there is one."""
+    places = registration.all_registered(registration.COMMANDS)
+    names = [only] if only in places else places
+    return {name: _registered(name, places[name]) for name in names} | COMMANDS
+
+
+def _registered(name: str, place: str) -> LazyCommand:
+    found = registration.find(registration.COMMANDS, name, object)
+    return found if isinstance(found, LazyCommand) else LazyCommand(place, "")
 
 
 def command_line(arguments: Sequence[str] = ()) -> App:
     """The commands that may be meant by ``arguments``: those of other packages are looked up only where it
-    is none of ours. For the page that tells what each command does, ours are not imported."""
-    page = not arguments or arguments[0] in HELP_FLAGS
+    is none of ours. For the page that tells what each command does, those that have a summary are not
+    imported."""
+    first = next(iter(arguments), HELP_FLAGS[0])
+    page = first in HELP_FLAGS
     app = App(
         name="holdfast",
         help=HELP,
@@ -68,14 +80,13 @@ def command_line(arguments: Sequence[str] = ()) -> App:
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(negative=()),
     )
-    for name, (place, summary) in COMMANDS.items():
-        app.command(place, name=name, **({"help": summary} if page else {}))
-    if page or arguments[0] not in COMMANDS:
-        for name, place in all_commands().items():
-            if name not in COMMANDS:
-                app.command(place, name=name)
-                if page:
-                    app[name]  # looking one up imports it
+    ours = first in COMMANDS or (first.startswith("-") and not page)
+    for name, command in (COMMANDS if ours else all_commands(first)).items():
+        app.command(
+            command.place, name=name, **({"help": command.summary} if page and command.summary else {})
+        )
+        if page and not command.summary:
+            app[name]  # looking one up imports it
     return app
 
 
@@ -98,6 +109,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+    from holdfast.common.redaction import redact  # noqa: PLC0415 - takes a while
+
     sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
 
 

@@ -24,7 +24,7 @@ def show(*, json: Json = False, options: Options = DEFAULTS) -> None:
     """
     from holdfast.config import explain  # noqa: PLC0415
 
-    settings = explain(options.load())
+    settings = explain(options.load(logs=False))
     if json:
         output.json_line({name: {"value": value, "source": source} for name, value, source in settings})
     else:

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
-from holdfast.cli.status import stream_names
+from holdfast.cli.survey import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge

@@ -15,7 +15,7 @@ from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
 from holdfast.cli.findings import Finding, look_at
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import nobody_s, stream_names, what_waits
+from holdfast.cli.survey import nobody_s, stream_names, what_waits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable

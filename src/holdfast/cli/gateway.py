@@ -10,9 +10,9 @@ from holdfast.cli import exits, output
 from holdfast.cli.node import signals
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
+from holdfast.gateway.assembly import make_gateway
 from holdfast.gateway.haproxy.binary import OLDEST, find
 from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
-from holdfast.gateway.opening import make_gateway
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.errors import ConfigError
+from holdfast.tasks.concurrency import PREFIX, document_name
 from holdfast.tasks.documents import change, record_in
-from holdfast.tasks.permits import PREFIX, document_name
-from holdfast.tasks.rules import permits as rules
-from holdfast.tasks.rules.permits import Permits
+from holdfast.tasks.rules import concurrency as rules
+from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 
 app = App(name="limits", help="How many tasks of an app may run at once. Changes are heeded while nodes run.")
 
@@ -53,14 +53,14 @@ async def set_(
     if maximum is None and per_node is None and strict is None:
         raise ConfigError("give what to set, --global, --node or --strict: such as --global 40 --node 8")
     async with options.services() as services:
-        permits = await change(
+        limits = await change(
             services.registry(),
             services.clock,
             document_name(owner),
-            Permits,
-            lambda permits: rules.limit(permits, maximum, per_node, strict),
+            ConcurrencyLimits,
+            lambda limits: rules.limit(limits, maximum, per_node, strict),
         )
-    _print([_row(owner, permits)], json)
+    _print([_row(owner, limits)], json)
 
 
 @app.command(name="ls")
@@ -83,22 +83,22 @@ async def ls(
     async with options.services(reads_only=True) as services:
         documents = await services.registry().list(PREFIX)
     rows = [
-        _row(name, record_in(document, Permits))
+        _row(name, record_in(document, ConcurrencyLimits))
         for document in documents
         if (name := document.name.removeprefix(PREFIX)) == owner or not owner
     ]
     _print(rows, json)
 
 
-def _row(owner: str, permits: Permits) -> dict[str, Any]:
+def _row(owner: str, limits: ConcurrencyLimits) -> dict[str, Any]:
     return {
         "app": owner,
-        "global": permits.maximum,
-        "node": permits.per_node,
-        "strict": permits.strict,
-        "granted": sum(grant.count for grant in permits.grants.values()),
-        "wanted": sum(grant.wants for grant in permits.grants.values()),
-        "nodes": len(permits.grants),
+        "global": limits.maximum,
+        "node": limits.per_node,
+        "strict": limits.strict,
+        "granted": sum(grant.count for grant in limits.grants.values()),
+        "wanted": sum(grant.wants for grant in limits.grants.values()),
+        "nodes": len(limits.grants),
     }
 
 
@@ -108,5 +108,5 @@ def _print(rows: list[dict[str, Any]], json: bool) -> None:
             output.json_line(row)
         return
     shown = [row | {name: row[name] or "none" for name in ("global", "node")} for row in rows]
-    table = output.table("Limits", list(_row("", Permits())), [list(row.values()) for row in shown])
+    table = output.table("Limits", list(_row("", ConcurrencyLimits())), [list(row.values()) for row in shown])
     output.console().print(table)

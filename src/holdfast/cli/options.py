@@ -29,13 +29,10 @@ class Options:
     set: Annotated[tuple[str, ...], Parameter(name=["--set", "-s"], show_default=False)] = ()
     "Any setting, as NAME=VALUE; may be repeated. `holdfast config show` lists them."
 
-    def load(self, **more: Any) -> Config:
-        """The config in force, ``more`` settings given first; logging is set up by it."""
-        # A page of help needs none of these.
-        import structlog  # noqa: PLC0415
-
-        from holdfast.config import load, unknown_variables  # noqa: PLC0415
-        from holdfast.system import log  # noqa: PLC0415
+    def load(self, *, logs: bool = True, **more: Any) -> Config:
+        """The config in force, ``more`` settings given first. Logging is set up by it, unless the command
+        logs nothing (``logs``)."""
+        from holdfast.config import load, unknown_variables  # noqa: PLC0415 - a page of help needs none
 
         overrides: dict[str, Any] = {"url": self.url}
         for item in self.set:
@@ -45,8 +42,15 @@ class Options:
             overrides[name] = value
         overrides.update({name: value for name, value in more.items() if value is not None})
         config = load(overrides, self.config)
+        unknown = list(unknown_variables())
+        if not (logs or unknown):
+            return config
+        import structlog  # noqa: PLC0415
+
+        from holdfast.system import log  # noqa: PLC0415
+
         log.set_up(config.log_format, config.log_level)
-        for variable, fix in unknown_variables():
+        for variable, fix in unknown:
             structlog.get_logger().warning("no such setting, and it does nothing", variable=variable, fix=fix)
         return config
 

@@ -1,4 +1,7 @@
-"""What commands print: tables for people, JSON for programs. Log and errors go to stderr, never here."""
+"""What commands print: tables for people, JSON for programs. Log and errors go to stderr, never here.
+
+What a page of help has no use for is imported inside the functions: its reader waits for every import.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,15 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from holdfast.common.exact_json import decode_plain
-from holdfast.common.message import SEQ_DIGITS
-from holdfast.common.redaction import redact
-
 
 def json_line(record: Any) -> None:
     """One JSON value on a line, at once."""
+    import msgspec  # noqa: PLC0415
+
     sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
     sys.stdout.flush()
 
@@ -31,6 +31,8 @@ def say(text: str) -> None:
 
 def complain(text: str) -> None:
     """An error, to stderr."""
+    from holdfast.common.redaction import redact  # noqa: PLC0415
+
     Console(stderr=True).print(Text(redact(text), style="red"), soft_wrap=True)
 
 
@@ -57,6 +59,8 @@ def _cell(value: Any) -> str:
 
 def body(data: bytes, name: str) -> dict[str, Any]:
     """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
+    from holdfast.common.exact_json import decode_plain  # noqa: PLC0415
+
     try:
         return {name: decode_plain(data)}
     except ValueError:
@@ -75,6 +79,8 @@ def split_key(full_key: str) -> tuple[str, str]:
 
 def seq(stored: str) -> int | str:
     """A stored seq as a number; where there is no seq, the message's id."""
+    from holdfast.common.message import SEQ_DIGITS  # noqa: PLC0415
+
     return int(stored) if len(stored) == SEQ_DIGITS and stored.isdigit() else stored
 
 

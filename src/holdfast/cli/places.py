@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import all_checkpoints, of_streams
+from holdfast.cli.survey import all_checkpoints, of_streams
 from holdfast.cluster.balancer import node_load
 from holdfast.cluster.rules.balance import BAND
 from holdfast.common.protocol import Done, Drain, Explain, Move, Request

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.status import warn_of_undeclared
+from holdfast.cli.survey import warn_of_undeclared
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.loading import load_app

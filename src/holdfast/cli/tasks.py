@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.exact_json import decode_plain
-from holdfast.errors import ConfigError, OperationRefused
+from holdfast.errors import ConfigError, InvalidMessage, OperationRefused
 from holdfast.tasks.opening import make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
@@ -52,6 +52,10 @@ async def send(
     group: str = "",
     priority: int = 0,
     delay_s: float = 0.0,
+    timeout_s: float | None = None,
+    tries: int | None = None,
+    then: list[str] | None = None,
+    on_failure: list[str] | None = None,
     wait: bool = False,
     json: Json = False,
     options: Options = DEFAULTS,
@@ -61,6 +65,7 @@ async def send(
     ```
     holdfast tasks send reports report.publish '{"customer": "acme"}' --group acme
     holdfast tasks send reports report.publish --file order.json --wait
+    holdfast tasks send reports report.publish 7 --then '{"task_type": "mail.send", "body": "a@example.com"}'
     ```
 
     Args:
@@ -73,6 +78,10 @@ async def send(
         group: Whose limits it counts against, such as a customer.
         priority: The higher the sooner.
         delay_s: It may begin after so many seconds.
+        timeout_s: The total time of one attempt, instead of that of its type.
+        tries: How many attempts it gets if they fail, instead of that of its type.
+        then: A task to send once it has succeeded, as a JSON object; may be given more than once.
+        on_failure: A task to send if it ends otherwise, as a JSON object; may be given more than once.
         wait: Wait for its outcome; the exit code is 1 unless it succeeds.
         json: Print JSON.
     """
@@ -89,6 +98,10 @@ async def send(
         group=group,
         priority=priority,
         delay_s=delay_s,
+        timeout_s=timeout_s,
+        tries=tries,
+        then=_followers("--then", then or ()),
+        on_failure=_followers("--on-failure", on_failure or ()),
     )
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
@@ -102,6 +115,15 @@ async def send(
         outcome = await producer.wait(trace)
     _print_outcome(outcome, json)
     return 0 if outcome.ok else 1
+
+
+def _followers(option: str, texts: Sequence[str]) -> list[Order]:
+    from holdfast.tasks.api import follow_up  # noqa: PLC0415
+
+    try:
+        return [follow_up(text) for text in texts]
+    except InvalidMessage as error:
+        raise ConfigError(f"{option}: {error}") from None
 
 
 @app.command

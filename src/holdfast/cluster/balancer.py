@@ -1,7 +1,7 @@
 """Evens out load between nodes.
 
 One node at a time decides: the one with the oldest membership. If two nodes decide at once for a moment, no
-harm is done: moves are conditional, and a stream that has just moved isn't moved again soon.
+harm is done: moves are conditional, and what has just moved isn't moved again soon.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Balancer:
         self._clock, self._limits, self._log = host.clock, host.limits, host.log
 
     async def run(self) -> None:
-        """Compare the loads at each interval, and ask hot nodes to move streams away."""
+        """Compare the loads at each interval, and ask hot nodes to move work away."""
         while True:
             await self._clock.sleep(self._limits.balance_s * (0.9 + 0.2 * self._clock.random()))
             if self._host.membership.alive and self.elected:
@@ -62,7 +62,7 @@ class Balancer:
             self._log.warning("could not balance", source=source.name, target=target.name, error=str(error))
             return
         if isinstance(reply, Done) and reply.ok:
-            self._log.info("balanced", source=source.name, target=target.name, streams=reply.text)
+            self._log.info("balanced", source=source.name, target=target.name, moved=reply.text)
 
 
 def node_load(member: Member) -> NodeLoad:

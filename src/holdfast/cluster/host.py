@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.service import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.ports.clock import Clock

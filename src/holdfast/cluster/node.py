@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.cluster.balancer import Balancer
 from holdfast.cluster.host import Host
+from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.membership import Membership
-from holdfast.cluster.service import Startable
 from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Load
@@ -131,7 +131,7 @@ class Node(Startable):
             cpu=cpu,
             memory=memory,
             serves=tuple(name for load in loads for name in load.serves),
-            outboxes=tuple(name for load in loads for name in load.outboxes),
+            offers=tuple(name for load in loads for name in load.offers),
             warm=tuple(name for load in loads for name in load.warm),
             models=tuple(name for load in loads for name in load.models),
             queues=tuple(sorted({name for load in loads for name in load.queues})),

@@ -36,11 +36,13 @@ class Stats(msgspec.Struct):
     receive_calls: int = 0
     tasks_started: int = 0
     tasks_retried: int = 0
+    tasks_paused: int = 0
     tasks_succeeded: int = 0
     tasks_failed: int = 0
     tasks_timed_out: int = 0
     tasks_duplicated: int = 0
     tasks_lapsed: int = 0
+    tasks_followed: int = 0
 
 
 MEANINGS = {
@@ -73,10 +75,12 @@ MEANINGS = {
     "receive_calls": "Receive calls to the queue.",
     "tasks_started": "Attempts begun.",
     "tasks_retried": "Attempts that failed, and are followed by another.",
+    "tasks_paused": "Attempts that asked, by Retry, for another after a pause.",
     "tasks_succeeded": "Tasks that succeeded.",
     "tasks_failed": "Tasks that failed for good, cancelled ones included.",
     "tasks_timed_out": "Tasks that were over their time once too often.",
     "tasks_duplicated": "Messages whose task had ended before.",
+    "tasks_followed": "Tasks sent because those before them have ended.",
     "tasks_lapsed": "Tasks let go because their deliveries had lapsed.",
 }
 """What each counter counts since the node's start."""

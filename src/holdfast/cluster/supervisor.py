@@ -9,7 +9,7 @@ import signal
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Protocol
 
-from holdfast.cluster.service import Startable
+from holdfast.cluster.lifecycle import Startable
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock

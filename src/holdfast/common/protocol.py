@@ -129,8 +129,8 @@ class Move(msgspec.Struct, frozen=True, tag=True):
 
 
 class Shed(msgspec.Struct, frozen=True, tag=True):
-    """Asks to move streams with a load of about ``amount`` slots to the membership ``target``. The reply's
-    text is how many moved."""
+    """Asks to move owned work with a load of about ``amount`` slots to the membership ``target``. The reply's
+    text is how much moved, such as the number of streams."""
 
     to: str
     target: str

@@ -5,11 +5,11 @@ What users of outboxes need stands here: ``from holdfast import devices``, then 
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend.tools import exports
+from holdfast.extend import exports
 
 if TYPE_CHECKING:
+    from holdfast.devices.adapters import open_outbox
     from holdfast.devices.fleet import Conduct, Fleet
-    from holdfast.devices.opening import open_outbox
     from holdfast.devices.outbox import Outbox
     from holdfast.devices.ports.broker import BrokerService
     from holdfast.devices.ports.device import Connect
@@ -42,7 +42,7 @@ else:  # Whoever imports a module below waits for none of these.
             "StoredCommand": "holdfast.devices.rules.device_queue",
             "Topics": "holdfast.devices.rules.topics",
             "metadata": "holdfast.devices.services.sqlalchemy.tables",
-            "open_outbox": "holdfast.devices.opening",
+            "open_outbox": "holdfast.devices.adapters",
         },
     )
 

@@ -110,8 +110,8 @@ class Briefs:
 
 def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
     """The brief of a closed command. Its trace id is ``OUTBOX-ID``, its type the outbox; its value says what
-    only commands have: ``command``, ``device``, ``state``, ``trace_id``, ``job``, and the device's ``answer``
-    as JSON or text, or as ``answer_base64``."""
+    only commands have: ``command``, ``device``, ``state``, ``trace_id``, ``rollout``, and the device's
+    ``answer`` as JSON or text, or as ``answer_base64``."""
     trace = f"{outbox}-{entry.id}"
     state = OUTCOMES[entry.state]
     value = {
@@ -119,7 +119,7 @@ def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:
         "device": entry.device,
         "state": entry.state.value,
         "trace_id": entry.trace_id,
-        "job": entry.job,
+        "rollout": entry.rollout,
         **_answer(entry.answer),
     }
     outcome = Outcome(

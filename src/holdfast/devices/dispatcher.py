@@ -32,7 +32,7 @@ from holdfast.devices.ports.device import (
 from holdfast.devices.ports.outbox import KnownDevice, OutboxStore
 from holdfast.devices.rules.device_queue import CommandState, Correlation, shard_of
 from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Unsent
-from holdfast.devices.rules.group_rate import BURST_S, GroupRate, JobRates
+from holdfast.devices.rules.group_rate import BURST_S, GroupRate, RolloutRates
 from holdfast.devices.rules.presence import Presence
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.extend.products import Host
@@ -134,7 +134,7 @@ class Dispatcher:
         self._checks_until = 0.0
         self._presence = Presence(spec.presence)
         self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
-        self._jobs = JobRates(0.0)
+        self._rollouts = RolloutRates(0.0)
         self._limiter = Limiter(None)
         self._at_once = TURN_MAX
         self._in_flight_max = spec.in_flight_max
@@ -323,7 +323,7 @@ class Dispatcher:
             check_dues=sweep and monotonic < self._checks_until,
             sweep=sweep,
             groups=self._groups,
-            jobs=self._jobs,
+            rollouts=self._rollouts,
             brief=bool(spec.briefs),
             slow=dict(self._slow),
         )
@@ -569,7 +569,7 @@ class Dispatcher:
         spec, share = self._spec, len(self.shards) / self._spec.shards
         if not share:
             return
-        self._jobs.take_share(share)
+        self._rollouts.take_share(share)
         if self._groups is not None:
             self._groups.take_share(share)
         if spec.rate is not None:
@@ -625,7 +625,7 @@ class Dispatcher:
             self._shift_s += jump_s
             self._checks_until = monotonic + CHECKS_S
             share = len(self.shards) / self._spec.shards
-            self._jobs = JobRates(share)
+            self._rollouts = RolloutRates(share)
             if self._spec.group is not None:
                 self._groups = GroupRate(self._spec.group, self._spec.group_rates, share)
             self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-JobName = Annotated[str, Meta(max_length=255)]
+RolloutName = Annotated[str, Meta(max_length=255)]
 OPTIONS: dict[str, Any] = {
     "priority": Int32,
     "delay_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)],
@@ -84,7 +84,7 @@ class Outbox:
         delay_s: float = 0.0,
         expires_in_s: float | None = OWN_EXPIRY,
         trace_id: str | None = None,
-        job: int | None = None,
+        rollout: int | None = None,
     ) -> Any:
         """Add a command for a device, within the transaction of ``db``: it goes out if that commits.
 
@@ -99,7 +99,7 @@ class Outbox:
             delay_s: not to be sent before so many seconds have passed (default 0).
             expires_in_s: not to be sent after so many seconds; ``None`` for never (default: the outbox's).
             trace_id: what to call it in logs; by default the ``trace_id`` that structlog has bound.
-            job: what ``add_job`` returned, for a command that belongs to it (default: none).
+            rollout: what ``add_rollout`` returned, for a command that belongs to it (default: none).
 
         Returns the command's id, or that of the standing one with its ``dedupe_key``. Raises InvalidMessage
         for a device that can't be addressed or a command that can't be written or carry its id, TooLarge over
@@ -114,7 +114,7 @@ class Outbox:
             delay_s=delay_s,
             expires_in_s=expires_in_s,
             trace_id=trace_id,
-            job=job,
+            rollout=rollout,
         )
         return _write(db, lambda writer: writer.add([new])[0])
 
@@ -131,7 +131,7 @@ class Outbox:
         return _write(db, lambda writer: writer.add(new))
 
     @overload
-    def add_job(
+    def add_rollout(
         self,
         db: AsyncSession | AsyncConnection,
         name: str,
@@ -143,7 +143,7 @@ class Outbox:
         **options: Unpack[CommandOptions],
     ) -> Awaitable[int]: ...
     @overload
-    def add_job(
+    def add_rollout(
         self,
         db: Session | Connection | Writer,
         name: str,
@@ -154,7 +154,7 @@ class Outbox:
         abort_share: float = 1.0,
         **options: Unpack[CommandOptions],
     ) -> int: ...
-    def add_job(
+    def add_rollout(
         self,
         db: Any,
         name: str,
@@ -165,7 +165,7 @@ class Outbox:
         abort_share: float = 1.0,
         **options: Unpack[CommandOptions],
     ) -> Any:
-        """Give one command to many devices, and count how far it is.
+        """Give one command to many devices, and count how many have done it.
 
         Args:
             name: for people.
@@ -175,23 +175,25 @@ class Outbox:
             options: of ``add``, for each; but no ``dedupe_key``, for a command that is there already would
                 never count as done.
 
-        Returns the job's id, or with an asynchronous ``db`` an awaitable of it.
+        Returns the rollout's id, or with an asynchronous ``db`` an awaitable of it.
         """
         if options.get("dedupe_key") is not None:
-            raise ConfigError("a job takes no dedupe_key: what is there already would never count as done")
-        check_setting("job", "name", name, JobName)
+            raise ConfigError(
+                "a rollout takes no dedupe_key: what is there already would never count as done"
+            )
+        check_setting("rollout", "name", name, RolloutName)
         _storable("name", name)
-        check_setting(f"job {name!r}", "rate", rate, Positive | None)
-        check_setting(f"job {name!r}", "abort_share", abort_share, Fraction)
+        check_setting(f"rollout {name!r}", "rate", rate, Positive | None)
+        check_setting(f"rollout {name!r}", "abort_share", abort_share, Fraction)
         made = [
             self._new(device=device, command=command, **_later(options, n / rate if rate else 0.0))
             for n, device in enumerate(devices)
         ]
 
         def write(writer: Writer) -> int:
-            job = writer.add_job(self.spec.name, name, len(made), rate, abort_share, self.wall())
-            writer.add([msgspec.structs.replace(each, job=job) for each in made])
-            return job
+            rollout = writer.add_rollout(self.spec.name, name, len(made), rate, abort_share, self.wall())
+            writer.add([msgspec.structs.replace(each, rollout=rollout) for each in made])
+            return rollout
 
         return _write(db, write)
 
@@ -278,7 +280,7 @@ class Outbox:
         delay_s: float = 0.0,
         expires_in_s: float | None = OWN_EXPIRY,
         trace_id: str | None = None,
-        job: int | None = None,
+        rollout: int | None = None,
     ) -> NewCommand:
         spec, now = self.spec, self.wall()
         check_device(device)
@@ -286,8 +288,8 @@ class Outbox:
         for name, value in given.items():
             if text := fault(value, OPTIONS[name]):
                 raise InvalidMessage(f"{name} {text}", name)
-        if job is not None and (text := fault(job, CommandId)):
-            raise InvalidMessage(f"job {text}", "job")
+        if rollout is not None and (text := fault(rollout, CommandId)):
+            raise InvalidMessage(f"rollout {text}", "rollout")
         body = _body(command)
         size = len(written(spec.dialect, body, LONGEST_ID))
         if size > spec.max_body:
@@ -311,7 +313,7 @@ class Outbox:
             dedupe_key=dedupe_key,
             supersede_key=supersede_key,
             trace_id=trace_id[:TRACE_MAX],
-            job=job,
+            rollout=rollout,
             created_at=now,
         )
 

@@ -58,8 +58,8 @@ class DevicesProduct(Product):
         """The outboxes of an app in a node, and their metrics."""
         if not app.outboxes:
             return None
+        from holdfast.devices.adapters import open_devices, open_outbox  # noqa: PLC0415
         from holdfast.devices.metrics import OutboxMetrics  # noqa: PLC0415
-        from holdfast.devices.opening import open_devices, open_outbox  # noqa: PLC0415
         from holdfast.devices.work import DeviceWork  # noqa: PLC0415
         from holdfast.extend.products import NodePart  # noqa: PLC0415
 
@@ -78,7 +78,7 @@ class DevicesProduct(Product):
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
         """Whether the outboxes' database and the broker answer, where there are any."""
-        from holdfast.devices.opening import open_devices, open_outbox, time_broker  # noqa: PLC0415
+        from holdfast.devices.adapters import open_devices, open_outbox, time_broker  # noqa: PLC0415
         from holdfast.extend.products import Finding, look_at  # noqa: PLC0415
 
         findings, config, outboxes = [], services.config, list(app.outboxes.values()) if app else []
@@ -126,8 +126,8 @@ class DevicesProduct(Product):
 def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxStatus]:
     names = {member.id: member.name for member in members}
     shards = {
-        outbox: {member.name: 0 for member in members if outbox in member.load.outboxes}
-        for outbox in sorted({outbox for member in members for outbox in member.load.outboxes})
+        outbox: {member.name: 0 for member in members if outbox in member.load.offers}
+        for outbox in sorted({outbox for member in members for outbox in member.load.offers})
     }
     for claim in claims:
         outbox, _, _ = claim.key.removeprefix(LABEL).rpartition("/")
@@ -141,7 +141,7 @@ async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None
     """What operators have paused, as far as the business's database is there to be asked."""
     if not (outboxes and services.config.outbox_url):
         return
-    from holdfast.devices.opening import open_outbox  # noqa: PLC0415
+    from holdfast.devices.adapters import open_outbox  # noqa: PLC0415
 
     store = open_outbox(services)
     try:

@@ -103,7 +103,7 @@ class Shards:
         return each + (serving.index(me) < over)
 
     def _serves(self, member: Member) -> bool:
-        return self._spec.name in member.load.outboxes and not member.load.draining
+        return self._spec.name in member.load.offers and not member.load.draining
 
     async def _claim_some(self, share: int) -> None:
         me = self._host.membership.id

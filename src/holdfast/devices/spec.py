@@ -33,7 +33,7 @@ class CommandOptions(TypedDict, total=False):
     delay_s: float
     expires_in_s: float | None
     trace_id: str | None
-    job: int | None
+    rollout: int | None
 
 
 class CommandFields(CommandOptions):

@@ -14,12 +14,14 @@ are
 
 * ``holdfast.services``, named by a URL scheme: an object of a subclass of :class:`Service`;
 * ``holdfast.backups``, named by a URL scheme: a function that opens where dead letters are kept;
-* ``holdfast.commands``, named as ``holdfast NAME``: a function, or an App of Cyclopts;
+* ``holdfast.commands``, named as ``holdfast NAME``: a function, an App of Cyclopts, or where one is: a
+  :class:`holdfast.extend.commands.LazyCommand`;
 * ``holdfast.products``, by any name: an object of a subclass of :class:`holdfast.extend.products.Product`;
 * ``holdfast.devices``, named by a URL scheme: an object of a subclass of ``holdfast.devices.BrokerService``;
 * ``holdfast.sinks``, named by a URL scheme: an object of a subclass of ``holdfast.reports.SinkService``.
 
 A product may have groups of its own, as the last two are. :func:`lookup` finds what is registered in one.
+With :func:`exports` a package imports its public names at their first use.
 """
 
 from typing import TYPE_CHECKING
@@ -143,6 +145,7 @@ __all__ = [
     "Task",
     "TaskState",
     "TaskStore",
+    "exports",
     "extra",
     "for_writers",
     "ledger",

@@ -10,6 +10,9 @@ A command is a function with typed parameters, sync or async. Its docstring is i
             depth = await services.queue("stock").depth()
         output.json_line(depth) if json else output.say(f"{depth.ready} wait")
 
+Where its module takes long to import, register a :class:`LazyCommand` in its place: it says where the
+function is, and what the page of all commands says of it.
+
 It returns its exit code (see ``exits``), or None. It may raise the errors of Holdfast: they are printed, and
 set the exit code.
 
@@ -26,14 +29,16 @@ if TYPE_CHECKING:
     from holdfast.cli.children import Launcher
     from holdfast.cli.node import share_cores, signals
     from holdfast.cli.options import DEFAULTS, Json, Options
-    from holdfast.cli.status import warn_of_undeclared
+    from holdfast.cli.survey import warn_of_undeclared
     from holdfast.cluster.supervisor import Supervisor
+    from holdfast.registration import LazyCommand
     from holdfast.slots.lifeline import die_with
     from holdfast.system.log import set_up as set_up_log
 else:  # A page of help needs no node.
     __getattr__ = exports(
         __name__,
         {
+            "LazyCommand": "holdfast.registration",
             "DEFAULTS": "holdfast.cli.options",
             "Json": "holdfast.cli.options",
             "Launcher": "holdfast.cli.children",
@@ -45,7 +50,7 @@ else:  # A page of help needs no node.
             "set_up_log": "holdfast.system.log:set_up",
             "share_cores": "holdfast.cli.node",
             "signals": "holdfast.cli.node",
-            "warn_of_undeclared": "holdfast.cli.status",
+            "warn_of_undeclared": "holdfast.cli.survey",
         },
     )
 
@@ -53,6 +58,7 @@ __all__ = [
     "DEFAULTS",
     "Json",
     "Launcher",
+    "LazyCommand",
     "Options",
     "Supervisor",
     "die_with",

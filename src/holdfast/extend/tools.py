@@ -4,13 +4,11 @@
   :func:`check_settings` raises ConfigError for others and names the setting.
 * Pauses and rates: :class:`Backoff` gives the delay after failures, :class:`Limiter` holds token buckets.
 * JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
-* Lazy names: :func:`exports` makes a package import its public names at their first use.
 * Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL.
 """
 
 from holdfast.common.exact_json import decode_plain as decode_json
 from holdfast.common.exact_json import encode as encode_json
-from holdfast.common.lazy import exports
 from holdfast.common.message import check_key
 from holdfast.common.once import Once
 from holdfast.common.rate import Limiter, Rate
@@ -53,7 +51,6 @@ __all__ = [
     "check_settings",
     "decode_json",
     "encode_json",
-    "exports",
     "fault",
     "faults",
     "redact",

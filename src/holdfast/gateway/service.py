@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.service import Startable
+from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, Retry

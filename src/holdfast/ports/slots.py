@@ -322,6 +322,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     ``stall_s`` the longest without a call of ``job.progress`` (0: any), ``memory_mb`` what its process
     and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
     process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
+    ``pauses`` is how many pauses earlier attempts have asked for. ``after`` is the brief of the task that it
+    follows upon (empty: of none).
     """
 
     trace: str
@@ -335,6 +337,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     stall_s: float = 0.0
     memory_mb: int = 0
     lease_s: float = 0.0
+    pauses: int = 0
+    after: bytes = b""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -351,7 +355,8 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     ``result`` is JSON (empty: none). Otherwise ``error`` and ``detail`` (a traceback) say what was raised;
     ``permanent``: no retry can help; ``cancelled``: it ended because it was told to. ``spoiled``: the process
     should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is how long
-    it ran, ``memory_mb`` the most that its process ever used.
+    it ran, ``memory_mb`` the most that its process ever used. ``pause_s``: what was raised asks for another
+    attempt after so many seconds (0: it doesn't).
     """
 
     result: bytes = b""
@@ -363,6 +368,7 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     output: bool = False
     took_s: float = 0.0
     memory_mb: int = 0
+    pause_s: float = 0.0
 
 
 class TaskHost(Protocol):

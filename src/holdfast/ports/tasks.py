@@ -6,7 +6,15 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.errors import Fenced
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 
 class TaskStore(Protocol):
@@ -33,6 +41,9 @@ class TaskStore(Protocol):
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         """Record outcomes."""
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        """Record batches, and that tasks of them have ended; returns the record of each batch."""
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         """Record (trace, epoch) of outcomes whose briefs were sent. Unknown ones are ignored."""

@@ -9,15 +9,15 @@ What users need stands here: ``from holdfast import reports``, then ``reports.Re
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend.tools import exports
+from holdfast.extend import exports
 
 if TYPE_CHECKING:
     from holdfast.extend.tools import Rate
+    from holdfast.reports.assembly import open_sink, publish_reports
     from holdfast.reports.deliver import Delivered, deliver_file
     from holdfast.reports.deliver_credentials import Credential, Credentials
     from holdfast.reports.deliver_plan import Companion, FileToDeliver
     from holdfast.reports.deliver_pool import PoolLimits, SinkPool
-    from holdfast.reports.opening import open_sink, publish_reports
     from holdfast.reports.order import Column, Condition, Csv, ReportDelivery, ReportOrder, Sort, Table, Xlsx
     from holdfast.reports.ports.destination import SinkOpening, SinkService
     from holdfast.reports.ports.sink import Sink
@@ -47,8 +47,8 @@ else:  # Each needs libraries of its own, which are imported with it.
             "Table": "holdfast.reports.order",
             "Xlsx": "holdfast.reports.order",
             "deliver_file": "holdfast.reports.deliver",
-            "open_sink": "holdfast.reports.opening",
-            "publish_reports": "holdfast.reports.opening",
+            "open_sink": "holdfast.reports.assembly",
+            "publish_reports": "holdfast.reports.assembly",
         },
     )
 

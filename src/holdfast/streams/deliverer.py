@@ -25,7 +25,7 @@ CALLS_AT_ONCE = 8
 """The most calls to one target under way at once."""
 
 
-class Waiting(msgspec.Struct, frozen=True):
+class WaitingEffect(msgspec.Struct, frozen=True):
     """An effect that waits for a call to its target."""
 
     stream: str
@@ -34,14 +34,14 @@ class Waiting(msgspec.Struct, frozen=True):
     answer: Answer
 
 
-class Lane:
+class TargetLane:
     """What waits for one target, and how many calls to it are under way."""
 
     __slots__ = ("calls", "target", "waiting")
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.waiting: list[Waiting] = []
+        self.waiting: list[WaitingEffect] = []
         self.calls = 0
 
 
@@ -56,7 +56,7 @@ class Deliverer:
             f"letters of {name}": LettersTarget(name, queue, host.clock) for name, queue in queues.items()
         }
         self._targets: dict[str, Target] = {**targets, **letters}
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[str, TargetLane] = {}
 
     def hand_over(self, stream: str, key: str, effect: Effect, answer: Answer) -> None:
         """Hand over one effect of the full ``key``; ``answer`` is called with the outcome, and why it was
@@ -67,8 +67,8 @@ class Deliverer:
             self._log.warning("a target is not declared on this node", key=key, target=redact(name))
             self._tasks.spawn(self._fail(answer))
             return
-        lane = self._lanes.setdefault(name, Lane(target))
-        lane.waiting.append(Waiting(stream, key, effect, answer))
+        lane = self._lanes.setdefault(name, TargetLane(target))
+        lane.waiting.append(WaitingEffect(stream, key, effect, answer))
         if lane.calls < CALLS_AT_ONCE:
             lane.calls += 1
             self._tasks.spawn(self._empty(name, lane))
@@ -76,7 +76,7 @@ class Deliverer:
     async def _fail(self, answer: Answer) -> None:
         answer("failed", "")
 
-    async def _empty(self, name: str, lane: Lane) -> None:
+    async def _empty(self, name: str, lane: TargetLane) -> None:
         """Call the target until nothing waits for it; what gathers meanwhile goes in the next call."""
         try:
             while lane.waiting:
@@ -86,7 +86,7 @@ class Deliverer:
         finally:
             lane.calls -= 1
 
-    async def _call(self, name: str, target: Target, batch: Sequence[Waiting]) -> None:
+    async def _call(self, name: str, target: Target, batch: Sequence[WaitingEffect]) -> None:
         if not self._host.membership.alive:
             self._tell(batch, "failed")  # somebody else may own the stream by now
             return
@@ -108,7 +108,7 @@ class Deliverer:
         self._stats.effects += len(batch)
         self._tell(batch, "taken")
 
-    def _tell(self, batch: Sequence[Waiting], outcome: HandOverOutcome, reason: str = "") -> None:
+    def _tell(self, batch: Sequence[WaitingEffect], outcome: HandOverOutcome, reason: str = "") -> None:
         for waiting in batch:
             waiting.answer(outcome, reason)
 
@@ -154,7 +154,7 @@ class StreamTarget:
         return msgspec.structs.replace(made, attributes={**made.attributes, HOPS: str(effect.hops)})
 
 
-def _outgoing(waiting: Waiting) -> OutgoingEffect:
+def _outgoing(waiting: WaitingEffect) -> OutgoingEffect:
     effect = waiting.effect
     return OutgoingEffect(
         effect.id,

@@ -36,10 +36,10 @@ from holdfast.errors import (
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
-from holdfast.streams.asked import EFFECTS_BYTES_MAX, Asked
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
+from holdfast.streams.recorder import EFFECTS_BYTES_MAX, ActRecorder
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -51,11 +51,11 @@ QUERY = "\0query"
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_stream", "_worker", "asked", "attempt", "key", "run", "seq")
+    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq")
 
     def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
-        self.asked = Asked(worker.targets)
+        self.recorder = ActRecorder(worker.targets)
         self._stream = stream
         self.key = key
         self.run = 0
@@ -80,7 +80,7 @@ class StreamContext:
 
     def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
         """As Context.send."""
-        self.asked.send(target, body, self.key if key is None else key, delay_s)
+        self.recorder.send(target, body, self.key if key is None else key, delay_s)
 
     def wake(
         self,
@@ -91,11 +91,11 @@ class StreamContext:
         body: Any = None,
     ) -> None:
         """As Context.wake."""
-        self.asked.wake(name, at, after_s, body, self._worker.host.wall())
+        self.recorder.wake(name, at, after_s, body, self._worker.host.wall())
 
     def unwake(self, name: str) -> None:
         """As Context.unwake."""
-        self.asked.unwake(name)
+        self.recorder.unwake(name)
 
 
 class QueryContext(StreamContext):
@@ -321,7 +321,7 @@ class StreamWorker:
         results: list[bytes | None] = []
         acts: list[Acts | None] = []
         room = EFFECTS_BYTES_MAX  # a commit shall not gather effects without limit
-        context.asked.take()  # what a handler asked for in open() or in another thread
+        context.recorder.take()  # what a handler asked for in open() or in another thread
         state = None
         try:
             end_at = self.host.now() + after_s
@@ -334,7 +334,7 @@ class StreamWorker:
                 else:
                     result = await self._call(handler.process, decode(item.body), context)
                 results.append(encode_result(result))
-                acts.append(asked := context.asked.take())
+                acts.append(asked := context.recorder.take())
                 room -= sum(len(send.body) for send in asked.sends) if asked is not None else 0
                 if self._standing(stream, key) is None:
                     return Ran([], error=f"{stream}/{key} was closed or opened again meanwhile")

@@ -42,6 +42,25 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     group: str = ""
     priority: int = 0
     delay_s: float = 0.0
+    timeout_s: float | None = None
+    tries: int | None = None
+    then: list[Asked] = []
+    on_failure: list[Asked] = []
+
+    def order(self) -> Order:
+        """Return the task to send. Raises InvalidMessage."""
+        return Order(
+            task_type=self.task_type,
+            body=_body(self.body),
+            trace_id=self.trace_id,
+            group=self.group,
+            priority=self.priority,
+            delay_s=self.delay_s,
+            timeout_s=self.timeout_s,
+            tries=self.tries,
+            then=[each.order() for each in self.then],
+            on_failure=[each.order() for each in self.on_failure],
+        )
 
 
 class TaskStanding(msgspec.Struct):
@@ -60,6 +79,8 @@ class TaskStanding(msgspec.Struct):
     queued_at: float
     started_at: float
     ended_at: float
+    pauses: int
+    paused_until: float
 
 
 _asked = msgspec.json.Decoder(Asked)
@@ -132,14 +153,15 @@ class TaskApi:
                 409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}"
             )
         task_type = order.task_type or (known.type if known else "")
-        if task_type not in self._types:
-            names = ", ".join(self._types)
-            raise RequestRefused(
-                404,
-                "no-task-type",
-                "No such task type",
-                f"field 'task_type' is {task_type!r}; it is one of: {names}",
-            )
+        for name in (task_type, *sorted(order.types - {order.task_type})):
+            if name not in self._types:
+                names = ", ".join(self._types)
+                raise RequestRefused(
+                    404,
+                    "no-task-type",
+                    "No such task type",
+                    f"field 'task_type' is {name!r}; it is one of: {names}",
+                )
         if known is not None and not order.task_type:
             message = await self._producer.retry_stand_in(known, order.delay_s)
         else:
@@ -164,19 +186,11 @@ class TaskApi:
         data = await unpacked(sent, request.headers, self._max_body_bytes)
         try:
             asked = _asked.decode(data)
-            body = msgspec.json.decode(asked.body)
         except UNREADABLE as error:
-            raise InvalidMessage(f"the body must be a JSON object with a task to send: {error}") from None
+            raise _no_task(error) from None
         if asked.trace_id:
             check_key(asked.trace_id, "trace_id")
-        return Order(
-            task_type=asked.task_type,
-            body=body,
-            trace_id=asked.trace_id,
-            group=asked.group,
-            priority=asked.priority,
-            delay_s=asked.delay_s,
-        )
+        return asked.order()
 
     async def _on_status(self, request: web.Request) -> web.Response:
         return _answer(shown(await self._known(request)))
@@ -206,6 +220,25 @@ class TaskApi:
         return task
 
 
+def follow_up(text: str) -> Order:
+    """Return the task that a JSON object describes as ``POST /v1/tasks`` takes it. Raises InvalidMessage."""
+    try:
+        return _asked.decode(text).order()
+    except UNREADABLE as error:
+        raise _no_task(error) from None
+
+
+def _body(raw: msgspec.Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except UNREADABLE as error:
+        raise _no_task(error) from None
+
+
+def _no_task(error: Exception) -> InvalidMessage:
+    return InvalidMessage(f"it must be a JSON object with a task to send: {error}")
+
+
 def shown(task: Task) -> TaskStanding:
     """Return a task's state as the API and the command line show it."""
     return TaskStanding(
@@ -222,6 +255,8 @@ def shown(task: Task) -> TaskStanding:
         queued_at=task.queued_at,
         started_at=task.started_at,
         ended_at=task.ended_at,
+        pauses=task.pauses,
+        paused_until=task.until if task.state is State.QUEUED else 0.0,
     )
 
 

@@ -1,6 +1,6 @@
-"""The completer brings tasks to their end. It stores the outcome, sends the brief to the producer, sends
-a dead letter if the task failed, and only then deletes the message. Each step takes many tasks at
-once."""
+"""The completer brings tasks to their end. It stores the outcome, sends the tasks that follow, sends a dead
+letter if the task failed and the brief to the producer, and only then deletes the message. Each step takes
+many tasks at once."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.batching import Batcher
 from holdfast.common.held import PendingDeadLetter
+from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
-from holdfast.ports.queue import Outgoing
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.tasks import TaskStore
+from holdfast.tasks.follow_ups import HandOver, due, without_value
 from holdfast.tasks.held_tasks import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.rules.task import EndAttempt, State, Task
-from holdfast.tasks.wire import Envelope, encode_brief
+from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import CountMember, EndAttempt, State, Task
+from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task
 
 T = TypeVar("T")
 
@@ -35,18 +38,19 @@ DETAIL_CHARS = 1000
 
 class Finished(msgspec.Struct, frozen=True):
     """A task whose outcome is stored. ``outcome`` is what the producer gets; ``first`` is true if no brief
-    was sent before."""
+    was sent before. ``follow_ups`` are to be sent."""
 
     item: InHand
     outcome: Outcome
     first: bool
     letter: PendingDeadLetter | None = None
+    follow_ups: Sequence[HandOver] = ()
 
 
 class Completer:
-    """Brings tasks to their end. ``on_gone`` is called with every task that the node is done with;
-    ``on_fenced`` with one whose outcome was refused because another attempt has begun. ``in_hand`` returns
-    how many tasks the node has, with those that are being ended."""
+    """Brings tasks to their end. ``producer`` sends what follows them. ``on_gone`` is called with every task
+    that the node is done with; ``on_fenced`` with one whose outcome was refused because another attempt has
+    begun. ``in_hand`` returns how many tasks the node has, with those that are being ended."""
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Completer:
         store: TaskStore,
         queues: TaskQueues,
         keepers: Mapping[str, Keeper],
+        producer: Producer,
         *,
         on_gone: Callable[[InHand], None],
         on_fenced: Callable[[InHand], None],
@@ -66,6 +71,7 @@ class Completer:
         self._store = store
         self._queues, self._briefs = queues
         self._keepers = keepers
+        self._producer = producer
         self._on_gone = on_gone
         self._on_fenced = on_fenced
         self._in_hand = in_hand
@@ -96,6 +102,7 @@ class Completer:
         now. Otherwise the message is a duplicate, or a stand-in that is no longer needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
         outcome = outcome_of(self._app, task)
+        follow_ups = due(task, outcome, item.message)
         if task.briefed:
             detail = f"the task had ended before: {task.state.value}"
             outcome = msgspec.structs.replace(outcome, state=State.DUPLICATED, value=None, detail=detail)
@@ -105,7 +112,7 @@ class Completer:
             self._at_end += 1
             self._settle(item)
         else:
-            self._queue(Finished(item, outcome, first=not task.briefed, letter=letter))
+            self._queue(Finished(item, outcome, not task.briefed, letter, follow_ups))
 
     async def settled(self) -> None:
         """Wait until all these tasks have ended. From now on, calls are made at once instead of when they are
@@ -141,7 +148,8 @@ class Completer:
             if isinstance(answer, Task):
                 item.outcome_known()
                 self._count(answer)
-                self._queue(Finished(item, outcome_of(self._app, answer), first=True, letter=letter))
+                outcome = outcome_of(self._app, answer)
+                self._queue(Finished(item, outcome, True, letter, due(answer, outcome, item.message)))
                 continue
             if isinstance(answer, Fenced):
                 self._stats.fenced += 1
@@ -189,9 +197,13 @@ class Completer:
             await self._clock.wait(self._to_tell, left_s)
 
     async def _tell(self, taken: Sequence[Finished]) -> None:
-        """Send dead letters before briefs: once a task's brief was sent, nothing checks whether its dead
-        letter was."""
-        await asyncio.gather(*(self._bury(done) for done in taken if done.letter))
+        """Send dead letters and follow-ups before briefs: once a task's brief was sent, nothing checks
+        whether they were."""
+        await asyncio.gather(
+            self._hand_over(taken),
+            self._count_members([done for done in taken if done.first and done.item.message.batch]),
+            *(self._bury(done) for done in taken if done.letter),
+        )
         await self._send([(done.item.message.envelope, done.outcome) for done in taken])
         for done in taken:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
@@ -211,6 +223,86 @@ class Completer:
         letter = msgspec.structs.replace(letter, attributes=done.item.held.again)
         await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
         self._stats.set_aside += 1
+
+    async def _hand_over(self, taken: Sequence[Finished]) -> None:
+        """Send what follows upon these outcomes."""
+        every = [follow_up for done in taken for follow_up in done.follow_ups]
+        if not every:
+            return
+        try:
+            await self._insist_on(every)
+        except HoldfastError:  # of one of them, so each goes by itself
+            await asyncio.gather(
+                *(self._hand_over_one(done, each) for done in taken for each in done.follow_ups)
+            )
+        self._stats.tasks_followed += len(every)
+
+    async def _count_members(self, taken: Sequence[Finished]) -> None:
+        """Have tasks counted in their batches, and send what follows a batch that has ended by that."""
+        counted = await self._insist(
+            "the task store",
+            lambda: self._store.count(
+                [
+                    CountMember(
+                        batch.trace,
+                        batch.size,
+                        batch.place,
+                        not done.outcome.ok,
+                        encode_follow_ups(batch.follow_ups),
+                    )
+                    for done in taken
+                    if (batch := done.item.message.batch) is not None
+                ]
+            ),
+        )
+        ended = {
+            batch.trace: (done.item, batch)
+            for done, batch in zip(taken, counted or (), strict=False)
+            if batch.ended and not batch.briefed
+        }
+        if not ended:
+            return
+        finished = []
+        for item, batch in ended.values():
+            outcome = outcome_of(self._app, batch)
+            finished.append(Finished(item, outcome, True, None, due(batch, outcome, item.message)))
+        await self._hand_over(finished)
+        told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
+        await self._insist("the task store", lambda: self._store.briefed(told))
+
+    async def _hand_over_one(self, done: Finished, follow_up: HandOver) -> None:
+        try:
+            try:
+                await self._insist_on([follow_up])
+            except TooLarge as error:
+                await self._insist_on([without_value(follow_up, done.outcome, error)])
+        except HoldfastError as error:
+            self._log.error("a follow-up can't be sent", task=done.outcome.trace_id, error=str(error))
+            letter = DeadLetter(
+                id=f"{follow_up.type}/{follow_up.trace}",
+                body=encode_task(follow_up.task),
+                reason=redact(f"a follow-up of task {done.outcome.trace_id} can't be sent: {error}"),
+                stream=done.item.queue,
+                key=follow_up.trace,
+                at=self._clock.wall(),
+            )
+            await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
+            self._stats.set_aside += 1
+
+    async def _insist_on(self, follow_ups: Sequence[HandOver]) -> None:
+        """Send follow-ups, and repeat that until it is answered. Raises what is refused for good."""
+        failures = 0
+        while True:
+            try:
+                await self._producer.hand_over(follow_ups)
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, HoldfastError) and error.retry in (Retry.NEVER, Retry.STOP):
+                    raise
+                failures += 1
+                self._log.warning("could not send follow-ups", error=str(error))
+            else:
+                return
+            await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
     def _gone(self, item: InHand) -> None:
         self._on_gone(item)

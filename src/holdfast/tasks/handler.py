@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+import msgspec
+
+from holdfast.common.settings import check_setting
+
+if TYPE_CHECKING:
+    from holdfast.tasks.outcome import Outcome
+
+RETRY_AFTER_MAX_S = 86_400.0
+"""The longest pause that an attempt may ask for."""
+
+PAUSES_MAX = 1000
+"""How many pauses the attempts of one task may ask for. What asks for more has failed."""
 
 
 class Cancelled(BaseException):
@@ -13,6 +26,22 @@ class Cancelled(BaseException):
     half a second its process may be killed. It is no ``Exception``, so that a handler that catches
     ``Exception`` doesn't catch it.
     """
+
+
+class Retry(Exception):
+    """Raised by a handler: the task is to be tried again after a pause, for what it needs isn't there yet.
+
+    It is no failure: it spends no try, and the task waits as ``queued``. ``after_s`` is the pause in seconds,
+    above 0 and at most 86,400 (a day); ``reason`` is shown with the task's state. A task may ask for 1,000
+    pauses; then asking for another is a failure. ``job.pauses`` counts them, for a pause that grows. Raises
+    ConfigError for an impossible pause.
+    """
+
+    def __init__(self, after_s: float, reason: str = "") -> None:
+        check_setting("Retry", "after_s", after_s, Annotated[float, msgspec.Meta(gt=0, le=RETRY_AFTER_MAX_S)])
+        super().__init__(f"to be tried again after {after_s:g} s" + (f": {reason}" if reason else ""))
+        self.after_s = float(after_s)
+        self.reason = reason
 
 
 class JobLog(Protocol):
@@ -34,6 +63,8 @@ class Job(Protocol):
     attempt: int
     """The number of the attempt: 1 for the first, ``tries`` for the last."""
     tries: int
+    pauses: int
+    """How many pauses earlier attempts have asked for, by raising :class:`holdfast.Retry`."""
     epoch: int
     """The fencing token, which is higher with each attempt of the task. Pass it to systems that can refuse a
     lower one: an attempt that was replaced then does no harm there."""
@@ -42,6 +73,11 @@ class Job(Protocol):
     @property
     def deadline_s(self) -> float:
         """How many seconds of the timeout are left."""
+
+    @property
+    def after(self) -> Outcome | None:
+        """The outcome of the task that this one was sent with, as its ``then`` or ``on_failure``; None for a
+        task that follows upon no other. Its ``value`` is what that task returned."""
 
     @property
     def cancelled(self) -> bool:

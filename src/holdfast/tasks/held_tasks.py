@@ -66,6 +66,16 @@ class InHand(msgspec.Struct, eq=False):
         """The group whose limits it counts toward."""
         return self.message.envelope.group
 
+    @property
+    def timeout_s(self) -> float:
+        """The total time of one attempt: what the sender said, or that of the type."""
+        return self.message.envelope.timeout_s or self.spec.timeout_s
+
+    @property
+    def tries(self) -> int:
+        """How many attempts it gets if they fail: what the sender said, or that of the type."""
+        return self.message.envelope.tries or self.spec.tries
+
     def is_stand_in(self, task: Task) -> bool:
         """Return True if its message is no longer needed: the task was also given to a node directly when it
         was sent, and an attempt has ended it since."""

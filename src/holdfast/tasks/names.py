@@ -36,6 +36,12 @@ def deduplicated(task_type: str, key: str) -> str:
     return f"{task_type}-{hashlib.sha256(key.encode()).hexdigest()[:32]}"
 
 
+def follow_up_trace(task_type: str, trace: str, epoch: int, place: int) -> str:
+    """Return the trace id of a follow-up: the one at ``place`` of the task ``trace`` that ended at ``epoch``.
+    Who sends it again makes no second task."""
+    return deduplicated(task_type, f"{trace}\0{epoch}\0{place}")
+
+
 def _checked(name: str) -> str:
     if len(name) > QUEUE_CHARS_MAX or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
         raise ConfigError(

@@ -5,12 +5,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import msgspec
 
-from holdfast.common.settings import Delay, Int32, faults
+from holdfast.common.settings import Count, Delay, Int32, Seconds, faults
 from holdfast.errors import InvalidMessage
+
+FOLLOW_UPS_MAX = 16
+"""How many tasks may follow upon one outcome, and how many may follow each other."""
+
+if TYPE_CHECKING:
+    FollowUps: TypeAlias = "Order | Sequence[Order]"
+else:
+    FollowUps = Any  # msgspec would refuse what is made from Order
+
+
+class SendOptions(TypedDict, total=False):
+    """The options of one send; :meth:`holdfast.TaskType.send` describes each."""
+
+    trace_id: str
+    dedupe: str
+    group: str
+    priority: int
+    delay_s: float
+    timeout_s: float | None
+    tries: int | None
+    then: FollowUps
+    on_failure: FollowUps
 
 
 class Order(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,8 +41,9 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``trace_id``, the task
     gets a random one, or one made from ``dedupe``. Of all orders of one type with the same ``dedupe``, only
     the first is run. The task may begin after ``delay_s`` seconds. ``group`` names the group whose limits it
-    counts toward, such as a customer. Raises InvalidMessage, which names the field, for a value of a wrong
-    type or out of range.
+    counts toward, such as a customer. ``timeout_s`` and ``tries`` are instead of those of its type. ``then``
+    is what is sent once it has succeeded, ``on_failure`` what is sent if it ends otherwise. Raises
+    InvalidMessage, which names the field, for a value of a wrong type or out of range.
     """
 
     task_type: str
@@ -30,10 +53,53 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     priority: Int32 = 0
     delay_s: Delay = 0.0
+    timeout_s: Seconds | None = None
+    tries: Count | None = None
+    then: FollowUps = ()
+    on_failure: FollowUps = ()
 
     def __post_init__(self) -> None:
         for field, text in faults(self):
             raise InvalidMessage(f"field {field!r} {text}", field)
+        for field in ("then", "on_failure"):
+            msgspec.structs.force_setattr(self, field, _checked(field, getattr(self, field)))
+        if _longest_chain(self) > FOLLOW_UPS_MAX:
+            raise InvalidMessage(f"more than {FOLLOW_UPS_MAX} tasks follow each other", "then")
+
+    @property
+    def types(self) -> set[str]:
+        """Return its type, and those of all tasks that follow."""
+        return {self.task_type}.union(*(each.types for each, _ in self.follow_ups))
+
+    @property
+    def follow_ups(self) -> list[tuple[Order, bool]]:
+        """Return the tasks that follow, each with whether it follows upon a failure."""
+        return [(each, False) for each in _listed(self.then)] + [
+            (each, True) for each in _listed(self.on_failure)
+        ]
+
+
+def _listed(orders: Order | Sequence[Order]) -> Sequence[Order]:
+    return (orders,) if isinstance(orders, Order) else orders
+
+
+def _checked(field: str, orders: Any) -> tuple[Order, ...]:
+    listed = tuple(_listed(orders)) if isinstance(orders, Order | list | tuple) else (orders,)
+    for order in listed:
+        if not isinstance(order, Order):
+            said = (
+                f"is a {type(order).__name__}; it must be a task to send, as TaskType.s makes it, or several"
+            )
+            raise InvalidMessage(f"field {field!r} {said}", field)
+        if not order.task_type:
+            raise InvalidMessage(f"field {field!r} has a task without a task_type", field)
+    if len(listed) > FOLLOW_UPS_MAX:
+        raise InvalidMessage(f"field {field!r} has {len(listed)} tasks; it may have {FOLLOW_UPS_MAX}", field)
+    return listed
+
+
+def _longest_chain(order: Order) -> int:
+    return max((1 + _longest_chain(each) for each, _ in order.follow_ups), default=0)
 
 
 Orders = Callable[[datetime], Sequence[Order]]

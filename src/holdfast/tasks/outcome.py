@@ -9,6 +9,9 @@ import msgspec
 from holdfast.common.exact_json import decode_plain
 from holdfast.tasks.rules.task import State, Task
 
+RESULT_BYTES_MAX = 64 << 10
+"""A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
+
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """How a task ended.

@@ -41,13 +41,15 @@ Deed = Callable[[datetime], Awaitable[None]]
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """The times at which something is done; ``App.periodic`` describes the settings."""
+    """The times at which something is done; ``App.periodic`` describes the settings. Times up to ``since``
+    (wall time) don't count."""
 
     name: str
     cron: str
     zone: str = "UTC"
     missed: Literal["all", "last", "skip"] = "last"
     window_s: Seconds = 3600.0
+    since: float = 0.0
 
     def __post_init__(self) -> None:
         check_settings(f"periodic {self.name!r}", self)
@@ -128,12 +130,19 @@ class Scheduler:
 
     async def run(self) -> None:
         """Fire deeds when they are due, without end."""
-        await asyncio.gather(*(self._keep(times, deed) for times, deed in self._deeds))
+        await asyncio.gather(*(self.keep(times, deed) for times, deed in self._deeds))
 
-    async def _keep(self, times: Times, deed: Deed) -> None:
+    @property
+    def names(self) -> set[str]:
+        """Return the names of what is declared."""
+        return {times.name for times, _ in self._deeds}
+
+    async def keep(self, times: Times, deed: Deed, led_as: str = "") -> None:
+        """Do one deed when it is due, without end, while this node leads it, by its name or that of
+        ``led_as``."""
         while True:
             now = self._clock.wall()
-            if self._leads(times.name):
+            if self._leads(led_as or times.name):
                 try:
                     await self._look(times, deed, now)
                 except HoldfastError as error:
@@ -145,22 +154,23 @@ class Scheduler:
     async def _look(self, times: Times, deed: Deed, now: float) -> None:
         name = f"periodic/{self._app}/{times.name}"
         document = await self._registry.get(name)
-        if document is None:  # declared just now: earlier times don't count
+        if document is None and not times.since:  # declared just now: earlier times don't count
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), 0)
             return
+        version = document.version if document else 0
         try:
-            last = _decode(document.body).at
+            last = max(_decode(document.body).at if document else 0.0, times.since)
         except UNREADABLE as error:
             self._log.warning(
                 "the last time of a periodic can't be read; starting from now", name=name, error=str(error)
             )
-            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
             return
         for moment in times.due(last, now):
             await deed(moment)
             self._log.info("fired", periodic=times.name, at=moment.isoformat())
         if now > last:
-            await self._registry.put(name, msgspec.json.encode(_Fired(now)), document.version)
+            await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
 
 
 class PeriodicSender:

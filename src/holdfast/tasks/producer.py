@@ -7,7 +7,7 @@ import collections
 import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -20,11 +20,20 @@ from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import body_of
+from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, HandOver
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
-from holdfast.tasks.order import Order
+from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.rules.task import State, Task
-from holdfast.tasks.wire import Envelope, SentTask, decode_brief, encode_task
+from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, State, Task
+from holdfast.tasks.wire import (
+    BatchPlace,
+    Envelope,
+    FollowUp,
+    SentTask,
+    decode_brief,
+    encode_follow_ups,
+    encode_task,
+)
 
 READ_AGAIN = Backoff(0.1, 2.0)
 """The pauses before briefs are received again while their queue doesn't answer."""
@@ -49,6 +58,21 @@ class Brief(msgspec.Struct, frozen=True):
 
     outcome: Outcome
     ack: Callable[[], None]
+
+
+class _Sending(NamedTuple):
+    """A task that is ready to be sent, and its message."""
+
+    order: HandOver
+    body: bytes
+
+    @property
+    def trace(self) -> str:
+        return self.order.trace
+
+    @property
+    def type(self) -> str:
+        return self.order.type
 
 
 class Producer:
@@ -86,27 +110,67 @@ class Producer:
         key, has already begun or ended, it isn't sent again. Raises InvalidMessage and TooLarge before
         anything is sent. If a queue doesn't answer, some may have been sent. Sending the same again does no
         harm if the orders have trace ids or dedupe keys."""
-        traces = [self._trace(order) for order in orders]
-        bodies = [self._encode(order, trace) for order, trace in zip(orders, traces, strict=True)]
-        for order, body in zip(orders, bodies, strict=True):
-            self._check_fits(order, body)
-        await self._look_for({order.task_type for order in orders})
+        sent = [self._checked(order) for order in orders]
+        await self._look_for({name for order in orders for name in order.types})
+        await self._send(sent)
+        return [each.trace for each in sent]
+
+    async def send_batch(
+        self,
+        orders: Sequence[Order],
+        *,
+        then: FollowUps = (),
+        on_failure: FollowUps = (),
+        trace_id: str = "",
+        dedupe: str = "",
+    ) -> str:
+        """Send tasks together, and once all have ended what follows them; returns the id of the batch. A
+        batch that is known by its ``trace_id`` or ``dedupe`` is sent again as far as it hasn't ended. Raises
+        as ``send``, before anything is sent."""
+        if not 1 <= len(orders) <= MEMBERS_MAX:
+            raise InvalidMessage(
+                f"a batch has 1 to {MEMBERS_MAX} tasks; this one has {len(orders)}", "orders"
+            )
+        if any(order.trace_id or order.dedupe for order in orders):
+            raise InvalidMessage("a task of a batch has no trace_id or dedupe; the batch may", "orders")
+        whole = Order(task_type=BATCH, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe)
+        batch = self._message(whole, _trace(whole) or self._clock.new_id())
+        trace = batch.envelope.trace_id
+        self._check_follow_ups(batch)
+        sent = []
+        for place, order in enumerate(orders):
+            named = msgspec.structs.replace(order, trace_id=f"{trace}-{place}")
+            first = batch.follow_ups if place == 0 else ()
+            sent.append(self._checked(named, BatchPlace(trace, place, len(orders), first)))
+        await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
+        follow_ups = encode_follow_ups(batch.follow_ups)
+        (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
+        if not known.ended:
+            await self._send(sent)
+        return trace
+
+    async def hand_over(self, follow_ups: Sequence[HandOver]) -> None:
+        """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
+        ended, aren't sent again. Raises as ``send``."""
+        sent = [_Sending(each, encode_task(each.task)) for each in follow_ups]
+        for each in sent:
+            self._check_fits(each.type, len(each.body), each.order.delay_s)
+        await self._send(sent)
+
+    async def _send(self, sent: Sequence[_Sending]) -> None:
         standing = await self._store.queue(
-            [
-                Task(trace, order.task_type, group=order.group)
-                for order, trace in zip(orders, traces, strict=True)
-            ]
+            [Task(each.trace, each.type, group=each.order.task.envelope.group) for each in sent]
         )
         outgoing: dict[str, list[Outgoing]] = {}
-        for order, trace, body, task in zip(orders, traces, bodies, standing, strict=True):
+        for each, task in zip(sent, standing, strict=True):
             if not task.epoch and not task.ended:  # else a node has its message already
-                name = task_queue(self._app, order.task_type)
-                outgoing.setdefault(name, []).append(Outgoing(body, delay_s=order.delay_s, key=trace))
+                name = task_queue(self._app, each.type)
+                message = Outgoing(each.body, delay_s=each.order.delay_s, key=each.trace)
+                outgoing.setdefault(name, []).append(message)
         for name, messages in outgoing.items():
             queue = self._queue(name)
             for start in range(0, len(messages), queue.max_batch):
                 await queue.send(messages[start : start + queue.max_batch])
-        return traces
 
     async def _look_for(self, types: set[str]) -> None:
         """Warn once about types that no node runs while nodes run others: most are misspelt."""
@@ -218,11 +282,9 @@ class Producer:
         message. If the node dies, the message is still in the queue. A failed task with the same trace id
         gets all its tries again. If it has succeeded, nothing is sent, and this returns None. Raises as
         ``send``."""
-        trace = self._trace(order)
-        body = self._encode(order, trace)
-        self._check_fits(order, body)
+        sent = self._checked(order)
         return await self._send_stand_in(
-            Task(trace, order.task_type, group=order.group), body, {}, order.delay_s
+            Task(sent.trace, order.task_type, group=order.group), sent.body, {}, order.delay_s
         )
 
     async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
@@ -307,20 +369,30 @@ class Producer:
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
         return len(again), passed
 
-    def _trace(self, order: Order) -> str:
-        if order.trace_id:
-            return check_key(order.trace_id, "trace_id")
-        return deduplicated(order.task_type, order.dedupe) if order.dedupe else self._clock.new_id()
+    def _checked(self, order: Order, batch: BatchPlace | None = None) -> _Sending:
+        """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
+        can't take it."""
+        task = self._message(order, _trace(order) or self._clock.new_id())
+        task = msgspec.structs.replace(task, batch=batch)
+        body = encode_task(task)
+        self._check_fits(order.task_type, len(body), order.delay_s)
+        self._check_follow_ups(task)
+        return _Sending(HandOver(task, order.delay_s), body)
 
-    def _check_fits(self, order: Order, body: bytes) -> Queue:
-        """Return the queue of a task. Raises an error if the queue can't take it."""
-        queue = self._queue(task_queue(self._app, order.task_type))
-        if len(body) > queue.max_bytes:
-            raise TooLarge(f"a task of {len(body)} bytes is over its queue's max_bytes, {queue.max_bytes}")
-        _check_delay(queue, order.delay_s)
-        return queue
+    def _check_follow_ups(self, task: SentTask) -> None:
+        for each in task.follow_ups:
+            size = len(encode_task(each.task)) + AFTER_BYTES_MAX
+            self._check_fits(each.task.envelope.task_type, size, each.delay_s, "a follow-up with an outcome")
+            self._check_follow_ups(each.task)
 
-    def _encode(self, order: Order, trace: str) -> bytes:
+    def _check_fits(self, task_type: str, size: int, delay_s: float, what: str = "a task") -> None:
+        queue = self._queue(task_queue(self._app, task_type))
+        if size > queue.max_bytes:
+            raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}")
+        _check_delay(queue, delay_s)
+
+    def _message(self, order: Order, trace: str) -> SentTask:
+        """Return a task as a message holds it. A follow-up without an id of its own has none yet."""
         if order.group:
             check_key(order.group, "group")
         envelope = Envelope(
@@ -330,8 +402,14 @@ class Producer:
             group=order.group,
             priority=order.priority,
             sent_at=self._clock.wall(),
+            timeout_s=order.timeout_s or 0.0,
+            tries=order.tries or 0,
         )
-        return encode_task(SentTask(envelope, body_of(order.body)))
+        follow_ups = tuple(
+            FollowUp(self._message(each, _trace(each)), on_failure, each.delay_s)
+            for each, on_failure in order.follow_ups
+        )
+        return SentTask(envelope, body_of(order.body), follow_ups)
 
     async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
         """Return the outcome in a brief. A brief that can't be read is dead-lettered."""
@@ -378,6 +456,13 @@ class Producer:
                 await queue.delete(taken[start : start + queue.max_batch])
             except HoldfastError as error:  # the briefs come again
                 self._log.warning("could not acknowledge briefs", error=str(error))
+
+
+def _trace(order: Order) -> str:
+    """Return the trace id that an order has or asks for; empty for none."""
+    if order.trace_id:
+        return check_key(order.trace_id, "trace_id")
+    return deduplicated(order.task_type, order.dedupe) if order.dedupe else ""
 
 
 def _check_delay(queue: Queue, delay_s: float) -> None:

@@ -17,5 +17,7 @@ for _proto in FileDescriptorSet.FromString(files(__package__).joinpath("tasks.bi
 
 TaskEnvelop: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.TaskEnvelop"))
 TaskMessage: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.TaskMessage"))
+Batch: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.Batch"))
+FollowUp: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.FollowUp"))
 TaskBrief: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.TaskBrief"))
 State: Any = _pool.FindEnumTypeByName("holdfast.tasks.v1.State")

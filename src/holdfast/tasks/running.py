@@ -30,7 +30,8 @@ class Ended(msgspec.Struct, frozen=True):
     no retry can help. ``begun`` is False if the handler never began, because it was cancelled while it waited
     or the pool closed; this doesn't count as a try. An attempt that exceeded its time is TIMED_OUT even if it
     still returned something; one that was asked to end may still have RETURNED or RAISED. ``took_s`` is how
-    long it ran, ``memory_mb`` the most that its process used (0: unknown).
+    long it ran, ``memory_mb`` the most that its process used (0: unknown). ``pause_s``: it RAISED Retry, and
+    asks for another attempt after so many seconds.
     """
 
     how: How
@@ -41,6 +42,7 @@ class Ended(msgspec.Struct, frozen=True):
     begun: bool = True
     took_s: float = 0.0
     memory_mb: int = 0
+    pause_s: float = 0.0
 
 
 class Running:
@@ -122,6 +124,7 @@ def outcome(run: Running, tried: Tried) -> Ended:
         error=error,
         detail=detail,
         permanent=tried.permanent and how is How.RAISED,
+        pause_s=tried.pause_s if how is How.RAISED else 0.0,
         took_s=tried.took_s,
         memory_mb=tried.memory_mb,
     )

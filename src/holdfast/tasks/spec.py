@@ -18,8 +18,8 @@ from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.slots import Attempt
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler
+from holdfast.tasks.rules.fair_queue import TypeShare
 from holdfast.tasks.rules.task import Task
-from holdfast.tasks.rules.turns import TypeShare
 
 if TYPE_CHECKING:
     from holdfast.tasks.reading import Read
@@ -106,20 +106,30 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         """How long an attempt may run without progress; 0: until its timeout. A lease needs progress."""
         return self.stall_s or (self.lease_s if self.hold == "lease" else 0.0)
 
-    def attempt(self, body: Body, task: Task, timeout_s: float | None = None) -> Attempt:
-        """Return a task's attempt for a slot. ``timeout_s`` is that of the type unless given."""
+    def attempt(
+        self,
+        body: Body,
+        task: Task,
+        timeout_s: float | None = None,
+        tries: int | None = None,
+        after: bytes = b"",
+    ) -> Attempt:
+        """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` are those of the type unless given.
+        ``after`` is the brief of the task before it."""
         return Attempt(
             task.trace,
             self.name,
             body.data,
             body.name,
             task.attempts,
-            self.tries,
+            self.tries if tries is None else tries,
             task.epoch,
             self.timeout_s if timeout_s is None else timeout_s,
             self.stalls_s,
             self.memory_mb,
             self.visibility_s,
+            task.pauses,
+            after,
         )
 
     def read(self, body: Body) -> Any:

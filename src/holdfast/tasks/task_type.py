@@ -6,12 +6,12 @@ import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar, cast, overload
+from typing import Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from holdfast.ports.slots import Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
-from holdfast.tasks.order import Order
+from holdfast.tasks.order import Order, SendOptions
 from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSpec
 
@@ -88,71 +88,36 @@ class TaskType(Generic[B, R]):
     def __repr__(self) -> str:
         return f"<{self.spec} of app {self._app!r}>"
 
-    def send(
-        self,
-        body: B,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> str:
+    def send(self, body: B, **options: Unpack[SendOptions]) -> str:
         """Send a task with :attr:`holdfast.App.client`; returns its trace id.
 
         Args:
             body: what the handler gets, of the declared type.
-            trace_id: the task's id (default: a random one, or one made from ``dedupe``).
-            dedupe: of the tasks of one type with the same key, only the first is run (default: none).
-            group: the group whose limits the task counts toward, such as a customer (default: what the
-                declared ``group`` finds in the body).
-            priority: tasks with a higher one run sooner (default 0: the declared one).
-            delay_s: after how many seconds the task may begin (default 0).
+            options: ``trace_id``: the task's id (default: a random one, or one made from ``dedupe``).
+                ``dedupe``: of the tasks of one type with the same key, only the first is run (default: none).
+                ``group``: the group whose limits the task counts toward, such as a customer (default: what
+                the declared ``group`` finds in the body).
+                ``priority``: tasks with a higher one run sooner; it is added to the declared one (default 0).
+                ``delay_s``: after how many seconds the task may begin (default 0).
+                ``timeout_s``: the total time of one attempt (default: the declared one).
+                ``tries``: how many attempts the task gets if they fail (default: the declared number).
+                ``then``: the task, or a list of tasks, to send once this one has succeeded, each made by
+                :meth:`s`. Its handler reads the outcome of this one from ``job.after`` (default: none).
+                ``on_failure``: the same for when it ends otherwise, by being cancelled too (default: none).
 
-        Raises InvalidMessage for a body that can't be sent, TooLarge, ConfigError, and Unavailable or
-        OutcomeUnknown if the queue or the task store doesn't answer.
+        Raises InvalidMessage for a body that can't be sent or an impossible option, TooLarge, ConfigError,
+        and Unavailable or OutcomeUnknown if the queue or the task store doesn't answer.
         """
-        return self.s(
-            body, trace_id=trace_id, dedupe=dedupe, group=group, priority=priority, delay_s=delay_s
-        ).send()
+        return self.s(body, **options).send()
 
-    async def asend(
-        self,
-        body: B,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> str:
+    async def asend(self, body: B, **options: Unpack[SendOptions]) -> str:
         """As :meth:`send`, for programs with an event loop."""
-        return await self.s(
-            body, trace_id=trace_id, dedupe=dedupe, group=group, priority=priority, delay_s=delay_s
-        ).asend()
+        return await self.s(body, **options).asend()
 
-    def s(
-        self,
-        body: B,
-        *,
-        trace_id: str = "",
-        dedupe: str = "",
-        group: str = "",
-        priority: int = 0,
-        delay_s: float = 0.0,
-    ) -> Signature:
+    def s(self, body: B, **options: Unpack[SendOptions]) -> Signature:
         """Return a task to send later, or together with others. The arguments are those of :meth:`send`.
         Raises InvalidMessage, which names the field, for an argument of a wrong type or out of range."""
-        return Signature(
-            task_type=self.name,
-            body=body,
-            trace_id=trace_id,
-            dedupe=dedupe,
-            group=group,
-            priority=priority,
-            delay_s=delay_s,
-            sender=self._sender,
-        )
+        return Signature(task_type=self.name, body=body, sender=self._sender, **options)
 
     def group_of(self, body: B) -> str:
         """Return what the declared ``group`` finds in a body, "" for none. Tasks for which the producer sets

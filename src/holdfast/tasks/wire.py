@@ -8,6 +8,7 @@ base64 or raw; or, for a handler that takes text, the text itself.
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -16,12 +17,14 @@ from google.protobuf.message import DecodeError
 
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE, from_base64
+from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
+from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.proto import State as WireState
-from holdfast.tasks.proto import TaskBrief, TaskEnvelop, TaskMessage
-from holdfast.tasks.rules.task import State
+from holdfast.tasks.rules.task import MEMBERS_MAX, State
 
 PREFIX = "type.googleapis.com/"
 TEXT = "google.protobuf.StringValue"
@@ -36,6 +39,8 @@ TYPE_BYTES_MAX = 256
 """The longest name of a type, in bytes; the app may not know the type."""
 
 Int32 = Annotated[int, msgspec.Meta(ge=-(2**31), lt=2**31)]
+Tries = Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)]
+TimeoutS = Annotated[float, msgspec.Meta(ge=0, le=SECONDS_MAX)]
 Moment = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]
 
 _numbers = {State(value.name.lower()): value.number for value in WireState.values[1:]}
@@ -43,7 +48,8 @@ _states = {number: state for state, number in _numbers.items()}
 
 
 class Envelope(msgspec.Struct, frozen=True, kw_only=True):
-    """The app, type and trace id of the task in a message. ``raw`` is the envelope as it came, so that a
+    """The app, type and trace id of the task in a message, and its options; a ``timeout_s`` or ``tries`` of 0
+    is that of the type. ``raw`` is the envelope as it came, so that a
     brief carries all its fields, with unknown ones."""
 
     app: str
@@ -52,14 +58,39 @@ class Envelope(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     priority: int = 0
     sent_at: float = 0.0
+    timeout_s: float = 0.0
+    tries: int = 0
     raw: bytes = b""
 
 
 class SentTask(msgspec.Struct, frozen=True):
-    """A task as a message holds it."""
+    """A task as a message holds it. ``after`` is the brief of the task that it follows upon (empty: of
+    none)."""
 
     envelope: Envelope
     body: Body
+    follow_ups: tuple[FollowUp, ...] = ()
+    after: bytes = b""
+    batch: BatchPlace | None = None
+
+
+class FollowUp(msgspec.Struct, frozen=True):
+    """A task to send once another has ended: if that has succeeded, or with ``on_failure`` if it hasn't. Its
+    trace id is empty if it is to be made from that of the other."""
+
+    task: SentTask
+    on_failure: bool = False
+    delay_s: float = 0.0
+
+
+class BatchPlace(msgspec.Struct, frozen=True):
+    """The place of a task in the batch ``trace`` of ``size`` tasks. The first has the follow-ups of the
+    batch."""
+
+    trace: str
+    place: int
+    size: int
+    follow_ups: tuple[FollowUp, ...] = ()
 
 
 class Unreadable(InvalidMessage):
@@ -72,13 +103,20 @@ class Unreadable(InvalidMessage):
 
 def encode_task(message: SentTask) -> bytes:
     """Encode a task as its queue carries it."""
-    wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
-    body = message.body
-    if body.name:
-        wire.Body.type_url, wire.Body.value = PREFIX + body.name, body.data
-    else:
-        wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
-    return base64.b64encode(wire.SerializeToString())
+    return base64.b64encode(_wire_task(message).SerializeToString())
+
+
+def encode_follow_ups(follow_ups: Sequence[FollowUp]) -> bytes:
+    """Encode follow-ups as the task store keeps them; empty for none."""
+    if not follow_ups:
+        return b""
+    wire: bytes = TaskMessage(FollowUps=map(_wire_follow_up, follow_ups)).SerializeToString()
+    return wire
+
+
+def decode_follow_ups(data: bytes, app: str) -> tuple[FollowUp, ...]:
+    """Decode what ``encode_follow_ups`` made, for tasks of ``app``. Raises Unreadable."""
+    return _follow_ups(TaskMessage.FromString(data), Envelope(app=app, trace_id="", task_type=""))
 
 
 def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTask:
@@ -102,6 +140,10 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTa
 
 def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
     """Encode an outcome as the queue of briefs carries it."""
+    return base64.b64encode(_wire_brief(envelope, outcome).SerializeToString())
+
+
+def _wire_brief(envelope: Envelope, outcome: Outcome) -> Any:
     brief = TaskBrief(
         Envelop=_wire_envelope(envelope),
         Result=_numbers[outcome.state],
@@ -115,7 +157,7 @@ def encode_brief(envelope: Envelope, outcome: Outcome) -> bytes:
     )
     if outcome.value is not None:
         brief.Value = msgspec.json.encode(outcome.value).decode()
-    return base64.b64encode(brief.SerializeToString())
+    return brief
 
 
 def decode_brief(data: bytes) -> Outcome:
@@ -180,23 +222,101 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
             group=told.Group,
             priority=told.Priority,
             sent_at=told.SentAtMs / MS,
+            timeout_s=told.TimeoutS,
+            tries=told.Tries,
             raw=told.SerializeToString(),
         ),
         default,
     )
+    after = base64.b64encode(wire.After.SerializeToString()) if wire.HasField("After") else b""
+    follow_ups = _follow_ups(wire, default, envelope)
+    return SentTask(envelope, _body(wire, envelope), follow_ups, after, _batch(wire, default, envelope))
+
+
+def _batch(wire: Any, default: Envelope, envelope: Envelope) -> BatchPlace | None:
+    if not wire.HasField("Batch"):
+        return None
+    batch = wire.Batch
+    if not (batch.ID and 0 <= batch.Place < batch.Size <= MEMBERS_MAX):
+        raise Unreadable(
+            f"field 'Batch' has ID {batch.ID!r}, Place {batch.Place} and Size {batch.Size}; a batch has an"
+            f" id, and 1 to {MEMBERS_MAX} places from 0 on",
+            envelope,
+        )
+    try:
+        check_key(batch.ID, "Batch.ID")
+    except InvalidMessage as error:
+        raise Unreadable(str(error), envelope) from None
+    return BatchPlace(batch.ID, batch.Place, batch.Size, _follow_ups(batch, default, envelope))
+
+
+def _body(wire: Any, envelope: Envelope) -> Body:
     name = wire.Body.type_url.rpartition("/")[2]
     if name != TEXT:
-        return SentTask(envelope, Body(wire.Body.value, name))
+        return Body(wire.Body.value, name)
     value = _text_of(wire.Body.value)
     if value is None:
         raise Unreadable(f"field 'Body' says it is a {TEXT} and holds none", envelope)
-    return SentTask(envelope, Body(value))
+    return Body(value)
+
+
+def _follow_ups(wire: Any, default: Envelope, envelope: Envelope | None = None) -> tuple[FollowUp, ...]:
+    """Read the follow-ups in a message. ``envelope`` is that of the message, for its producer to be told."""
+    try:
+        return tuple(
+            _follow_up(
+                _from_wire(each.Task, _unnamed(default.app)),
+                each.Task.Envelop.TraceID,
+                each.OnFailure,
+                each.DelayS,
+            )
+            for each in wire.FollowUps
+        )
+    except Unreadable as error:
+        raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
+
+
+def _unnamed(app: str) -> Envelope:
+    """Return what stands for a follow-up's trace id until it has one."""
+    return Envelope(app=app, trace_id="-", task_type="")
+
+
+def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> FollowUp:
+    if not task.envelope.task_type:
+        raise Unreadable("its TaskType is empty")
+    if not 0 <= delay_s <= SECONDS_MAX:
+        raise Unreadable(f"its DelayS is {delay_s:g}; it is 0 to {SECONDS_MAX:g}")
+    envelope = msgspec.structs.replace(task.envelope, trace_id=trace)
+    return FollowUp(msgspec.structs.replace(task, envelope=envelope), on_failure, delay_s)
+
+
+def _wire_task(message: SentTask) -> Any:
+    wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
+    body = message.body
+    if body.name:
+        wire.Body.type_url, wire.Body.value = PREFIX + body.name, body.data
+    else:
+        wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
+    wire.FollowUps.extend(map(_wire_follow_up, message.follow_ups))
+    if (batch := message.batch) is not None:
+        follow_ups = map(_wire_follow_up, batch.follow_ups)
+        wire.Batch.CopyFrom(Batch(ID=batch.trace, Place=batch.place, Size=batch.size, FollowUps=follow_ups))
+    if message.after:
+        wire.After.ParseFromString(from_base64(message.after))
+    return wire
+
+
+def _wire_follow_up(follow_up: FollowUp) -> Any:
+    return WireFollowUp(
+        Task=_wire_task(follow_up.task), OnFailure=follow_up.on_failure, DelayS=follow_up.delay_s
+    )
 
 
 def _wire_envelope(envelope: Envelope) -> Any:
     wire = TaskEnvelop.FromString(envelope.raw)
     wire.App, wire.TraceID, wire.TaskType = envelope.app, envelope.trace_id, envelope.task_type
     wire.Group, wire.Priority = envelope.group, envelope.priority
+    wire.TimeoutS, wire.Tries = envelope.timeout_s, envelope.tries
     if not envelope.raw:
         wire.SentAtMs = round(envelope.sent_at * MS)
     return wire
@@ -223,11 +343,20 @@ class _JsonEnvelope(msgspec.Struct):
     Group: str = ""
     Priority: Int32 = 0
     SentAtMs: Moment = 0
+    TimeoutS: TimeoutS = 0.0
+    Tries: Tries = 0
 
 
 class _JsonTask(msgspec.Struct):
     Envelop: _JsonEnvelope
     Body: msgspec.Raw = msgspec.Raw(b"null")
+    FollowUps: list[_JsonFollowUp] = []
+
+
+class _JsonFollowUp(msgspec.Struct):
+    Task: _JsonTask
+    OnFailure: bool = False
+    DelayS: TimeoutS = 0.0
 
 
 _json_task = msgspec.json.Decoder(_JsonTask)
@@ -245,6 +374,10 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
         task = _json_task.decode(data)
     except UNREADABLE as error:
         raise Unreadable(f"the message's Envelop is wrong: {error}") from None
+    return _from_json_task(task, default)
+
+
+def _from_json_task(task: _JsonTask, default: Envelope) -> SentTask:
     told = task.Envelop
     envelope = Envelope(
         app=told.App or default.app,
@@ -253,13 +386,28 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
         group=told.Group,
         priority=told.Priority,
         sent_at=told.SentAtMs / MS,
+        timeout_s=told.TimeoutS,
+        tries=told.Tries,
     )
-    return SentTask(_checked(envelope, default), Body(bytes(task.Body)))
+    envelope = _checked(envelope, default)
+    try:
+        follow_ups = tuple(
+            _follow_up(
+                _from_json_task(each.Task, _unnamed(default.app)),
+                each.Task.Envelop.TraceID,
+                each.OnFailure,
+                each.DelayS,
+            )
+            for each in task.FollowUps
+        )
+    except Unreadable as error:
+        raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
+    return SentTask(envelope, Body(bytes(task.Body)), follow_ups)
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:
     """Return the envelope if its values are valid: trace id and group are ids, the app is that of this queue,
-    and the type isn't too long. Raises Unreadable otherwise."""
+    the type isn't too long, and the options are in their range. Raises Unreadable otherwise."""
     try:
         check_key(envelope.trace_id, "TraceID")
     except InvalidMessage as error:
@@ -272,6 +420,17 @@ def _checked(envelope: Envelope, default: Envelope) -> Envelope:
             check_key(envelope.group, "Group")
     except InvalidMessage as error:
         raise Unreadable(str(error), msgspec.structs.replace(envelope, group="")) from None
+    if envelope.tries < 0:
+        raise Unreadable(
+            f"field 'Tries' is {envelope.tries}; it is at least 1, or 0 for that of the type",
+            msgspec.structs.replace(envelope, tries=0),
+        )
+    if not 0 <= envelope.timeout_s <= SECONDS_MAX:
+        raise Unreadable(
+            f"field 'TimeoutS' is {envelope.timeout_s:g}; it is above 0 and at most {SECONDS_MAX:g}, or 0 for"
+            " that of the type",
+            msgspec.structs.replace(envelope, timeout_s=0.0),
+        )
     if envelope.app != default.app:
         raise Unreadable(f"the task is for app {envelope.app!r}; this queue is {default.app!r}'s", envelope)
     return envelope

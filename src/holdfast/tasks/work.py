@@ -27,17 +27,20 @@ from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
+from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.discovery import Announcer
+from holdfast.tasks.handler import PAUSES_MAX
 from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
-from holdfast.tasks.permits import PermitKeeper
+from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.fair_queue import FairQueue
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
-from holdfast.tasks.rules.turns import Turns
 from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task
+from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
 """The most attempts that one call to the store begins."""
@@ -53,17 +56,20 @@ BEATS_A_LEASE = 3
 HERE_FIRST = 2**32
 """The priority of tasks that were given to this node directly: above all priorities of messages."""
 
+DISAGREEMENT_S = 1.0
+"""After how long a task is received again whose pause is over by this host's clock and not by the store's."""
+
 GONE_MAX = 1000
 """How many dead members are remembered."""
 
-DRAIN, LAPSED, REISSUE, UNPERMITTED = (
+DRAIN, LAPSED, REISSUE, GRANT_ENDS = (
     "the node is stopping",
     "its delivery lapsed",
     "its delivery can't be held any longer",
     "the node couldn't renew its share of the app's maximum",
 )
 
-UNPERMITTED_S = 2.0
+GRANT_ENDS_S = 2.0
 """How long before others may use its grant an attempt is asked to end. It needs this time to notice and to
 end."""
 
@@ -71,8 +77,9 @@ end."""
 class TaskWork:
     """The tasks of one app on one node.
 
-    At most ``task_slots`` tasks run at once, and no more than ``permits`` grants. ``scheduler`` does what is
-    due by the clock, and ``announcer`` writes this node's address to the registry."""
+    At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
+    due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
+    registry."""
 
     def __init__(
         self,
@@ -82,9 +89,10 @@ class TaskWork:
         queues: TaskQueues,
         store: TaskStore,
         slots: TaskSlotMaker,
-        permits: PermitKeeper,
+        limiter: ConcurrencyLimiter,
+        producer: Producer,
         *,
-        scheduler: Scheduler | None = None,
+        scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
     ) -> None:
         self._host = host
@@ -92,12 +100,12 @@ class TaskWork:
         self._specs = specs
         self._queues, self._briefs = queues
         self._store = store
-        self._permits = permits
+        self._limiter = limiter
         self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
         self.hand: dict[str, InHand] = {}
-        self._turns: Turns[InHand] = Turns({name: spec.share for name, spec in specs.items()})
+        self._fair_queue: FairQueue[InHand] = FairQueue({name: spec.share for name, spec in specs.items()})
         self._refused: list[InHand] = []
         self._keepers = {
             name: Keeper(
@@ -118,6 +126,7 @@ class TaskWork:
             store,
             queues,
             self._keepers,
+            producer,
             on_gone=self._forget,
             on_fenced=self._drop,
             in_hand=self._in_hand,
@@ -132,7 +141,7 @@ class TaskWork:
         self._returned = 0
         self._returning = 0
         self._stopping = False
-        permits.holder = self
+        limiter.holder = self
         host.news.on_left.append(self._left)
 
     async def prepare(self) -> None:
@@ -141,7 +150,7 @@ class TaskWork:
     def begin(self, address: str) -> None:
         host = self._host
         self._completer.start()
-        self._permits.start()
+        self._limiter.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
         if self._scheduler is not None:
@@ -181,9 +190,9 @@ class TaskWork:
         """Return how many more tasks to receive: those that can begin at once, and those that will within
         ``AHEAD_S``. Tasks that a limit of their group holds back don't count, or they would block the tasks
         behind them."""
-        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._turns.ready
+        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._fair_queue.ready
         # A grant depends on the work that waits, so receive tasks for twice the present grant.
-        to_ask_for = min(self._slots_max, max(1, 2 * self._permits.granted))
+        to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
         ahead = max(ahead, to_ask_for - len(self.hand))
         return min(ahead, self._host.limits.max_held - len(self.hand))
 
@@ -244,15 +253,15 @@ class TaskWork:
             self._refused.append(item)
         else:
             priority = item.message.envelope.priority + item.spec.priority
-            self._turns.add(item.spec.name, item.group, HERE_FIRST if item.here else priority, item)
+            self._fair_queue.add(item.spec.name, item.group, HERE_FIRST if item.here else priority, item)
         self._wake.set()
 
-    # --- turns
+    # --- which task is next
 
     async def _dispatch(self) -> None:
         """Begin the tasks that may begin, many at a time."""
         while True:
-            rests_until = self._turns.rests_until()
+            rests_until = self._fair_queue.rests_until()
             pause_s = None if rests_until is None else max(0.0, rests_until - self._host.clock.monotonic())
             await self._host.clock.wait(self._wake, pause_s)
             self._wake.clear()
@@ -265,12 +274,12 @@ class TaskWork:
         if self._stopping:
             return batch
         now = self._host.clock.monotonic()
-        self._heed_permits()
-        self._permits.want(len(self.slots.running) + self._turns.ready)
+        self._heed_limits()
+        self._limiter.want(len(self.slots.running) + self._fair_queue.ready)
         room = min(self.slots.refill, STARTS_MAX)
-        while len(batch) < room and (item := self._turns.take(now)) is not None:
+        while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
-                self._turns.done(item.spec.name, item.group)
+                self._fair_queue.done(item.spec.name, item.group)
                 self._drop(item)
             else:
                 batch.append(item)
@@ -281,14 +290,14 @@ class TaskWork:
         """How many attempts run here now, or are about to begin."""
         return self.slots.busy
 
-    def permits_changed(self) -> None:
+    def limits_changed(self) -> None:
         """Apply the present grant at once: others may already use the rest."""
-        self._heed_permits()
+        self._heed_limits()
         self._wake.set()
 
-    def _heed_permits(self) -> None:
-        self.slots.limit = min(self._slots_max, self._permits.granted)
-        self.slots.until = self._permits.until
+    def _heed_limits(self) -> None:
+        self.slots.limit = min(self._slots_max, self._limiter.granted)
+        self.slots.until = self._limiter.until
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
         """Ask the store for each task whether it may begin."""
@@ -299,13 +308,15 @@ class TaskWork:
                 item.spec.name,  # if the app lacks the type: that of its queue, which gets its dead letter
                 member,
                 self._host.name,
-                item.spec.tries,
+                item.tries,
                 item.spec.visibility_s,
                 item.group,
                 instead_of,
+                encode_follow_ups(item.message.follow_ups),
             )
             for item in batch
         ]
+        asked_at = self._host.clock.monotonic()
         tasks = await self._insist(lambda: self._store.start(wishes), give_up=True)
         if tasks is None:
             for item in batch:
@@ -315,15 +326,21 @@ class TaskWork:
         now = self._host.clock.monotonic()
         for item, task in zip(batch, tasks, strict=True):
             if stands_here(task, member):
-                self._run(item, task, now)
+                item.attempt, item.beat_at = task, asked_at
+                if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
+                    self._come_too_late(item, now)
+                else:
+                    self._run(item, task, now)
             elif not instead_of and task.member in self._gone and not task.ended:
                 await self._start([item], task.member)
             else:
                 self._take_back(item)
                 if task.ended:
                     self._completer.tell(item, task)
-                else:  # it runs on another node, or did until a moment ago
+                else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
+                    if task.state is State.QUEUED and not wait_s:
+                        wait_s = DISAGREEMENT_S
                     self._give_back(item, wait_s + self._host.clock.random())
 
     async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
@@ -344,20 +361,26 @@ class TaskWork:
     def _take_back(self, item: InHand) -> None:
         """Note that a task that was taken from the fair queue no longer runs."""
         if not item.refusal:
-            self._turns.done(item.spec.name, item.group)
+            self._fair_queue.done(item.spec.name, item.group)
         self._wake.set()
 
     # --- attempts
 
+    def _come_too_late(self, item: InHand, now: float) -> None:
+        """The answer took so long, or the node stood still for so long, that another node may have begun the
+        task by now, or ended it."""
+        self._take_back(item)
+        item.stopping = LAPSED
+        self._return(item, spent=False, delay_s=None if item.lapsed(now) else 0.0)
+
     def _run(self, item: InHand, task: Task, now: float) -> None:
         item.held.become(Life.RUNNING)
-        item.attempt, item.beat_at = task, now
         self._host.stats.tasks_started += 1
         self._started += 1
         if item.refusal:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
-        timeout_s = item.spec.timeout_s
+        timeout_s = item.timeout_s
         if not item.spec.resumable and (holdable_s := self._holdable_s(item, now)) < timeout_s:
             self._host.log.warning(
                 "the queue can't hold this task for all of its timeout; it ends earlier, as timed out",
@@ -367,7 +390,7 @@ class TaskWork:
                 holdable_s=holdable_s,
             )
             timeout_s = holdable_s
-        attempt = item.spec.attempt(item.message.body, task, timeout_s)
+        attempt = item.spec.attempt(item.message.body, task, timeout_s, item.tries, item.message.after)
         ended = self.slots.run(attempt, partial(self._progressed, item))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 
@@ -391,18 +414,23 @@ class TaskWork:
             return  # the node has stopped
         self._take_back(item)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
-        if ended.how is How.DIED and self._permits.until <= self._host.clock.monotonic():
-            item.stopping = item.stopping or UNPERMITTED
-        handed_on = item.stopping in (DRAIN, REISSUE, UNPERMITTED) and ended.how is not How.RETURNED
+        pause_s = ended.pause_s
+        if pause_s and item.attempt.pauses >= PAUSES_MAX:
+            pause_s, detail = 0.0, f"{ended.error}; it has had {PAUSES_MAX} pauses, and gets no more"
+        if ended.how is How.DIED and self._limiter.until <= self._host.clock.monotonic():
+            item.stopping = item.stopping or GRANT_ENDS
+        handed_on = item.stopping in (DRAIN, REISSUE, GRANT_ENDS) and ended.how is not How.RETURNED
         if item.stopping == LAPSED:
             self._return(item, spent=False, delay_s=None)
+        elif pause_s and (handed_on or not item.stopping):
+            self._pause(item, ended, pause_s)
         elif handed_on or not ended.begun:
             self._return(item, spent=False, delay_s=0.0)
         elif ended.how is How.RETURNED:
             self._end(item, State.SUCCEED, ended.result)
         elif item.stopping:  # it was asked to end
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
-        elif ended.permanent or item.attempt.attempts >= item.spec.tries:
+        elif ended.permanent or item.attempt.attempts >= item.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
             self._tell_failure("task failed", item, ended)
             self._end(item, state, detail=detail)
@@ -411,6 +439,14 @@ class TaskWork:
             self._host.stats.tasks_retried += 1
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._return(item, spent=True, delay_s=delay_s, detail=detail)
+
+    def _pause(self, item: InHand, ended: Ended, pause_s: float) -> None:
+        """Have the task tried again after a pause. The store sees to it that it begins no sooner: a delivery
+        can't be hidden as long as one likes, and may come twice."""
+        self._host.stats.tasks_paused += 1
+        self._host.log.info("attempt asked for a pause", task=item.trace, type=item.type, pause_s=pause_s)
+        hidden_s = min(pause_s, self._queues[item.queue].hold_max_s / 2)
+        self._return(item, spent=False, delay_s=hidden_s, detail=ended.error, pause_s=pause_s)
 
     def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
         at = raised_at(ended.detail)
@@ -423,9 +459,17 @@ class TaskWork:
         letter = None if state is State.SUCCEED else letter_of(item, task)
         self._completer.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
 
-    def _return(self, item: InHand, *, spent: bool, delay_s: float | None, detail: str = "") -> None:
+    def _return(
+        self,
+        item: InHand,
+        *,
+        spent: bool,
+        delay_s: float | None,
+        detail: str = "",
+        pause_s: float = 0.0,
+    ) -> None:
         assert item.attempt is not None
-        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail))
+        wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail), pause_s)
         self._returning += 1
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 
@@ -477,7 +521,7 @@ class TaskWork:
     async def _hand_back(self) -> int:
         """Give all waiting tasks back at once; return how many. A node that is cut off begins nothing, so it
         must not keep tasks that others could run."""
-        waiting = self._turns.drain()
+        waiting = self._fair_queue.drain()
         for item in waiting:
             self._forget(item)
         for name in self._queues:
@@ -519,15 +563,15 @@ class TaskWork:
         shortest_s = min(spec.visibility_s for spec in self._specs.values())
         while True:
             await self._host.clock.sleep(min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY))
-            if self._turns and not self._host.membership.alive:
+            if self._fair_queue and not self._host.membership.alive:
                 self._host.tasks.spawn(self._hand_back())
             now = self._host.clock.monotonic()
             running = [item for item in self.hand.values() if item.held.life is Life.RUNNING]
             for item in running:
                 if item.lapsed(now):
                     self._stop(item, LAPSED)
-                elif now >= self._permits.until - UNPERMITTED_S:
-                    self._stop(item, UNPERMITTED)
+                elif now >= self._limiter.until - GRANT_ENDS_S:
+                    self._stop(item, GRANT_ENDS)
                 elif item.spec.resumable and self._holdable_s(item, now) <= 0:
                     self._stop(item, REISSUE)
             await self._tell([item for item in running if _is_due(item, now)], now)
@@ -597,7 +641,7 @@ class TaskWork:
         await self._completer.settled()
         for keeper in self._keepers.values():
             await keeper.settled()
-        await self._permits.leave()
+        await self._limiter.leave()
         if self._announcer is not None:
             await self._announcer.leave()
         self._host.log.info("tasks drained", given_back=given_back + self._returned, left=len(self.hand))

@@ -19,11 +19,10 @@ from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
-from holdfast.tasks.handler import Cancelled, Job, JobLog
+from holdfast.tasks.handler import Cancelled, Job, JobLog, Retry
+from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.spec import TaskSpec
-
-RESULT_BYTES_MAX = 64 << 10
-"""A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
+from holdfast.tasks.wire import decode_brief
 
 Run = Callable[[Any, Job], Any]
 
@@ -75,6 +74,8 @@ class AttemptJob:
         self.attempt = attempt.attempt
         self.tries = attempt.tries
         self.epoch = attempt.epoch
+        self.pauses = attempt.pauses
+        self._after = attempt.after
         self.log: JobLog = AttemptLog(host, number)
         self.within = False
         """True while its handler may be interrupted, which is at most once."""
@@ -84,6 +85,10 @@ class AttemptJob:
     @property
     def deadline_s(self) -> float:
         return max(0.0, self._timeout_s - self.took_s)
+
+    @property
+    def after(self) -> Outcome | None:
+        return decode_brief(self._after) if self._after else None
 
     @property
     def took_s(self) -> float:
@@ -240,6 +245,7 @@ class TaskExecutor:
             cancelled=cancelled,
             spoiled=isinstance(error, MemoryError),
             took_s=job.took_s,
+            pause_s=error.after_s if isinstance(error, Retry) else 0.0,
         )
 
 

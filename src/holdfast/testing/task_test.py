@@ -11,6 +11,8 @@ from holdfast.app import App
 from holdfast.errors import ConfigError
 from holdfast.ports.slots import Attempt, Progress
 from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.follow_ups import brief_of
+from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
@@ -42,6 +44,7 @@ class TaskTest:
         body: the type of the body, as for ``App.task``.
         settings: other settings of ``App.task``, such as ``timeout_s``. A declared task has its own.
         attempt, epoch, trace_id: the values of the job.
+        after: the outcome of the task that this one follows upon, for ``job.after``.
         cancel_at: the number of the progress call, from 1, at which the attempt is cancelled; 0 for never.
         over_time_at: the number of the progress call at which the attempt exceeds its timeout; 0 for never.
 
@@ -61,6 +64,7 @@ class TaskTest:
         attempt: int = 1,
         epoch: int = 1,
         trace_id: str = "test",
+        after: Outcome | None = None,
         cancel_at: int = 0,
         over_time_at: int = 0,
         **settings: Unpack[TaskSettings],
@@ -76,6 +80,7 @@ class TaskTest:
         self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
         self._spec = spec
         self._task = Task(trace_id, self._spec.name, epoch=epoch, attempts=attempt)
+        self._after = b"" if after is None else brief_of(after)
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at
         self._now = 0.0
@@ -93,7 +98,9 @@ class TaskTest:
         travelling = body if isinstance(body, Body) else body_of(body)
         self.steps.clear()
         self.lines.clear()
-        tried = self._driver.drive(self._worker.attempt(1, self._spec.attempt(travelling, self._task)))
+        tried = self._driver.drive(
+            self._worker.attempt(1, self._spec.attempt(travelling, self._task, after=self._after))
+        )
         if self._over_time_at and len(self.steps) >= self._over_time_at:
             raise TimeoutError(f"over its time: timeout_s = {self._spec.timeout_s:g}")
         if tried.error:

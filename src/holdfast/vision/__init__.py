@@ -5,7 +5,7 @@ What users need stands here: ``from holdfast import vision``, then ``vision.Trac
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend.tools import exports
+from holdfast.extend import exports
 
 if TYPE_CHECKING:
     from holdfast.vision.handler import Frame, ModelTracking, Tracking, frame_of

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,12 @@ members = st.lists(
     unique_by=lambda one: one.id,
     max_size=6,
 )
+
+
+def test_loads_are_read_from_older_nodes_and_by_them() -> None:
+    told = msgspec.json.encode(Load(streams=3, offers=("doors",)))
+    assert b'"outboxes":["doors"]' in told, "the name that older nodes read"
+    assert msgspec.json.decode(told, type=Load) == Load(streams=3, offers=("doors",))
 
 
 @given(st.text(), members, st.randoms(use_true_random=False))

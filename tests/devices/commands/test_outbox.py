@@ -24,7 +24,7 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def commands(url: str) -> list[int]:
-    """Four commands: one failed, one out, two waiting behind it; and a job."""
+    """Four commands: one failed, one out, two waiting behind it; and a rollout."""
 
     async def fill() -> list[int]:
         clock, outbox = SystemClock(), App("office").outbox("faces")

@@ -1,4 +1,4 @@
-"""The queue of one device: its table of states, its judgement, its correlations; jobs, and groups' rates."""
+"""The queue of one device: its table of states, its judgement, its correlations; and rollouts."""
 
 from itertools import pairwise
 
@@ -157,10 +157,10 @@ def test_what_was_never_sent_is_no_correlation(text: str) -> None:
         Correlation.parse(text)
 
 
-def test_a_job_is_aborted_beyond_its_share() -> None:
-    job = Rollout(1, "firmware", 10, abort_share=0.2)
-    assert not job.after(3, 2).aborted
-    aborted = job.after(3, 2).after(0, 1)
+def test_a_rollout_is_aborted_beyond_its_share() -> None:
+    rollout = Rollout(1, "firmware", 10, abort_share=0.2)
+    assert not rollout.after(3, 2).aborted
+    aborted = rollout.after(3, 2).after(0, 1)
     assert (aborted.aborted, aborted.over) == (True, False)
     assert aborted.after(4, 0).aborted
     assert aborted.after(4, 0).over

@@ -1,6 +1,6 @@
-"""The rates of groups of devices, and of jobs."""
+"""The rates of groups of devices, and of rollouts."""
 
-from holdfast.devices.rules.group_rate import BURST_S, JOBS_MAX, GroupRate, JobRates
+from holdfast.devices.rules.group_rate import BURST_S, ROLLOUTS_MAX, GroupRate, RolloutRates
 
 
 def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
@@ -43,12 +43,12 @@ def test_no_second_has_more_than_its_rate() -> None:
     assert busiest <= 40 * (1 + BURST_S) + 1, "with a burst of a second it would be twice the rate"
 
 
-def test_each_job_has_its_rate_of_which_this_is_a_share() -> None:
-    jobs = JobRates(share=0.5)
+def test_each_rollout_has_its_rate_of_which_this_is_a_share() -> None:
+    rollouts = RolloutRates(share=0.5)
     pairs = [(f"d{n}", 0) for n in range(4)]
-    assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs] == [0.0, 100.5, 101.0, 101.5]
-    assert jobs.wait_until(8, 4.0, pairs[0], 100.0) == 0.0
-    assert jobs.wait_until(7, 4.0, pairs[1], 100.5) == 0.0
+    assert [rollouts.wait_until(7, 4.0, pair, 100.0) for pair in pairs] == [0.0, 100.5, 101.0, 101.5]
+    assert rollouts.wait_until(8, 4.0, pairs[0], 100.0) == 0.0
+    assert rollouts.wait_until(7, 4.0, pairs[1], 100.5) == 0.0
 
 
 def test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing() -> None:
@@ -59,16 +59,16 @@ def test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing() -> None:
     assert groups.wait_until(pairs[3], 101.0) > 101.0
     groups.take_share(0.0)
     assert groups.wait_until(pairs[4], 101.0) == 0.0, "who serves nothing limits nothing"
-    jobs = JobRates(share=0.0)
-    jobs.take_share(0.5)
-    assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs[:3]] == [0.0, 100.5, 101.0]
-    jobs.take_share(0.25)
-    assert [jobs.wait_until(7, 4.0, pair, 100.0) for pair in pairs[3:5]] == [101.5, 102.5]
+    rollouts = RolloutRates(share=0.0)
+    rollouts.take_share(0.5)
+    assert [rollouts.wait_until(7, 4.0, pair, 100.0) for pair in pairs[:3]] == [0.0, 100.5, 101.0]
+    rollouts.take_share(0.25)
+    assert [rollouts.wait_until(7, 4.0, pair, 100.0) for pair in pairs[3:5]] == [101.5, 102.5]
 
 
-def test_jobs_that_were_asked_about_long_ago_are_forgotten() -> None:
-    jobs = JobRates(share=1.0)
-    for job in (*range(JOBS_MAX), 0, JOBS_MAX):
-        jobs.wait_until(job, 1.0, ("d1", 0), 100.0)
-    assert jobs.wait_until(0, 1.0, ("d2", 0), 100.0) > 100.0
-    assert jobs.wait_until(1, 1.0, ("d2", 0), 100.0) == 0.0
+def test_rollouts_that_were_asked_about_long_ago_are_forgotten() -> None:
+    rollouts = RolloutRates(share=1.0)
+    for rollout in (*range(ROLLOUTS_MAX), 0, ROLLOUTS_MAX):
+        rollouts.wait_until(rollout, 1.0, ("d1", 0), 100.0)
+    assert rollouts.wait_until(0, 1.0, ("d2", 0), 100.0) > 100.0
+    assert rollouts.wait_until(1, 1.0, ("d2", 0), 100.0) == 0.0

@@ -8,7 +8,7 @@ from typing import Any, Unpack
 import pytest
 
 from holdfast import App
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.devices.dispatcher import Dispatcher
 from holdfast.devices.outbox import Outbox
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand

@@ -115,7 +115,7 @@ async def test_an_answer_that_no_brief_has_room_for_is_left_out(site: Site) -> N
 def test_an_answer_is_told_as_what_it_is(answer: bytes | None, fields: dict[str, Any] | None) -> None:
     brief = brief_of("office", "doors", StoredCommand(**{**_fields(ENTRY), "answer": answer}), "node")
     value = decode_brief(brief).value
-    known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "job": None}
+    known = {"command": 7, "device": "d0", "state": "acknowledged", "trace_id": "t-1", "rollout": None}
     if fields is None:
         assert value["answer"]["code"] == pytest.approx(123456789012345678901234567890)
     else:

@@ -22,7 +22,7 @@ LONG_S = 60.0
 
 
 def neighbour(*, draining: bool) -> Member:
-    return Member("neighbour", "neighbour", "sim://neighbour", Load(outboxes=("doors",), draining=draining))
+    return Member("neighbour", "neighbour", "sim://neighbour", Load(offers=("doors",), draining=draining))
 
 
 class Node:

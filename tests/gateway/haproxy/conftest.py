@@ -13,10 +13,10 @@ import aiohttp
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from holdfast.gateway.assembly import make_gateway
 from holdfast.gateway.haproxy.binary import Build, find
 from holdfast.gateway.haproxy.config import FALLBACK, NODE
 from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
-from holdfast.gateway.opening import make_gateway
 from holdfast.gateway.service import Gateway
 from tests.nodes.chaos_app import follow
 from tests.nodes.cluster import Cluster

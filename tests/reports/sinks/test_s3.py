@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl
 from uuid import uuid4
@@ -35,10 +36,16 @@ def bucket(endpoint: str) -> str:
     return made_bucket(endpoint)
 
 
+@cache
+def client(endpoint: str) -> Any:
+    """A client of another maker. To make one takes longer than most tests; closed, it can be used again."""
+    return boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+
+
 def made_bucket(endpoint: str) -> str:
     """A new bucket's name."""
     name = f"reports-{uuid4().hex}"
-    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+    s3 = client(endpoint)
     s3.create_bucket(Bucket=name, CreateBucketConfiguration={"LocationConstraint": REGION})
     s3.close()
     return name
@@ -91,7 +98,7 @@ class TestS3Sink(SinkConformance):
 
 def uploads(endpoint: str, bucket: str) -> int:
     """Uploads that are neither complete nor aborted."""
-    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+    s3 = client(endpoint)
     try:
         return len(s3.list_multipart_uploads(Bucket=bucket).get("Uploads", []))
     finally:
@@ -202,7 +209,7 @@ async def write_until_it_fails(upload: Upload) -> None:
 
 
 def head(endpoint: str, bucket: str, key: str) -> Any:
-    s3 = boto3.client("s3", endpoint_url=endpoint, region_name=REGION)
+    s3 = client(endpoint)
     try:
         return s3.head_object(Bucket=bucket, Key=key)
     finally:

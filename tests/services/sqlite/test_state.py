@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.common.message import Span
 from holdfast.errors import Fenced
+from holdfast.ports.state import StateStore
 from holdfast.services.sqlite import schema
 from holdfast.services.sqlite import state as module
 from holdfast.services.sqlite.database import Database, Transaction
@@ -20,6 +24,7 @@ from holdfast.services.sqlite.state import SqliteState
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint, Commit, RefusedEffect, Result, RunLog
 from holdfast.system.clock import SystemClock
+from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 
 
@@ -122,6 +127,32 @@ def begin(model: dict[str, Checkpoint], key: str, epoch: int, head: str) -> obje
 
 def without_time(checkpoint: Checkpoint) -> Sequence[object]:
     return [getattr(checkpoint, f) for f in checkpoint.__struct_fields__ if f != "at"]
+
+
+def test_it_decides_as_the_ledger_does(tmp_path: Path) -> None:
+    numbers = itertools.count()
+
+    class SqliteMachine(StateMachine):
+        async def make(self) -> StateStore:
+            self.path = tmp_path / f"{next(numbers)}.db"
+            return self.begin_on_file()
+
+        async def reopen(self, store: StateStore) -> StateStore:
+            await self.database.close()
+            return self.begin_on_file()
+
+        def begin_on_file(self) -> StateStore:
+            clock = SystemClock()
+            self.database = Database.open(self.path, clock, durability="normal")
+            return SqliteState(self.database, clock)
+
+        def teardown(self) -> None:
+            self._run(self.database.close())
+            super().teardown()
+
+    run_state_machine_as_test(
+        SqliteMachine, settings=settings(max_examples=20, stateful_step_count=30, deadline=None)
+    )
 
 
 async def test_identities_out_of_the_window_take_no_room(

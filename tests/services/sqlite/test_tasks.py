@@ -81,8 +81,6 @@ def decide(model: dict[str, Task], call: str, item: Any) -> object:
     trace = item if call == "reset" else item.trace
     try:
         match call:
-            case "give_back":
-                after = rules.give_back(model.get(trace), item)
             case "reset":
                 if trace not in model:
                     return None

@@ -70,11 +70,11 @@ def test_the_number_of_a_change_wraps() -> None:
 
 
 def test_a_member_is_read_as_it_was_written() -> None:
-    member = Member("1", "node 1", "http://10.0.0.7:8080", Load(streams=3, slots=2, room=5, models=("m",)))
+    member = Member("1", "node 1", "http://10.0.0.7:8080", Load(3, slots=2, room=5, offers=("doors",)))
     data = encode_service(member, 17.5)
     service = json.loads(data)
     assert (service["host"], service["port"], service["timestamp"]) == ("10.0.0.7", 8080, 17500)
-    assert (service["streams"], service["room"]) == (3, 5)
+    assert (service["streams"], service["room"], service["outboxes"]) == (3, 5, ["doors"])
     assert decode_service("/services/worker-1", data) == member
 
 

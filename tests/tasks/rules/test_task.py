@@ -52,14 +52,14 @@ def test_a_lapsed_attempt_is_replaced_while_there_are_tries() -> None:
 
 
 def test_a_task_whose_tries_are_spent_ends_with_what_went_wrong_last() -> None:
-    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
+    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"), NOW)
     assert rules.start(spent, changed_wish(tries=1), NOW).detail == "broken"
 
 
 def test_a_cancelled_task_doesn_t_begin() -> None:
     told = rules.cancel(RUNNING, "enough", NOW)
     assert (told.state, told.cancel) == (State.RUNNING, "enough")
-    ended = rules.start(rules.give_back(told, ReturnAttempt("k", 1, False)), WISH, NOW)
+    ended = rules.start(rules.give_back(told, ReturnAttempt("k", 1, False), NOW), WISH, NOW)
     assert (ended.state, ended.detail) == (State.FAILED, "cancelled: enough")
     assert rules.cancel(QUEUED, "enough", NOW).state is State.FAILED
     assert rules.cancel(ENDED, "enough", NOW) is ENDED
@@ -71,7 +71,7 @@ def test_a_beat_extends_the_lease_and_keeps_progress() -> None:
 
 
 def test_giving_back_queues_the_task_and_counts_spent_tries() -> None:
-    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"))
+    spent = rules.give_back(RUNNING, ReturnAttempt("k", 1, True, "broken"), NOW)
     assert (spent.state, spent.attempts, spent.member, spent.until, spent.detail) == (
         State.QUEUED,
         1,
@@ -79,8 +79,24 @@ def test_giving_back_queues_the_task_and_counts_spent_tries() -> None:
         0.0,
         "broken",
     )
-    assert rules.give_back(RUNNING, ReturnAttempt("k", 1, False)).attempts == 0
-    assert rules.give_back(spent, ReturnAttempt("k", 1, True, "broken")) is spent
+    assert rules.give_back(RUNNING, ReturnAttempt("k", 1, False), NOW).attempts == 0
+    assert rules.give_back(spent, ReturnAttempt("k", 1, True, "broken"), NOW) is spent
+
+
+def test_nothing_begins_before_a_pause_is_over_and_no_try_is_spent() -> None:
+    paused = rules.give_back(RUNNING, ReturnAttempt("k", 1, False, "not yet", 60.0), NOW)
+    assert (paused.state, paused.attempts, paused.until, paused.pauses) == (State.QUEUED, 0, NOW + 60.0, 1)
+    assert rules.start(paused, WISH, NOW + 59.0) is paused
+    begun = rules.start(paused, WISH, NOW + 60.0)
+    assert (begun.state, begun.attempts, begun.pauses) == (State.RUNNING, 1, 1)
+    assert rules.cancel(paused, "enough", NOW).ended, "who waits for nothing ends at once"
+    assert not rules.expired(paused, NOW + 59.0)
+
+
+def test_a_task_that_is_queued_anew_has_all_its_pauses_again() -> None:
+    paused = rules.give_back(RUNNING, ReturnAttempt("k", 1, False, "not yet", 60.0), NOW)
+    anew = rules.reset(paused, NOW)
+    assert (anew.pauses, anew.until) == (0, 0.0)
 
 
 def test_an_outcome_is_recorded_once() -> None:
@@ -95,7 +111,7 @@ def test_an_outcome_is_recorded_once() -> None:
     "deed",
     [
         lambda task: rules.beat(task, AttemptBeat("k", 1, 1.0), NOW),
-        lambda task: rules.give_back(task, ReturnAttempt("k", 1, True)),
+        lambda task: rules.give_back(task, ReturnAttempt("k", 1, True), NOW),
         lambda task: rules.end(task, EndAttempt("k", 1, State.FAILED), NOW),
     ],
 )
@@ -130,7 +146,9 @@ def test_only_old_tasks_that_do_not_run_expire() -> None:
     assert rules.expired(RUNNING, 110.5)
 
 
-deeds = st.lists(st.sampled_from(["start a", "start b", "lapse", "end", "return", "spend", "cancel"]))
+deeds = st.lists(
+    st.sampled_from(["start a", "start b", "lapse", "end", "return", "spend", "pause", "cancel"])
+)
 
 
 @given(deeds)
@@ -148,7 +166,9 @@ def test_a_task_has_one_outcome_within_its_tries_whatever_happens(deeds: list[st
         elif task.state is State.RUNNING and deed == "end":
             task = rules.end(task, EndAttempt("k", task.epoch, State.SUCCEED), now)
         elif task.state is State.RUNNING:
-            task = rules.give_back(task, ReturnAttempt("k", task.epoch, deed == "spend"))
+            pause_s = 3.0 if deed == "pause" else 0.0
+            wish = ReturnAttempt("k", task.epoch, deed == "spend", pause_s=pause_s)
+            task = rules.give_back(task, wish, now)
         assert task.epoch >= before.epoch
         assert 0 <= task.attempts <= WISH.tries
         assert not before.ended or task is before

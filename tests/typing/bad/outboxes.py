@@ -20,4 +20,4 @@ def add(db: Session) -> None:
     doors.add(db, command={})  # error
     doors.add("office.db", device="d", command={})  # error
     doors.add_many(db, [{"device": "d", "command": {}, "dedup_key": "x"}])  # error
-    doors.add_job(db, "all", ["d"], {}, abort=0.5)  # error
+    doors.add_rollout(db, "all", ["d"], {}, abort=0.5)  # error

@@ -20,7 +20,7 @@ def add(db: Session, other: Connection) -> None:
     assert_type(doors.add(db, device="d", command=command, priority=1, supersede_key="a"), int)
     assert_type(doors.add(other, device="d", command=b"", delay_s=1.5, expires_in_s=None), int)
     assert_type(doors.add_many(db, [{"device": "d", "command": command, "priority": 2}]), list[int])
-    assert_type(doors.add_job(db, "all", ["a", "b"], command, rate=5, trace_id="t"), int)
+    assert_type(doors.add_rollout(db, "all", ["a", "b"], command, rate=5, trace_id="t"), int)
     assert_type(doors.cancel(db, supersede_key="a"), int)
     doors.pause(db, "d")
     assert_type(doors.resume(db), bool)

@@ -6,8 +6,10 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import psutil
 import pytest
@@ -15,7 +17,7 @@ from rich.console import Console
 
 from holdfast.errors import ConfigError
 from holdfast.ports.coordinator import Change, Claim, Member
-from holdfast.vision.demo import local
+from holdfast.vision.demo import local, reference
 from holdfast.vision.demo.local import KNOWN
 from holdfast.vision.demo.measure import failovers_ms, measure, out_of_order, percentile
 from holdfast.vision.demo.picture import CommittedResult, Picture
@@ -281,6 +283,18 @@ def test_numbers_that_make_no_demo_are_refused(tmp_path: Path, wrong: dict[str, 
     settings: dict[str, Any] = {"videos": [], "streams": 1, "seconds": 1, "nodes": 1, "faults": False}
     with pytest.raises(ConfigError, match="must be at least 1"):
         make_plan(tmp_path, **(settings | wrong))
+
+
+def test_the_undisturbed_run_is_the_same_in_processes_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = make_plan(tmp_path, videos=[], streams=1, seconds=1, nodes=1, faults=False)
+    here = reference.undisturbed(plan)
+    assert [len(results) for results in here.values()] == [FPS]
+    monkeypatch.setattr(reference, "FRAMES_A_PROCESS", FPS - 1)
+    with mock.patch.object(reference, "ProcessPoolExecutor", wraps=ProcessPoolExecutor) as pool:
+        assert reference.undisturbed(plan) == here
+    assert pool.call_args.args[0] == 1, "no more processes than streams"
 
 
 # --- all of it

@@ -26,8 +26,9 @@ number is small because that may soon change, and may be true of every node on a
 CPU_MOST, MEMORY_MOST = 0.95, 0.92
 
 
-class Load(msgspec.Struct, frozen=True):
-    """What a node reports of itself with each renewal."""
+class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
+    """What a node reports of itself with each renewal. As JSON, ``offers`` has the name that older nodes know
+    it by."""
 
     streams: int = 0
     slots: int = 1
@@ -46,8 +47,8 @@ class Load(msgspec.Struct, frozen=True):
     """The share of its machine's memory in use, 0 to 1."""
     serves: tuple[str, ...] = ()
     """Names of the streams that the node declares; empty: any."""
-    outboxes: tuple[str, ...] = ()
-    """Names of the outboxes whose devices it may serve."""
+    offers: tuple[str, ...] = ()
+    """Names of what products run here and share out between nodes by themselves, such as outboxes."""
     warm: tuple[str, ...] = ()
     """Names of the streams with models whose models are all loaded."""
     models: tuple[str, ...] = ()

@@ -103,7 +103,7 @@ async def retry(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
     _refuse(
         refused,
         "is neither failed nor expired, or a newer command has replaced it, or its end has yet to be told,"
-        " or its job was aborted",
+        " or its rollout was aborted",
     )
 
 
@@ -172,19 +172,19 @@ async def resume(outbox: Name, /, *, device: str = "", options: Options = DEFAUL
 
 @app.command
 async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """Count commands by how they stand, and tell how far jobs are.
+    """Count commands by how they stand, and tell how far rollouts have come.
 
     Args:
         json: Print JSON.
     """
     async with opened(options, outbox) as store:
         counts = await store.counts(outbox)
-        jobs = await store.jobs(outbox, limit=1000)
+        rollouts = await store.rollouts(outbox, limit=1000)
         paused = dict(await store.paused(outbox))
     since = paused.pop("", None)
     if json:
         told_paused = {"paused_since": since, "paused_devices": paused}
-        output.json_line({"outbox": outbox, "commands": counts, "jobs": jobs, **told_paused})
+        output.json_line({"outbox": outbox, "commands": counts, "rollouts": rollouts, **told_paused})
         return
     if since is not None:
         output.say(f"outbox {outbox} is paused since {_time(since)}: nothing is sent")
@@ -192,16 +192,16 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
         output.say(f"devices that are paused: {', '.join(paused)}")
     rows = [(state, count) for state, count in counts.items()]
     output.console().print(output.table(f"outbox {outbox}", ("state", "commands"), rows))
-    if jobs:
-        columns = ("job", "name", "of", "done", "failed", "state")
-        told = [(j.id, j.name, j.total, j.done, j.failed, _standing(j.over, j.aborted)) for j in jobs]
-        output.console().print(output.table("jobs", columns, told))
+    if rollouts:
+        columns = ("rollout", "name", "of", "done", "failed", "state")
+        told = [(r.id, r.name, r.total, r.done, r.failed, _standing(r.over, r.aborted)) for r in rollouts]
+        output.console().print(output.table("rollouts", columns, told))
 
 
 @asynccontextmanager
 async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
     """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    from holdfast.devices.opening import open_outbox  # noqa: PLC0415 - a page of help needs no database
+    from holdfast.devices.adapters import open_outbox  # noqa: PLC0415 - a page of help needs no database
 
     async with options.services(reads_only=True) as services:
         store = open_outbox(services)

@@ -20,7 +20,7 @@ from holdfast.devices.rules.device_queue import (
     shard_of,
 )
 from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Unsent
-from holdfast.devices.rules.group_rate import GroupRate, JobRates
+from holdfast.devices.rules.group_rate import GroupRate, RolloutRates
 from holdfast.errors import ConfigError, Fenced
 
 Begin = Callable[[], AbstractContextManager[Writer]]
@@ -761,73 +761,73 @@ class OutboxConformance:
         assert [entry.body for entry in dispatcher.told] == [b"1"]
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 1
 
-    # --- jobs
+    # --- rollouts
 
-    async def test_a_job_counts_and_stops_when_too_many_fail(
+    async def test_a_rollout_counts_and_stops_when_too_many_fail(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
-            job = db.add_job(OUTBOX, "firmware", 10, 4.0, 0.2, NOW)
-            db.add([new(f"d{n}", job=job, not_before=NOW + n // 4) for n in range(10)])
+            rollout = db.add_rollout(OUTBOX, "firmware", 10, 4.0, 0.2, NOW)
+            db.add([new(f"d{n}", rollout=rollout, not_before=NOW + n // 4) for n in range(10)])
         first = await dispatcher.send()
         assert len(first) == 4
         answers = [answer(first[0])] + [answer(sending, ok=False) for sending in first[1:]]
         await dispatcher.turn(heard=answers)
-        [known] = await store.jobs(OUTBOX)
-        assert (known.id, known.name, known.total, known.created_at) == (job, "firmware", 10, NOW)
+        [known] = await store.rollouts(OUTBOX)
+        assert (known.id, known.name, known.total, known.created_at) == (rollout, "firmware", 10, NOW)
         assert (known.rate, known.abort_share) == (4.0, 0.2)
         assert (known.done, known.failed, known.aborted, known.over) == (1, 3, True, False)
         dispatcher.now += 1
         assert await dispatcher.send() == []
         await dispatcher.turn(sweep=True)
-        [known] = await store.jobs(OUTBOX)
+        [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.over) == (1, 9, True)
         assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1, CommandState.FAILED: 9}
 
-    async def test_a_job_follows_what_operators_do(
+    async def test_a_rollout_follows_what_operators_do(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
-            job = db.add_job(OUTBOX, "firmware", 5, None, 0.5, NOW)
-            ids = db.add([new(f"d{n}", job=job, not_before=NOW + n) for n in range(5)])
+            rollout = db.add_rollout(OUTBOX, "firmware", 5, None, 0.5, NOW)
+            ids = db.add([new(f"d{n}", rollout=rollout, not_before=NOW + n) for n in range(5)])
         [sending] = await dispatcher.send()
         await dispatcher.turn(heard=[answer(sending, ok=False)])
         assert await store.cancel(ids[4])
-        [known] = await store.jobs(OUTBOX)
+        [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.aborted) == (0, 2, False)
         assert await store.retry(ids[0])
         dispatcher.now += 3
         sendings = await dispatcher.send(sweep=True)
         await dispatcher.turn(heard=[answer(sending) for sending in sendings])
-        [known] = await store.jobs(OUTBOX)
+        [known] = await store.rollouts(OUTBOX)
         assert (known.done, known.failed, known.over) == (4, 1, True)
 
-    async def test_a_job_that_operators_abort_stays_so(
+    async def test_a_rollout_that_operators_abort_stays_so(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
-            job = db.add_job(OUTBOX, "firmware", 2, None, 0.0, NOW)
-            ids = db.add([new(f"d{n}", job=job, not_before=NOW + 10) for n in range(2)])
+            rollout = db.add_rollout(OUTBOX, "firmware", 2, None, 0.0, NOW)
+            ids = db.add([new(f"d{n}", rollout=rollout, not_before=NOW + 10) for n in range(2)])
         assert await store.cancel(ids[0])
         await dispatcher.turn(sweep=True)
-        [known] = await store.jobs(OUTBOX)
+        [known] = await store.rollouts(OUTBOX)
         assert (known.failed, known.aborted, known.over) == (2, True, True)
         assert not await store.retry(ids[0])
 
-    async def test_a_job_keeps_its_rate_when_all_its_times_have_passed(
+    async def test_a_rollout_keeps_its_rate_when_all_its_times_have_passed(
         self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
         with begin() as db:
-            job = db.add_job(OUTBOX, "firmware", 20, 4.0, 1.0, NOW)
-            db.add([new(f"d{n:02}", job=job, not_before=NOW + n / 4) for n in range(20)])
+            rollout = db.add_rollout(OUTBOX, "firmware", 20, 4.0, 1.0, NOW)
+            db.add([new(f"d{n:02}", rollout=rollout, not_before=NOW + n / 4) for n in range(20)])
             db.add([new("other")])
         dispatcher.now += 3600
-        rates = JobRates(share=1.0)
-        sent = await dispatcher.send(jobs=rates)
-        assert len(sent) == 1 + 1, "one at a time, and what belongs to no job"
+        rates = RolloutRates(share=1.0)
+        sent = await dispatcher.send(rollouts=rates)
+        assert len(sent) == 1 + 1, "one at a time, and what belongs to no rollout"
         for _ in range(19):
             dispatcher.now += 0.25
-            sent = await dispatcher.send(jobs=rates, heard=[answer(each) for each in sent])
+            sent = await dispatcher.send(rollouts=rates, heard=[answer(each) for each in sent])
             assert len(sent) == 1
 
     # --- briefs

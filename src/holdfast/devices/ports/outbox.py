@@ -36,7 +36,7 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     supersede_key: str | None = None
     trace_id: str = ""
-    job: int | None = None
+    rollout: int | None = None
     created_at: float = 0.0
 
 
@@ -93,10 +93,10 @@ class Writer(Protocol):
         """Add commands of one outbox, in this order; returns their ids. One whose ``dedupe_key`` its device
         has already is not added: its id is that of the standing one."""
 
-    def add_job(
+    def add_rollout(
         self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
     ) -> int:
-        """Add a job that commands may name; returns its id."""
+        """Add a rollout that commands may name; returns its id."""
 
     def cancel(
         self, outbox: str, *, command: int = 0, device: str = "", supersede_key: str | None = None
@@ -187,13 +187,13 @@ class OutboxStore(Protocol):
         """One command."""
 
     async def retry(self, command: int) -> bool:
-        """Schedule a failed or expired command anew, without expiry; its job counts it as failed no more.
-        False if it is neither, its end is yet to be told, its job was aborted, or its device has a newer
+        """Schedule a failed or expired command anew, without expiry; its rollout counts it as failed no more.
+        False if it is neither, its end is yet to be told, its rollout was aborted, or its device has a newer
         command with its ``supersede_key``, whatever has become of that one."""
 
     async def cancel(self, command: int) -> bool:
-        """Let a scheduled command fail, for its job too; False if it isn't. ``on_result`` hears of it in the
-        next sweep."""
+        """Let a scheduled command fail, for its rollout too; False if it isn't. ``on_result`` hears of it
+        in the next sweep."""
 
     async def cancel_all(self, outbox: str, *, device: str = "", supersede_key: str | None = None) -> int:
         """Ask for the scheduled commands of a device, of a key, or of both, as ``Writer.cancel`` does."""
@@ -215,8 +215,8 @@ class OutboxStore(Protocol):
     ) -> list[DeviceStatus]:
         """Devices in order, after the device ``after``; or one."""
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
-        """Jobs with an id above ``after``, in order."""
+    async def rollouts(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+        """Rollouts with an id above ``after``, in order."""
 
     async def now(self) -> float:
         """The wall time of the database's clock."""

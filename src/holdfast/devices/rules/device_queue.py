@@ -116,7 +116,7 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     supersede_key: str | None = None
     trace_id: str = ""
-    job: int | None = None
+    rollout: int | None = None
     created_at: float = 0.0
     published_at: float | None = None
     closed_at: float | None = None

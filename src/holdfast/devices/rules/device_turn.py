@@ -25,7 +25,7 @@ from holdfast.devices.rules.device_queue import (
     Patience,
     StoredCommand,
 )
-from holdfast.devices.rules.group_rate import GroupRate, JobRates, Pair
+from holdfast.devices.rules.group_rate import GroupRate, Pair, RolloutRates
 
 ROUNDS_MAX = 16
 """How many commands of one device a turn closes unsent, one after another; the next turn goes on."""
@@ -102,7 +102,7 @@ class Rollout(msgspec.Struct, frozen=True):
         return self.done + self.failed >= self.total
 
     def after(self, done: int, failed: int) -> Rollout:
-        """The job with more commands closed."""
+        """The rollout with more commands closed."""
         all_failed = self.failed + failed
         return msgspec.structs.replace(
             self,
@@ -136,7 +136,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
             happened: bring in what is due much too late.
         sweep: look for what has expired in the queues, too.
         groups: rates of groups of devices.
-        jobs: the dispatcher's part in the rates of jobs.
+        rollouts: the dispatcher's part in the rates of rollouts.
         brief: each closing is to be told as a brief, too.
         slow: how long the answers of devices have taken that answer later than they are waited for.
     """
@@ -161,7 +161,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     check_dues: bool = False
     sweep: bool = False
     groups: GroupRate | None = None
-    jobs: JobRates | None = None
+    rollouts: RolloutRates | None = None
     brief: bool = False
     slow: Mapping[str, float] = {}
 
@@ -282,9 +282,9 @@ class OutboxRows(Protocol):
         has come; else when the earliest one's comes. Missing where none is scheduled."""
 
     def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
-        """Scheduled commands that have expired, or whose job is aborted."""
+        """Scheduled commands that have expired, or whose rollout is aborted."""
 
-    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
+    def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         """Those that exist."""
 
     def save(self, entries: Sequence[StoredCommand]) -> None:
@@ -293,8 +293,8 @@ class OutboxRows(Protocol):
     def save_heads(self, heads: Sequence[Head]) -> None:
         """Store heads, new ones too."""
 
-    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
-        """Count commands of jobs as done and as failed, and abort those that have failed too often."""
+    def save_rollouts(self, closed: Mapping[int, tuple[int, int]]) -> None:
+        """Count commands of rollouts as done and as failed, and abort those that have failed too often."""
 
     def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
         """Store when devices were seen last, if ever, and whether they are away."""
@@ -521,7 +521,7 @@ class _Turn:
             if expired:
                 self._close(entry, Cause.EXPIRE)
             else:
-                self._close(entry, Cause.CANCEL, reason="its job was aborted")
+                self._close(entry, Cause.CANCEL, reason="its rollout was aborted")
 
     # --- what is due
 
@@ -571,7 +571,7 @@ class _Turn:
                 return
             self._write_first()
             first = self._rows.first(going, self._now)
-            jobs = self._jobs(first.values())
+            rollouts = self._rollouts(first.values())
             keyed = [
                 each for each in first.values() if isinstance(each, StoredCommand) and each.supersede_key
             ]
@@ -583,14 +583,16 @@ class _Turn:
             for pair, head in going.items():
                 entry = out.get(head.command) or first.get(pair)
                 if isinstance(entry, StoredCommand):
-                    job = jobs.get(entry.job or 0) if entry.state is CommandState.SCHEDULED else None
+                    rollout = (
+                        rollouts.get(entry.rollout or 0) if entry.state is CommandState.SCHEDULED else None
+                    )
                     if entry.state is CommandState.SCHEDULED and entry.id in replaced:
                         self._close(entry, Cause.SUPERSEDE)
                         again[pair] = head
-                    elif job is not None and job.aborted:
-                        self._close(entry, Cause.CANCEL, reason="its job was aborted")
+                    elif rollout is not None and rollout.aborted:
+                        self._close(entry, Cause.CANCEL, reason="its rollout was aborted")
                         again[pair] = head
-                    elif not self._proceed(entry, head, job):
+                    elif not self._proceed(entry, head, rollout):
                         again[pair] = msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0)
                 elif entry is not None:
                     self._put(msgspec.structs.replace(head, phase=HeadPhase.WAITING, command=0, due=entry))
@@ -601,9 +603,9 @@ class _Turn:
             self._put(head)
             self._done.more = True
 
-    def _proceed(self, entry: StoredCommand, head: Head, job: Rollout | None = None) -> bool:
-        """Do with the command what its verdict says; False if that closed it. ``job`` is the one whose rate
-        counts, at its first try."""
+    def _proceed(self, entry: StoredCommand, head: Head, rollout: Rollout | None = None) -> bool:
+        """Do with the command what its verdict says; False if that closed it. ``rollout`` is the one whose
+        rate counts, at its first try."""
         turn, now = self._turn, self._now
         # Another program may have written the row, and one command must not hold up all others.
         spoilt = entry.spoilt or (
@@ -628,17 +630,17 @@ class _Turn:
                 self._put(msgspec.structs.replace(head, phase=HeadPhase.HELD, command=out, due=due))
             case _:  # send, or probe
                 counts = verdict is HeadVerdict.SEND
-                if wait_until := self._wait_until(head.pair, job):
+                if wait_until := self._wait_until(head.pair, rollout):
                     self._put(msgspec.structs.replace(head, due=wait_until))
                 else:
                     self._send(queue.publish(entry, self._mine[entry.shard], now, counts=counts), head)
         return True
 
-    def _wait_until(self, pair: Pair, job: Rollout | None) -> float:
+    def _wait_until(self, pair: Pair, rollout: Rollout | None) -> float:
         """When to ask again, where a rate holds back what is next for ``pair``; 0 where none does."""
         turn, now = self._turn, self._now
-        if job is not None and job.rate is not None and turn.jobs is not None:
-            wait_until = turn.jobs.wait_until(job.id, job.rate, pair, now)
+        if rollout is not None and rollout.rate is not None and turn.rollouts is not None:
+            wait_until = turn.rollouts.wait_until(rollout.id, rollout.rate, pair, now)
             if wait_until:
                 return wait_until
         return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
@@ -682,20 +684,24 @@ class _Turn:
             self._rows.save_heads(list(self._heads.values()))
         counts: dict[int, tuple[int, int]] = {}
         for entry in self._done.closed:
-            if entry.job is not None:
-                done, failed = counts.get(entry.job, (0, 0))
+            if entry.rollout is not None:
+                done, failed = counts.get(entry.rollout, (0, 0))
                 bad = entry.state in (CommandState.FAILED, CommandState.EXPIRED)
-                counts[entry.job] = (done + (not bad), failed + bad)
+                counts[entry.rollout] = (done + (not bad), failed + bad)
         if counts:
-            self._rows.save_jobs(counts)
+            self._rows.save_rollouts(counts)
         if self._turn.brief and self._done.closed:
             self._rows.save_briefs(self._done.closed)
         elif self._turn.sweep and not self._turn.brief:
             self._rows.drop_briefs(self._mine)
 
-    def _jobs(self, entries: Iterable[StoredCommand | float]) -> Mapping[int, Rollout]:
-        ids = {entry.job for entry in entries if isinstance(entry, StoredCommand) and entry.job is not None}
-        return self._rows.jobs(ids) if ids else {}
+    def _rollouts(self, entries: Iterable[StoredCommand | float]) -> Mapping[int, Rollout]:
+        ids = {
+            entry.rollout
+            for entry in entries
+            if isinstance(entry, StoredCommand) and entry.rollout is not None
+        }
+        return self._rows.rollouts(ids) if ids else {}
 
 
 def _waits_for(head: Head, entry: StoredCommand, correlation: Correlation) -> bool:

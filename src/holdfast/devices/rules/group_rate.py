@@ -1,4 +1,4 @@
-"""The rates of groups of devices, such as those behind one radio link, and of jobs."""
+"""The rates of groups of devices, such as those behind one radio link, and of rollouts."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from holdfast.extend.tools import Limiter, Rate
 
 Pair = tuple[str, int]
 
-JOBS_MAX = 1_000
-"""Jobs whose rates are remembered; one that was asked about longer ago begins anew."""
+ROLLOUTS_MAX = 1_000
+"""Rollouts whose rates are remembered; one that was asked about longer ago begins anew."""
 
 BURST_S = 0.05
 """With a limited rate, what may go at once is what this time allows."""
@@ -65,11 +65,11 @@ class GroupRate:
         return given
 
 
-class JobRates:
-    """At most so many devices a second to each job, of which this has a ``share`` as a group's.
+class RolloutRates:
+    """At most so many devices a second to each rollout, of which this has a ``share`` as a group's.
 
-    Commands of a job have their times from the start. This is for when those have passed, because the broker
-    or all nodes were away: a job that is to stop at failures must not go out all at once.
+    Commands of a rollout have their times from the start. This is for when those have passed, because the
+    broker or all nodes were away: a rollout that is to stop at failures must not go out all at once.
     """
 
     def __init__(self, share: float) -> None:
@@ -82,11 +82,11 @@ class JobRates:
         for rate in self._rates.values():
             rate.take_share(share)
 
-    def wait_until(self, job: int, rate: float, pair: Pair, now: float) -> float:
-        """0 if the command of ``job``, which has this rate, may go to this lane of a device now, which
+    def wait_until(self, rollout: int, rate: float, pair: Pair, now: float) -> float:
+        """0 if the command of ``rollout``, which has this rate, may go to this lane of a device now, which
         counts; else when to ask again."""
-        known = self._rates.pop(job, None) or GroupRate(lambda _: "", {"": rate}, self._share)
-        self._rates[job] = known
-        if len(self._rates) > JOBS_MAX:
+        known = self._rates.pop(rollout, None) or GroupRate(lambda _: "", {"": rate}, self._share)
+        self._rates[rollout] = known
+        if len(self._rates) > ROLLOUTS_MAX:
             del self._rates[next(iter(self._rates))]
         return known.wait_until(pair, now)

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.service import Startable, Tasks
+from holdfast.cluster.lifecycle import Startable, Tasks
 from holdfast.cluster.view import View
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, HoldfastError

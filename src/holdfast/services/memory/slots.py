@@ -28,7 +28,7 @@ class GivenCall(NamedTuple):
 
     number: int
     lane: tuple[str, str]
-    job: Callable[[], Coroutine[Any, Any, Any]]
+    work: Callable[[], Coroutine[Any, Any, Any]]
     answer: asyncio.Future[Any]
 
 
@@ -169,13 +169,13 @@ class MemorySlot:
         return self.calls.advance(given.number, self._clock.monotonic())
 
     async def _call(
-        self, lane: tuple[str, str], job: Callable[[], Coroutine[Any, Any, T]], call: SlotCall | None
+        self, lane: tuple[str, str], work: Callable[[], Coroutine[Any, Any, T]], call: SlotCall | None
     ) -> T:
         if self._gone.is_set():
             raise self._death("")
         answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         number = self.calls.add(call or SlotCall(), self._clock.monotonic())
-        self._given.append(GivenCall(number, lane, job, answer))
+        self._given.append(GivenCall(number, lane, work, answer))
         self._called.set()
         return await answer
 
@@ -184,7 +184,7 @@ class MemorySlot:
             await self._called.wait()
             given = self._given[0]
             try:
-                outcome: Any = await given.job()
+                outcome: Any = await given.work()
             except HoldfastError as error:
                 outcome = error
             if self._gone.is_set():

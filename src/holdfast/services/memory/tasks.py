@@ -13,7 +13,15 @@ from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.services.memory.state import Forgot
 from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 
 class Changed(msgspec.Struct, frozen=True):
@@ -56,11 +64,16 @@ class MemoryTasks:
         return [self._try("beat", b.trace, partial(rules.beat, beat=b, now=now)) for b in beats]
 
     async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        return [self._try("give_back", r.trace, partial(rules.give_back, wish=r)) for r in returns]
+        now = self._clock.wall()
+        return [self._try("give_back", r.trace, partial(rules.give_back, wish=r, now=now)) for r in returns]
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         now = self._clock.wall()
         return [self._try("end", e.trace, partial(rules.end, end=e, now=now)) for e in ends]
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        now = self._clock.wall()
+        return [self._change("count", w.trace, partial(rules.count, wish=w, now=now)) for w in wishes]
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         for trace, epoch in sent:

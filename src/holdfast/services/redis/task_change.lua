@@ -44,7 +44,7 @@ function requests.queue(task, trace, fields)
   return replace(cjson.decode(fields), {state = 'queued', queued_at = text(now)})
 end
 
-function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of)
+function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of, follow_ups)
   task = task or {state = 'queued', type = kind, group = group ~= '' and group or nil, queued_at = text(now)}
   if ENDED[task.state] then return task end
   if task.state == 'running' then
@@ -52,6 +52,7 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
     if holds or task.member == member then return task end
   end
   if task.cancel then return ended(task, 'failed', '', 'cancelled: ' .. task.cancel) end
+  if task.state == 'queued' and number(task, 'until') > now then return task end
   local attempts = number(task, 'attempts')
   if attempts >= tonumber(tries) then
     local died = string.format('attempt %d of %s ended without an outcome on node %s',
@@ -61,7 +62,7 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
   return replace(task, {
     type = kind, state = 'running', group = group, epoch = next_epoch(task), attempts = text(attempts + 1),
     member = member, node = node, ['until'] = text(now + tonumber(lease)), progress = '', note = '',
-    started_at = text(now)})
+    started_at = text(now), follow_ups = follow_ups})
 end
 
 function requests.beat(task, trace, epoch, lease, progress, note)
@@ -69,13 +70,15 @@ function requests.beat(task, trace, epoch, lease, progress, note)
   return replace(task, {['until'] = text(now + tonumber(lease)), progress = progress, note = note})
 end
 
-function requests.give_back(task, trace, epoch, spent, detail)
+function requests.give_back(task, trace, epoch, spent, detail, pause)
   if task and task.state == 'queued' and (task.epoch or '0') == epoch then return task end
   if not stands(task, epoch) then return nil end
   local attempts = number(task, 'attempts') - (spent == '1' and 0 or 1)
+  local pauses = tonumber(pause) > 0
   return replace(task, {
-    state = 'queued', attempts = attempts > 0 and text(attempts) or '', member = '', ['until'] = '',
-    detail = detail ~= '' and detail or nil})
+    state = 'queued', attempts = attempts > 0 and text(attempts) or '', member = '',
+    ['until'] = pauses and text(now + tonumber(pause)) or '', detail = detail ~= '' and detail or nil,
+    pauses = pauses and text(number(task, 'pauses') + 1) or nil})
 end
 
 requests['end'] = function(task, trace, epoch, state, result, detail)
@@ -96,9 +99,26 @@ function requests.cancel(task, trace, reason)
 end
 
 function requests.reset(task, trace)
-  if not task or task.state == 'succeed' then return task end
+  if not task or task.members or task.state == 'succeed' then return task end
   if task.state == 'running' and number(task, 'until') > now then return task end
   return {type = task.type, state = 'queued', group = task.group, epoch = task.epoch, queued_at = text(now)}
+end
+
+function requests.count(task, trace, size, place, failed, follow_ups)
+  local batch = task or {
+    type = '(batch)', state = 'queued', queued_at = text(now), members = string.rep('0', tonumber(size))}
+  if ENDED[batch.state] or not batch.members then return batch end
+  local members, at = batch.members, tonumber(place) + 1
+  if at > 0 and members:sub(at, at) == '0' then
+    members = members:sub(1, at - 1) .. (failed == '1' and '2' or '1') .. members:sub(at + 1)
+  end
+  batch = replace(batch, {
+    members = members, follow_ups = batch.follow_ups or follow_ups, started_at = text(now)})
+  if members:find('0', 1, true) then return batch end
+  local _, bad = members:gsub('2', '')
+  local detail = bad > 0 and string.format('%d of %d tasks did not succeed', bad, #members) or ''
+  local result = string.format('{"tasks":%d,"failed":%d}', #members, bad)
+  return ended(batch, bad > 0 and 'failed' or 'succeed', result, detail)
 end
 
 local function save(trace, before, after)

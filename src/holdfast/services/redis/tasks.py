@@ -24,7 +24,15 @@ from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 from holdfast.services.redis.shards import StateShards
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 BATCH_MAX = 100
 """Requests of one script, so that the server doesn't hold still for long."""
@@ -39,8 +47,8 @@ CHANGE, FIND, COUNTS, EXPIRE = (
     Script.load(name, "shard", "tasks") for name in ("task_change", "task_find", "task_counts", "task_expire")
 )
 
-_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel")
-_COUNTS = ("epoch", "attempts")
+_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members")
+_COUNTS = ("epoch", "attempts", "pauses")
 _TIMES = ("until", "queued_at", "started_at", "ended_at")
 
 Row = Sequence[Word]
@@ -75,7 +83,17 @@ class RedisTasks:
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         rows = [
-            (w.trace, w.type, w.member, w.node, w.tries, _micros(w.lease_s), w.group, w.instead_of)
+            (
+                w.trace,
+                w.type,
+                w.member,
+                w.node,
+                w.tries,
+                _micros(w.lease_s),
+                w.group,
+                w.instead_of,
+                w.follow_ups,
+            )
             for w in wishes
         ]
         return cast("list[Task]", await self._change("start", rows))
@@ -86,12 +104,16 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
 
     async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        rows = [(r.trace, r.epoch, int(r.spent), r.detail) for r in returns]
+        rows = [(r.trace, r.epoch, int(r.spent), r.detail, _micros(r.pause_s)) for r in returns]
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        rows = [(w.trace, w.size, w.place, int(w.failed), w.follow_ups) for w in wishes]
+        return cast("list[Task]", await self._change("count", rows))
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change("briefed", sent, self._shards)
@@ -245,6 +267,7 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     "state": lambda value: State(value.decode()),
     "progress": float,
     "result": bytes,
+    "follow_ups": bytes,
     "briefed": lambda value: value == b"1",
 }
 

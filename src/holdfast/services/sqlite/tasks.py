@@ -18,7 +18,15 @@ from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 T = TypeVar("T")
 
@@ -100,12 +108,15 @@ class SqliteTasks:
         return cast("list[Task | Fenced]", await self._change(changes, confirmed=False))
 
     async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
-        changes = [TaskChange(_give_back, r.trace, r) for r in returns]
+        changes = [TaskChange(rules.give_back, r.trace, r) for r in returns]
         return cast("list[Task | Fenced]", await self._change(changes))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         changes = [TaskChange(rules.end, e.trace, e) for e in ends]
         return cast("list[Task | Fenced]", await self._change(changes))
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        return cast("list[Task]", await self._change([TaskChange(rules.count, w.trace, w) for w in wishes]))
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)
@@ -245,10 +256,6 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
         _count(transaction, number, counts)
     more = len(page) == EXPIRE_BATCH and page[-1][2] < before
     return ExpiryPage(len(expired), page[-1][0] if more else after, more)
-
-
-def _give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
-    return rules.give_back(standing, wish)
 
 
 def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:

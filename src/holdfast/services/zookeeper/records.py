@@ -18,7 +18,7 @@ from holdfast.services.zookeeper.layout import SERVICES, basename
 T = TypeVar("T")
 
 _MEMBER_FIELDS = tuple(name for name in Member.__struct_fields__ if name != "load")
-_LOAD_FIELDS = Load.__struct_fields__
+_LOAD_FIELDS = Load.__struct_encode_fields__
 _HOST = re.compile(r"[A-Za-z0-9._-]{1,255}|[0-9A-Fa-f:.]{2,45}")
 
 # Other programs may write their path with the chroot before it, or without.
@@ -70,7 +70,7 @@ def encode_service(member: Member, at: float) -> bytes:
         "timestamp": round(at * 1000),
     }
     service |= {name: getattr(member, name) for name in _MEMBER_FIELDS}
-    return msgspec.json.encode(service | msgspec.structs.asdict(member.load))
+    return msgspec.json.encode(service | msgspec.to_builtins(member.load))
 
 
 def decode_service(path: str, data: bytes) -> Member:

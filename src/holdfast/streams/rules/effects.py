@@ -36,14 +36,14 @@ REST_MAX_S = 300.0
 """The longest time for which a stream rests without an owner, while a target is away."""
 
 
-class Composed(NamedTuple):
+class EffectChanges(NamedTuple):
     """What a commit says of effects that were pending before it."""
 
     dropped: tuple[str, ...] = ()
     refused: tuple[RefusedEffect, ...] = ()
 
 
-class Lane:
+class EffectLane:
     """The effects of one stream to one target and key, oldest first."""
 
     __slots__ = ("effects", "is_out", "retry_at", "tries")
@@ -62,12 +62,12 @@ class Effects:
     __slots__ = ("_bytes", "_count", "_flying", "_lane_of", "_lanes", "_refused", "_taken", "taken_at")
 
     def __init__(self, pending: Iterable[Effect] = ()) -> None:
-        self._lanes: dict[tuple[str, ...], Lane] = {}
+        self._lanes: dict[tuple[str, ...], EffectLane] = {}
         self._lane_of: dict[str, tuple[str, ...]] = {}
         self._count = self._bytes = 0
         self._taken: list[str] = []
         self._refused: list[RefusedEffect] = []
-        self._flying = Composed()
+        self._flying = EffectChanges()
         self.taken_at = 0.0
         """When the first effect was taken that no commit has dropped."""
         for effect in pending:
@@ -148,9 +148,9 @@ class Effects:
 
     # -- commits --------------------------------------------------------------------------------------------
 
-    def compose(self) -> Composed:
+    def compose(self) -> EffectChanges:
         """Return what the next commit says of effects that are pending."""
-        self._flying = Composed(tuple(self._taken), tuple(self._refused))
+        self._flying = EffectChanges(tuple(self._taken), tuple(self._refused))
         self._taken, self._refused = [], []
         return self._flying
 
@@ -160,7 +160,7 @@ class Effects:
             lane = self._lanes[self._lane_of[refused.id]]
             lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=refused.reason)
             lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0
-        self._flying = Composed()
+        self._flying = EffectChanges()
         for effect in added:
             self._add(effect)
 
@@ -168,7 +168,7 @@ class Effects:
         """The commit had no effect, so the next one says it."""
         self._taken = [*self._flying.dropped, *self._taken]
         self._refused = [*self._flying.refused, *self._refused]
-        self._flying = Composed()
+        self._flying = EffectChanges()
 
     def due(self, now: float, wall: float) -> float:
         """Return the wall time from which the stream needs somebody for its effects; 0: never."""
@@ -191,7 +191,7 @@ class Effects:
         ]
         return min(waits, default=0.0)
 
-    def _lane(self, effect_id: str) -> Lane | None:
+    def _lane(self, effect_id: str) -> EffectLane | None:
         """Return the lane whose oldest effect this is, if its outcome isn't known yet."""
         lane = self._lanes.get(self._lane_of.get(effect_id, ()))
         waits = lane is not None and lane.is_out and lane.effects[0].id == effect_id
@@ -201,11 +201,11 @@ class Effects:
         alone = (effect.id,) if effect.not_before > effect.at else ()  # it keeps nothing else waiting
         name = (effect.target, effect.key, *alone)
         self._lane_of[effect.id] = name
-        self._lanes.setdefault(name, Lane()).effects.append(effect)
+        self._lanes.setdefault(name, EffectLane()).effects.append(effect)
         self._count += 1
         self._bytes += len(effect.body)
 
-    def _remove(self, lane: Lane) -> None:
+    def _remove(self, lane: EffectLane) -> None:
         effect = lane.effects.popleft()
         name = self._lane_of.pop(effect.id)
         lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0

@@ -349,8 +349,11 @@ class Owner:
         has answered the commit that covers it, or that takes its mark away."""
         if self._starting is not None:
             return self._starting.name
-        is_held = self._counted in self._held or self._counted in self._firings
-        return self._counted.name if self._counted is not None and is_held else ""
+        counted = self._counted
+        return counted.name if counted is not None and self._is_held(counted) else ""
+
+    def _is_held(self, place: Place) -> bool:
+        return place in (self._firings if place.run == TIMER_RUN else self._held)
 
     def holding(self) -> Iterator[Held]:
         """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
@@ -1175,7 +1178,8 @@ class Owner:
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=entry.held.detail))
+                    detail, waits = entry.held.detail, entry.kind == "parked"
+                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=detail, waits=waits))
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
                 letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:

@@ -16,6 +16,12 @@ from holdfast.errors import Fenced
 
 TRACE_BYTES_MAX = 256
 
+BATCH = "(batch)"
+"""The type of the record of a batch. No task can have it."""
+
+MEMBERS_MAX = 10_000
+"""The most tasks in a batch."""
+
 
 class State(enum.StrEnum):
     """The state of a task. The last four are outcomes. DUPLICATED is the outcome of a message only, whose
@@ -36,10 +42,15 @@ class Task(msgspec.Struct, frozen=True):
     """The record of a task in the store.
 
     ``trace`` is its id, unique in its app. ``attempts`` counts the attempts since it was last queued, and
-    ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats.
+    ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats, or when
+    the pause of a queued task ends; no other attempt begins before. ``pauses`` counts the pauses that its
+    attempts have asked for since it was last queued.
     ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned,
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
-    cancelled it, or empty. ``group`` names the group whose limits it counts toward.
+    cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
+    tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    ``members`` is empty but for a batch: one digit for each of its tasks, 0 if it hasn't ended, 1 if it has
+    succeeded, 2 if it ended otherwise.
     """
 
     trace: str
@@ -60,6 +71,9 @@ class Task(msgspec.Struct, frozen=True):
     queued_at: float = 0.0
     started_at: float = 0.0
     ended_at: float = 0.0
+    pauses: int = 0
+    follow_ups: bytes = b""
+    members: str = ""
 
     @property
     def ended(self) -> bool:
@@ -75,7 +89,7 @@ class Task(msgspec.Struct, frozen=True):
 class StartAttempt(msgspec.Struct, frozen=True):
     """A member's request to begin an attempt, which lapses after ``lease_s`` without a beat. ``tries`` is how
     many attempts there may be. ``node`` is the member's name, for people. ``instead_of`` is a dead member,
-    whose attempt needn't lapse first."""
+    whose attempt needn't lapse first. ``follow_ups`` is as in the record."""
 
     trace: str
     type: str
@@ -85,6 +99,7 @@ class StartAttempt(msgspec.Struct, frozen=True):
     lease_s: float
     group: str = ""
     instead_of: str = ""
+    follow_ups: bytes = b""
 
 
 class AttemptBeat(msgspec.Struct, frozen=True):
@@ -99,12 +114,14 @@ class AttemptBeat(msgspec.Struct, frozen=True):
 
 class ReturnAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` ended without an outcome, and the task waits for another attempt. ``spent``:
-    it counts as a try. ``detail`` says what went wrong."""
+    it counts as a try. ``detail`` says what went wrong. With ``pause_s`` it has asked for a pause: no attempt
+    begins before that is over."""
 
     trace: str
     epoch: int
     spent: bool
     detail: str = ""
+    pause_s: float = 0.0
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
@@ -117,6 +134,17 @@ class EndAttempt(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
+class CountMember(msgspec.Struct, frozen=True):
+    """The task at ``place`` in the batch ``trace`` of ``size`` tasks has ended. With a ``place`` of -1 the
+    batch is only recorded. ``follow_ups`` are those of the batch, encoded, or empty if they aren't known."""
+
+    trace: str
+    size: int
+    place: int = -1
+    failed: bool = False
+    follow_ups: bytes = b""
+
+
 def queue(standing: Task | None, task: Task, now: float) -> Task:
     """Return the task after it was sent; a known one is unchanged."""
     return standing or msgspec.structs.replace(task, state=State.QUEUED, queued_at=now)
@@ -125,8 +153,8 @@ def queue(standing: Task | None, task: Task, now: float) -> Task:
 def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     """Return the task after a member's request to begin an attempt. The member may begin if the answer is
     ``running`` with its own ``member``; a repeated request gets the same answer. Otherwise the answer says
-    why not: the task has ended (before, by being cancelled, or now because it has no tries left), or another
-    member's attempt is valid ``until`` then."""
+    why not: the task has ended (before, by being cancelled, or now because it has no tries left), it pauses
+    ``until`` then, or another member's attempt is valid ``until`` then."""
     task = standing or Task(wish.trace, wish.type, group=wish.group, queued_at=now)
     if task.ended:
         return task
@@ -136,6 +164,8 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
             return task
     if task.cancel:
         return _ended(task, State.FAILED, b"", f"cancelled: {task.cancel}", now)
+    if _pauses(task, now):
+        return task
     if task.attempts >= wish.tries:
         detail = task.detail if task.state is State.QUEUED else ""
         died = f"attempt {task.attempts} of {wish.tries} ended without an outcome on node {task.node}"
@@ -153,6 +183,7 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
         progress=0.0,
         note="",
         started_at=now,
+        follow_ups=wish.follow_ups,
     )
 
 
@@ -162,7 +193,7 @@ def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
     return msgspec.structs.replace(task, until=now + beat.lease_s, progress=beat.progress, note=beat.note)
 
 
-def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
+def give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:
     """Return the task after an attempt without an outcome. Raises Fenced unless this attempt is the present
     one."""
     if standing is not None and standing.state is State.QUEUED and standing.epoch == wish.epoch:
@@ -173,8 +204,9 @@ def give_back(standing: Task | None, wish: ReturnAttempt) -> Task:
         state=State.QUEUED,
         attempts=task.attempts if wish.spent else task.attempts - 1,
         member="",
-        until=0.0,
+        until=now + wish.pause_s if wish.pause_s else 0.0,
         detail=wish.detail or task.detail,
+        pauses=task.pauses + (wish.pause_s > 0),
     )
 
 
@@ -208,15 +240,44 @@ def cancel(standing: Task, reason: str, now: float) -> Task:
 
 
 def reset(standing: Task, now: float) -> Task:
-    """Return the task queued again with all its tries. A task that runs or has succeeded is unchanged."""
-    if standing.state is State.SUCCEED or (standing.state is State.RUNNING and standing.until > now):
+    """Return the task queued again with all its tries. A task that runs or has succeeded is unchanged, and a
+    batch is."""
+    if (
+        standing.members
+        or standing.state is State.SUCCEED
+        or (standing.state is State.RUNNING and standing.until > now)
+    ):
         return standing
     return Task(standing.trace, standing.type, group=standing.group, epoch=standing.epoch, queued_at=now)
+
+
+def count(standing: Task | None, wish: CountMember, now: float) -> Task:
+    """Return the record of a batch after one of its tasks has ended. Each is counted once, however often that
+    is told; with the last of them the batch ends."""
+    batch = standing or Task(wish.trace, BATCH, queued_at=now, members="0" * wish.size)
+    if batch.ended or not batch.members:
+        return batch
+    members = batch.members
+    if members[wish.place : wish.place + 1] == "0" and wish.place >= 0:
+        members = members[: wish.place] + "12"[wish.failed] + members[wish.place + 1 :]
+    batch = msgspec.structs.replace(
+        batch, members=members, follow_ups=batch.follow_ups or wish.follow_ups, started_at=now
+    )
+    if "0" in members:
+        return batch
+    failed = members.count("2")
+    detail = f"{failed} of {len(members)} tasks did not succeed" if failed else ""
+    result = f'{{"tasks":{len(members)},"failed":{failed}}}'.encode()
+    return _ended(batch, State.FAILED if failed else State.SUCCEED, result, detail, now)
 
 
 def expired(standing: Task, before: float) -> bool:
     """Return True if nothing has happened to the task since ``before``, and no attempt was valid then."""
     return standing.moved_at < before and standing.until < before
+
+
+def _pauses(task: Task, now: float) -> bool:
+    return task.state is State.QUEUED and task.until > now
 
 
 def _ended(task: Task, state: State, result: bytes, detail: str, now: float) -> Task:

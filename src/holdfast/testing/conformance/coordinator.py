@@ -55,7 +55,8 @@ class CoordinatorConformance:
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         await coordinator.join(A, LONG_S)
-        busy = Member(A.id, A.name, A.address, Load(streams=7, slots=3, room=0, draining=True))
+        load = Load(streams=7, slots=3, room=0, draining=True, queues=("frames",), offers=("doors",))
+        busy = Member(A.id, A.name, A.address, load)
         await coordinator.renew(busy, LONG_S)
         assert await other_coordinator.members() == [busy]
 

@@ -681,7 +681,7 @@ class StateConformance:
         assert (await _standing(state)).number == 2
 
     async def test_a_checkpoint_with_something_to_do_never_expires(self, state: StateStore) -> None:
-        acts = {
+        acts: dict[str, dict[str, Any]] = {
             "s/timer": {"timers": TIMERS},
             "s/effect": {"effects": (effect(1, 0),)},
             "s/due": {"due": 9.0},

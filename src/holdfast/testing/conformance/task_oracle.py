@@ -25,17 +25,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 T = TypeVar("T")
 
 FOREVER = 1e11
 """A wall time that no clock reaches."""
 
-TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}")
+TRACES = ("a", "b/c:d", "käse \N{SNOWMAN}", "batch ü")
 
 texts = st.text(st.characters(exclude_categories=("Cs", "Cc")), max_size=8)
-traces = st.sampled_from(TRACES)
+traces = st.sampled_from(TRACES[:3])
 types = st.sampled_from(("report.publish", "t ü"))
 leases = st.sampled_from((3600.0, 3600.0, 0.0))
 """A lease that lasts, or one that has ended at the next request."""
@@ -53,6 +61,7 @@ wishes = st.builds(
     tries=st.integers(1, 3),
     lease_s=leases,
     group=texts,
+    follow_ups=st.binary(max_size=9),
 )
 beats = st.builds(
     AttemptBeat,
@@ -62,7 +71,22 @@ beats = st.builds(
     progress=st.floats(0, 1, allow_subnormal=False),
     note=texts,
 )
-returns = st.builds(ReturnAttempt, trace=traces, epoch=off, spent=st.booleans(), detail=texts)
+returns = st.builds(
+    ReturnAttempt,
+    trace=traces,
+    epoch=off,
+    spent=st.booleans(),
+    detail=texts,
+    pause_s=st.sampled_from((0.0, 3600.0)),
+)
+counts = st.builds(
+    CountMember,
+    trace=st.just("batch ü"),
+    size=st.just(3),
+    place=st.integers(-1, 3),
+    failed=st.booleans(),
+    follow_ups=st.binary(max_size=9),
+)
 ends = st.builds(
     EndAttempt,
     trace=traces,
@@ -128,7 +152,7 @@ class TaskMachine(RuleBasedStateMachine):
         asked = self._aimed(batch)
         self._check(
             lambda: self._store.give_back(asked),
-            [(r.trace, lambda s, now, r=r: rules.give_back(s, r)) for r in asked],  # type: ignore[misc]
+            [(r.trace, lambda s, now, r=r: rules.give_back(s, r, now)) for r in asked],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(ends))
@@ -137,6 +161,13 @@ class TaskMachine(RuleBasedStateMachine):
         self._check(
             lambda: self._store.end(asked),
             [(e.trace, lambda s, now, e=e: rules.end(s, e, now)) for e in asked],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(counts))
+    def count(self, batch: list[CountMember]) -> None:
+        self._check(
+            lambda: self._store.count(batch),
+            [(w.trace, lambda s, now, w=w: rules.count(s, w, now)) for w in batch],  # type: ignore[misc]
         )
 
     @rule(batch=batch_of(st.tuples(traces, off)))

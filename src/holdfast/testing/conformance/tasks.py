@@ -12,8 +12,10 @@ import pytest
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.rules.task import (
+    BATCH,
     TRACE_BYTES_MAX,
     AttemptBeat,
+    CountMember,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -25,6 +27,7 @@ FOREVER = 1e11
 """A wall time that no clock reaches."""
 
 LEASE_S = 3600.0
+PAUSE_S = 0.002
 TYPE = "report.publish"
 
 ODD_TRACES = ["k", "a/b//c", "käse \N{SNOWMAN}", "'\"%_\\;--", "*?[x]{y}:z", "..", "x" * TRACE_BYTES_MAX]
@@ -110,6 +113,21 @@ class TasksConformance:
         await other_tasks.briefed([("k", begun.epoch)])
         assert await tasks.get("k") == msgspec.structs.replace(ended, briefed=True)
         assert await tasks.queue([Task("k", "other")]) == [msgspec.structs.replace(ended, briefed=True)]
+
+    async def test_follow_ups_stand_with_the_outcome(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+        follow_ups = bytes(range(256)) * 256
+        [begun] = await tasks.start([wish("k", follow_ups=follow_ups)])
+        assert begun.follow_ups == follow_ups
+        await tasks.beat([AttemptBeat("k", begun.epoch, LEASE_S, 0.5)])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.FAILED)])
+        assert isinstance(ended, Task)
+        assert ended.follow_ups == follow_ups
+        assert await other_tasks.start([wish("k", follow_ups=b"of another message")]) == [ended]
+        [anew] = await tasks.reset(["k"])
+        assert anew is not None
+        assert anew.follow_ups == b"", "they come with the message"
+        [again] = await other_tasks.start([wish("k", follow_ups=b"of its message")])
+        assert again.follow_ups == b"of its message"
 
     async def test_a_task_may_begin_unannounced(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
@@ -245,6 +263,72 @@ class TasksConformance:
             [queued] = await tasks.give_back([ReturnAttempt("k", begun.epoch, False)])
             assert isinstance(queued, Task)
             assert (queued.state, queued.attempts, queued.member, queued.until) == (State.QUEUED, 0, "", 0.0)
+
+    async def test_nothing_begins_before_a_pause_is_over(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k", tries=1)])
+        paused = ReturnAttempt("k", begun.epoch, False, "the other side is away", pause_s=LEASE_S)
+        [queued] = await tasks.give_back([paused])
+        assert isinstance(queued, Task)
+        assert (queued.state, queued.attempts, queued.pauses) == (State.QUEUED, 0, 1)
+        assert queued.until >= begun.started_at + LEASE_S
+        assert queued.detail == "the other side is away"
+        assert await other_tasks.give_back([paused]) == [queued], "a repeat is no second pause"
+        assert await other_tasks.start([wish("k", tries=1)]) == [queued]
+        ended = await other_tasks.cancel("k", "not needed")
+        assert ended is not None
+        assert ended.ended
+
+    async def test_a_task_begins_once_its_pause_is_over(self, tasks: TaskStore) -> None:
+        for pauses in range(4):
+            [begun] = await tasks.start([wish("k", tries=1)])
+            assert (begun.state, begun.attempts, begun.pauses) == (State.RUNNING, 1, pauses)
+            [paused] = await tasks.give_back([ReturnAttempt("k", begun.epoch, False, pause_s=PAUSE_S)])
+            assert isinstance(paused, Task)
+            await asyncio.sleep(max(0.0, paused.until - await tasks.now()) + PAUSE_S)
+        assert await tasks.expire(FOREVER) == 1
+
+    # --- batches of tasks
+
+    async def test_a_batch_ends_with_the_last_of_its_tasks(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [batch] = await tasks.count([CountMember("b", 3, follow_ups=b"\0then")])
+        assert (batch.type, batch.state, batch.members) == (BATCH, State.QUEUED, "000")
+        assert batch.follow_ups == b"\0then"
+        assert await tasks.start([wish("t")]) != [], "other tasks go on"
+        await tasks.count([CountMember("b", 3, 1)])
+        [again] = await other_tasks.count([CountMember("b", 3, 1, failed=True)])
+        assert (again.members, again.state) == ("010", State.QUEUED), "each counts once"
+        [_, ended] = await other_tasks.count([CountMember("b", 3, 0), CountMember("b", 3, 2)])
+        assert (ended.state, ended.result, ended.detail) == (State.SUCCEED, b'{"tasks":3,"failed":0}', "")
+        assert ended.follow_ups == b"\0then"
+        assert await tasks.count([CountMember("b", 3, 0, failed=True)]) == [ended]
+        assert await tasks.reset(["b"]) == [ended]
+        await tasks.briefed([("b", ended.epoch)])
+        found = await tasks.get("b")
+        assert found is not None
+        assert found.briefed
+
+    async def test_a_batch_of_which_a_task_failed_has_failed(self, tasks: TaskStore) -> None:
+        await tasks.count([CountMember("b", 2, 0, failed=True, follow_ups=b"f")])
+        assert await tasks.reset(["b"]) == [await tasks.get("b")]
+        [ended] = await tasks.count([CountMember("b", 2, 1)])
+        assert (ended.state, ended.result) == (State.FAILED, b'{"tasks":2,"failed":1}')
+        assert (ended.detail, ended.follow_ups) == ("1 of 2 tasks did not succeed", b"f")
+
+    async def test_tasks_of_a_batch_that_end_together_are_all_counted(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        clients = [tasks, other_tasks] * 10
+        answers = await asyncio.gather(
+            *(client.count([CountMember("b", 20, place)]) for place, client in enumerate(clients))
+        )
+        assert [batch.ended for [batch] in answers].count(True) == 1
+        found = await tasks.get("b")
+        assert found is not None
+        assert found.members == "1" * 20
 
     # --- what people want
 

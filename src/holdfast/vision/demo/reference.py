@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import os
 import signal
@@ -9,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -19,17 +20,24 @@ from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
 
+FRAMES_A_PROCESS = 500
+"""Fewer take less time than a process needs to start."""
+
 Results = list[dict[str, Any]]
 """What the handler returned for each frame of a stream, in order."""
 
 
 def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
     """The results of each stream, by its key. Raises UnreadableVideo, DemoFailed."""
-    workers = min(os.cpu_count() or 1, len(plan.cameras))
+    run = partial(track, seconds=plan.seconds)
+    frames = plan.seconds * FPS * len(plan.cameras)
+    if frames <= FRAMES_A_PROCESS:
+        return {camera.key: run(camera) for camera in plan.cameras}
+    workers = math.ceil(min(os.cpu_count() or 1, len(plan.cameras), frames / FRAMES_A_PROCESS))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_bind, initargs=(os.getpid(),)) as pool:
         try:
-            results = list(pool.map(partial(track, seconds=plan.seconds), plan.cameras))
+            results = list(pool.map(run, plan.cameras))
         except BrokenProcessPool as error:
             raise DemoFailed("a process of the undisturbed run was killed; is there memory left?") from error
     return {camera.key: done for camera, done in zip(plan.cameras, results, strict=True)}
@@ -38,17 +46,18 @@ def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
 def track(camera: DemoCamera, seconds: float) -> Results:
     """One stream in a loop."""
     frames = _Frames(camera.key)
+    context = cast("Context", frames)  # it has what tracking asks for
     handler = Tracking()
-    handler.open(frames, None)
+    handler.open(context, None)
     results = []
     for still in stills(camera.video, fps=FPS, seconds=seconds):
         frames.jpeg = still.jpeg
         message = Frame(camera.key, RUN, still.number, still.timestamp_ms, "")
-        results.append(handler.process(message, frames))
+        results.append(handler.process(message, context))
     return msgspec.json.decode(msgspec.json.encode(results), type=Results)  # as the results log has them
 
 
-class _Frames(Context):
+class _Frames:
     """A context that has the frame in hand."""
 
     run = RUN

@@ -181,7 +181,7 @@ async def test_what_sqlite_would_keep_though_its_type_is_wrong_is_refused(
         "priority = 'abc'",
         "body = 'text'",
         "trace_id = x'ff', tries = 9223372036854775807",
-        "job = 'abc'",
+        "rollout = 'abc'",
         "expires_at = x'00'",
         "shard = 999",
     ],

@@ -128,7 +128,7 @@ def test_tables_that_are_not_there_are_named(url: str, outbox: Outbox) -> None:
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:"))
     additions: list[Callable[[Session], int]] = [
         lambda db: outbox.add(db, device="d1", command=b"1"),
-        lambda db: outbox.add_job(db, "firmware", ["d1"], b"1"),
+        lambda db: outbox.add_rollout(db, "firmware", ["d1"], b"1"),
     ]
     for add in additions:
         with (

@@ -41,7 +41,7 @@ class Tables:
         self.paused: dict[tuple[str, str], float] = {}
         self.shards: dict[tuple[str, int], int] = {}
         self.seen: dict[tuple[str, str], tuple[float | None, bool]] = {}
-        self.jobs: dict[int, tuple[str, Rollout]] = {}
+        self.rollouts: dict[int, tuple[str, Rollout]] = {}
         self.cursors: dict[tuple[str, str], str] = {}
         self.untold: dict[int, int] = {}
         self.briefs: dict[int, float | None] = {}
@@ -68,12 +68,12 @@ class MemoryTransaction:
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
         return [self._add(command) for command in commands]
 
-    def add_job(
+    def add_rollout(
         self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
     ) -> int:
         number = self._number()
-        job = Rollout(number, name, total, abort_share, created_at=created_at, rate=rate)
-        self.tables.jobs[number] = (outbox, job)
+        rollout = Rollout(number, name, total, abort_share, created_at=created_at, rate=rate)
+        self.tables.rollouts[number] = (outbox, rollout)
         return number
 
     def cancel(
@@ -277,7 +277,7 @@ class MemoryOutbox:
             outbox, entry = transaction.tables.commands.get(command, ("", None))
             if entry is None or (entry.state, Cause.RETRY) not in TABLE or not self._all_told(command):
                 return False
-            if entry.job is not None and self.tables.jobs[entry.job][1].aborted:
+            if entry.rollout is not None and self.tables.rollouts[entry.rollout][1].aborted:
                 return False
             if any(queue.replaces(newer, entry) for newer in self._entries(outbox)):
                 return False
@@ -324,8 +324,8 @@ class MemoryOutbox:
     def _mark(
         self, transaction: MemoryTransaction, outbox: str, entry: StoredCommand, *, failed: int
     ) -> None:
-        if entry.job is not None:
-            MemoryRows(transaction.tables, outbox).save_jobs({entry.job: (0, failed)})
+        if entry.rollout is not None:
+            MemoryRows(transaction.tables, outbox).save_rollouts({entry.rollout: (0, failed)})
         mark = Arrival(transaction._number(), entry.device, entry.lane, entry.shard)
         transaction.tables.arrivals[mark.id] = (outbox, mark)
         transaction.added.add(outbox)
@@ -360,8 +360,12 @@ class MemoryOutbox:
             (outbox, device) in self.tables.paused,
         )
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
-        found = [job for name, job in self.tables.jobs.values() if name == outbox and job.id > after]
+    async def rollouts(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+        found = [
+            rollout
+            for name, rollout in self.tables.rollouts.values()
+            if name == outbox and rollout.id > after
+        ]
         return found[:limit]
 
     async def now(self) -> float:
@@ -485,17 +489,17 @@ class MemoryRows:
         return found
 
     def overdue(self, shards: Collection[int], now: float, limit: int) -> list[StoredCommand]:
-        aborted = {job.id for _, job in self._tables.jobs.values() if job.aborted}
+        aborted = {rollout.id for _, rollout in self._tables.rollouts.values() if rollout.aborted}
         found = [
             entry
             for entry in self._scheduled()
             if entry.shard in shards
-            and ((entry.expires_at is not None and entry.expires_at <= now) or entry.job in aborted)
+            and ((entry.expires_at is not None and entry.expires_at <= now) or entry.rollout in aborted)
         ]
         return found[:limit]
 
-    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
-        return {number: self._tables.jobs[number][1] for number in ids if number in self._tables.jobs}
+    def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
+        return {number: self._tables.rollouts[number][1] for number in ids if number in self._tables.rollouts}
 
     def save(self, entries: Sequence[StoredCommand]) -> None:
         for entry in entries:
@@ -505,10 +509,10 @@ class MemoryRows:
         for head in heads:
             self._tables.heads[self._outbox, head.pair] = head
 
-    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+    def save_rollouts(self, closed: Mapping[int, tuple[int, int]]) -> None:
         for number, (done, failed) in closed.items():
-            name, job = self._tables.jobs[number]
-            self._tables.jobs[number] = (name, job.after(done, failed))
+            name, rollout = self._tables.rollouts[number]
+            self._tables.rollouts[number] = (name, rollout.after(done, failed))
 
     def save_seen(self, seen: Mapping[str, float | None], away: Set[str]) -> None:
         for device, at in seen.items():

@@ -165,7 +165,8 @@ def lacks_tables(error: DBAPIError) -> bool:
     """Whether the outbox's tables, or what they have since a later migration, aren't there; or aren't this
     user's."""
     state, said = _state(error.orig), str(error.orig)
-    return PREFIX in said and (state in LACKING if state else "no such" in said or "has no" in said)
+    ours = PREFIX in said or PREFIX in (error.statement or "")
+    return ours and (state in LACKING if state else "no such" in said or "has no" in said)
 
 
 def passes(error: DBAPIError) -> bool:

@@ -45,17 +45,18 @@ from holdfast.devices.services.sqlalchemy import bell, tables
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy.bell import NotifyListener, ring_at_commit
 from holdfast.devices.services.sqlalchemy.engine import Durability
+from holdfast.devices.services.sqlalchemy.migrations import steps
 from holdfast.devices.services.sqlalchemy.rows import (
     COLUMNS,
     HEAD_KINDS,
-    JOB,
-    JOB_KINDS,
     KINDS,
     KNOWN_KINDS,
     NAMED_MAX,
     PAUSE_KINDS,
     PHASES,
     POSTGRESQL,
+    ROLLOUT,
+    ROLLOUT_KINDS,
     SHARD_KINDS,
     SQLITE,
     STATES,
@@ -149,6 +150,11 @@ class SqlOutbox:
             if not self._create:
                 raise ConfigError(f"{engines.shown(self._url)} has no {', '.join(missing)}: {HELP}")
             try:
+                if inspect(connection).has_table(tables.ROLLOUT_BEFORE):
+                    # First, or the table of rollouts would be made anew and be empty.
+                    for step in steps(3, connection):
+                        connection.execute(step)
+                    missing = _missing(connection)
                 tables.metadata.create_all(connection, [tables.metadata.tables[name] for name in missing])
             except DBAPIError as error:
                 if engines.passes(error):
@@ -394,8 +400,8 @@ class SqlOutbox:
 
     async def retry(self, command: int) -> bool:
         values = {"spent": 0, "expires_at": None, "closed_at": None, "answer": None, "reason": ""}
-        c, j = tables.command.c, tables.job.c
-        aborted = select(j.id).where(j.id == c.job, j.aborted).exists()
+        c, r = tables.command.c, tables.rollout.c
+        aborted = select(r.id).where(r.id == c.rollout, r.aborted).exists()
         newer = tables.command.alias()
         n = newer.c
         same = (n.outbox == c.outbox) & (n.supersede_key == c.supersede_key) & (n.device == c.device)
@@ -443,8 +449,8 @@ class SqlOutbox:
         values: dict[str, Any],
         *only: ColumnElement[bool],
     ) -> bool:
-        """Change one command where the table of states allows it, in its job's count too, and leave word for
-        its dispatcher."""
+        """Change one command where the table of states allows it, in its rollout's count too, and leave word
+        for its dispatcher."""
         c = tables.command.c
         moves = {state: after for (state, each), after in TABLE.items() if each is cause}
         [target] = set(moves.values())
@@ -460,8 +466,8 @@ class SqlOutbox:
             return False
         outbox, changed = row[0], entry(row[1:])
         rows = self._rows(transaction, outbox)
-        if changed.job is not None:
-            rows.save_jobs({changed.job: (0, 1 if target is CommandState.FAILED else -1)})
+        if changed.rollout is not None:
+            rows.save_rollouts({changed.rollout: (0, 1 if target is CommandState.FAILED else -1)})
         if changed.closed_at is not None:
             rows.save_briefs([changed])
         mark = {"outbox": outbox, "shard": changed.shard, "device": changed.device, "lane": changed.lane}
@@ -535,11 +541,11 @@ class SqlOutbox:
             statuses.append(DeviceStatus(outbox, name, shard, doing, waiting, seen_at, away, name in paused))
         return statuses
 
-    async def jobs(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
-        j = tables.job.c
-        listed = select(text(JOB)).select_from(tables.job).where(j.outbox == outbox, j.id > after)
-        rows = await self._read(lambda c: c.execute(listed.order_by(j.id).limit(limit)).all())
-        return [Rollout(*row) for row in self._sound.only("job", rows, JOB_KINDS)]
+    async def rollouts(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+        r = tables.rollout.c
+        listed = select(text(ROLLOUT)).select_from(tables.rollout).where(r.outbox == outbox, r.id > after)
+        rows = await self._read(lambda c: c.execute(listed.order_by(r.id).limit(limit)).all())
+        return [Rollout(*row) for row in self._sound.only("rollout", rows, ROLLOUT_KINDS)]
 
     async def now(self) -> float:
         return await self._read(bell.clock)

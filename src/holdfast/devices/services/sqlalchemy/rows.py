@@ -29,12 +29,12 @@ log = structlog.get_logger(__name__)
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
-    " supersede_key, trace_id, job, created_at, published_at, closed_at, answer, reason"
+    " supersede_key, trace_id, rollout, created_at, published_at, closed_at, answer, reason"
 )
 """Of a command, in the order of the fields of ``StoredCommand``."""
 
 HEAD = "device, lane, shard, phase, command, due"
-JOB = "id, name, total, abort_share, done, failed, aborted, created_at, rate"
+ROLLOUT = "id, name, total, abort_share, done, failed, aborted, created_at, rate"
 
 
 class SqlDialect:
@@ -45,10 +45,10 @@ class SqlDialect:
 
     def statement(self, template: str) -> Statement:
         """A statement of a template: ``{C}``, ``{H}`` and so on are tables, ``<command>``, ``<head>`` and
-        ``<job>`` their columns, ``[name]`` is a list of numbers or texts, ``<share>`` and ``<update>`` are
-        locks, ``<join>`` goes from what is on its left, ``<by …>`` names the index to use."""
+        ``<rollout>`` their columns, ``[name]`` is a list of numbers or texts, ``<share>`` and ``<update>``
+        are locks, ``<join>`` goes from what is on its left, ``<by …>`` names the index to use."""
         sql = template
-        for name, columns in (("command", COLUMNS), ("head", HEAD), ("job", JOB)):
+        for name, columns in (("command", COLUMNS), ("head", HEAD), ("rollout", ROLLOUT)):
             sql = sql.replace(f"<{name}>", columns)
             sql = sql.replace(f"<c.{name}>", ", ".join(f"c.{column}" for column in columns.split(", ")))
         for short, table in TABLES.items():
@@ -82,7 +82,7 @@ def prepared(sql: str) -> Statement:
 
 
 TABLES = {
-    "C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "J": "job", "B": "brief",
+    "C": "command", "H": "head", "A": "arrival", "S": "shard", "D": "device", "R": "rollout", "B": "brief",
     "P": "pause", "X": "cancel",
 }  # fmt: skip
 
@@ -249,17 +249,17 @@ class Statements:
             " AND state = 'scheduled' AND expires_at IS NOT NULL AND expires_at <= :now"
             " ORDER BY expires_at LIMIT :limit <update>"  # in order, or another index would seem as good
         )
-        self.aborted = made("SELECT id FROM {J} WHERE outbox = :outbox AND aborted AND done + failed < total")
-        self.of_jobs = made(
-            "SELECT <command> FROM {C} c <by command_job>"
-            " WHERE outbox = :outbox AND shard IN [shards] AND job IN [ids]"
+        self.aborted = made("SELECT id FROM {R} WHERE outbox = :outbox AND aborted AND done + failed < total")
+        self.of_rollouts = made(
+            "SELECT <command> FROM {C} c <by command_rollout>"
+            " WHERE outbox = :outbox AND shard IN [shards] AND rollout IN [ids]"
             " AND state = 'scheduled' LIMIT :limit <update>"
         )
-        self.jobs = made("SELECT <job> FROM {J} WHERE outbox = :outbox AND id IN [ids]")
+        self.rollouts = made("SELECT <rollout> FROM {R} WHERE outbox = :outbox AND id IN [ids]")
         self.save = made(SAVE[postgresql])
         self.save_heads = made(SAVE_HEADS[postgresql].replace("<conflict>", CONFLICT))
-        self.save_job = made(
-            "UPDATE {J} SET done = done + :more_done, failed = failed + :more_failed,"
+        self.save_rollout = made(
+            "UPDATE {R} SET done = done + :more_done, failed = failed + :more_failed,"
             " aborted = aborted OR failed + :more_failed > abort_share * total WHERE id = :id"
         )
         self.save_seen = made(
@@ -415,13 +415,13 @@ class SqlRows:
         found = self._rows(self._sql.overdue, shards=mine, now=now, limit=limit)
         known = {row[0] for row in found}
         if aborted := [number for (number,) in self._rows(self._sql.aborted)]:
-            more = self._rows(self._sql.of_jobs, shards=mine, ids=self._list(aborted), limit=limit)
+            more = self._rows(self._sql.of_rollouts, shards=mine, ids=self._list(aborted), limit=limit)
             found = [*found, *(row for row in more if row[0] not in known)]
         return [entry(row) for row in found[:limit]]
 
-    def jobs(self, ids: Collection[int]) -> Mapping[int, Rollout]:
-        found = self._rows(self._sql.jobs, ids=self._list(ids))
-        return {row[0]: Rollout(*row) for row in self._sound.only("job", found, JOB_KINDS)}
+    def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
+        found = self._rows(self._sql.rollouts, ids=self._list(ids))
+        return {row[0]: Rollout(*row) for row in self._sound.only("rollout", found, ROLLOUT_KINDS)}
 
     def save(self, entries: Sequence[StoredCommand]) -> None:
         rows = [
@@ -454,13 +454,13 @@ class SqlRows:
             filled = [outbox | dict(zip(names, row, strict=True)) for row in rows]
             self._transaction.write(statement, *filled)
 
-    def save_jobs(self, closed: Mapping[int, tuple[int, int]]) -> None:
+    def save_rollouts(self, closed: Mapping[int, tuple[int, int]]) -> None:
         # In order: dispatchers lock them the same way.
         rows = [
             {"id": number, "more_done": done, "more_failed": failed}
             for number, (done, failed) in sorted(closed.items())
         ]
-        self._transaction.write(self._sql.save_job, *rows)
+        self._transaction.write(self._sql.save_rollout, *rows)
 
     def save_briefs(self, closed: Sequence[StoredCommand]) -> None:
         rows = [
@@ -491,7 +491,7 @@ def entry(row: Sequence[Any]) -> StoredCommand:
     if not fits(row, KINDS) or row[4] not in STATES or max(row[9], row[10]) >= TRIES_MAX:
         row, spoilt = _without_spoilt(row)
     (number, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe,
-     supersede, trace_id, job, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
+     supersede, trace_id, rollout, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
     return StoredCommand(
         id=number,
         device=device,
@@ -508,7 +508,7 @@ def entry(row: Sequence[Any]) -> StoredCommand:
         dedupe_key=dedupe,
         supersede_key=supersede,
         trace_id=trace_id,
-        job=job,
+        rollout=rollout,
         created_at=created_at,
         published_at=published_at,
         closed_at=closed_at,
@@ -599,7 +599,7 @@ KINDS: Sequence[tuple[type, ...]] = (
 """The types of ``COLUMNS``."""
 
 HEAD_KINDS = (TEXT, _INT, _INT, TEXT, _INT, _TIME_OR_NONE)
-JOB_KINDS = (_INT, TEXT, _INT, _TIME, _INT, _INT, _INT, _TIME, _TIME_OR_NONE)
+ROLLOUT_KINDS = (_INT, TEXT, _INT, _TIME, _INT, _INT, _INT, _TIME, _TIME_OR_NONE)
 CANCEL_KINDS = (_INT, TEXT, _INT, _INT, _TEXT_OR_NONE, _INT)
 SHARD_KINDS: Sequence[tuple[type, ...]] = (_INT, _INT)
 PAUSE_KINDS: Sequence[tuple[type, ...]] = (TEXT, _TIME)

@@ -36,6 +36,9 @@ _Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by its
 
 SECOND = {"migration": 2}
 
+ROLLOUT_BEFORE = f"{PREFIX}job"
+"""What the table of rollouts was called before the third migration."""
+
 
 def _index(name: str, *columns: object, where: str, info: dict[str, int] | None = None) -> Index:
     """A partial index: it holds, and costs, only what is waited for."""
@@ -61,7 +64,7 @@ def _columns() -> list[Column[Any]]:
         Column("dedupe_key", String(255)),
         Column("supersede_key", String(255)),
         Column("trace_id", String(64), nullable=False, server_default=""),
-        Column("job", BigInteger),
+        Column("rollout", BigInteger),
         Column("created_at", Double, nullable=False, server_default="0"),
         Column("published_at", Double),
         Column("closed_at", Double),
@@ -120,7 +123,7 @@ _index(
     command.c.expires_at,
     where="state = 'scheduled' AND expires_at IS NOT NULL",
 )
-_index("command_job", command.c.job, where="state = 'scheduled' AND job IS NOT NULL")
+_index("command_rollout", command.c.rollout, where="state = 'scheduled' AND rollout IS NOT NULL")
 _index("command_untold", command.c.outbox, command.c.untold, where="untold IS NOT NULL")
 _index("command_closed", command.c.outbox, command.c.closed_at, where="closed_at IS NOT NULL")
 Index(
@@ -200,8 +203,8 @@ device = Table(
     Column("away", Boolean, nullable=False),
 )
 
-job = Table(
-    f"{PREFIX}job",
+rollout = Table(
+    f"{PREFIX}rollout",
     metadata,
     Column("id", _Id, primary_key=True, autoincrement=True),
     Column("outbox", String(64), nullable=False),

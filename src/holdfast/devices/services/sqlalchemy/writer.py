@@ -68,11 +68,11 @@ class SqlWriter:
         self._mark(fresh)
         return ids
 
-    def add_job(
+    def add_rollout(
         self, outbox: str, name: str, total: int, rate: float | None, abort_share: float, created_at: float
     ) -> int:
         row = {"outbox": outbox, "name": name, "total": total, "created_at": created_at}
-        made = insert(tables.job).returning(tables.job.c.id)
+        made = insert(tables.rollout).returning(tables.rollout.c.id)
         limits = {"rate": rate, "abort_share": abort_share}
         with explained():
             return int(self._connection.execute(made, row | limits).scalar_one())

@@ -13,13 +13,13 @@ from sqlalchemy import DDL, Connection
 
 Dialect = Literal["sqlite", "postgresql"]
 
-LATEST = 2
+LATEST = 3
 _END = re.compile(r";\s*(?:\n\n|\Z)")
 """An empty line follows each statement; those in the body of a function have none after them."""
 
 
 def statements(number: int, dialect: Dialect) -> list[str]:
-    """The statements of one migration. From the second on they may be executed again."""
+    """The statements of one migration. Only those of the second may be executed again."""
     name = f"{number:04d}_outbox.{dialect}.sql"
     sql = resources.files(__package__).joinpath(name).read_text()
     return [statement.strip() for statement in _END.split(sql) if statement.strip()]

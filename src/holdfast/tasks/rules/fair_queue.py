@@ -35,7 +35,7 @@ class TypeShare(msgspec.Struct, frozen=True):
 
 
 class _TypeLane(Generic[T]):
-    """The groups of one type that wait with one priority. ``line`` holds (running, turn, group); an entry
+    """The groups of one type that wait with one priority. ``line`` holds (running, last, group); an entry
     that is out of date doesn't count."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class _TypeLane(Generic[T]):
         self.line: list[tuple[int, int, str]] = []
 
 
-class Turns(Generic[T]):
+class FairQueue(Generic[T]):
     """The waiting items, and counts of the running ones. ``shares`` names every type."""
 
     def __init__(self, shares: Mapping[str, TypeShare]) -> None:
@@ -57,7 +57,7 @@ class Turns(Generic[T]):
         self._rates = {
             name: Limiter(Rate(share.group_rate, 1)) for name, share in shares.items() if share.group_rate
         }
-        self._turn = itertools.count(1)
+        self._taken = itertools.count(1)
         self._count = 0
 
     def __len__(self) -> int:
@@ -161,7 +161,7 @@ class Turns(Generic[T]):
         self._count -= 1
         self._running[type_] += 1
         self._running_of[name] += 1
-        self._last[name] = next(self._turn)
+        self._last[name] = next(self._taken)
         self._enter_all(type_, group)
         return item
 

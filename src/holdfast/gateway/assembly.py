@@ -1,4 +1,4 @@
-"""Opens a gateway on the services that a config names."""
+"""Makes a gateway of the services that a config names."""
 
 from __future__ import annotations
 

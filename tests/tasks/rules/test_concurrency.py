@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.cluster.rules.lease import Lease
-from holdfast.tasks.rules.permits import (
+from holdfast.tasks.rules.concurrency import (
+    ConcurrencyLimits,
     Grant,
-    Permits,
-    PermitShare,
+    LimitShare,
     Witness,
     leave,
     limit,
@@ -22,103 +22,105 @@ LEASE_S = 30.0
 
 
 def give(
-    permits: Permits, member: str, wants: int, holds: int = 0, lapsed: tuple[str, ...] = ()
-) -> PermitShare:
-    return share(permits, member, wants, holds, lapsed=lapsed, beat=1, lease_s=LEASE_S)
+    limits: ConcurrencyLimits, member: str, wants: int, holds: int = 0, lapsed: tuple[str, ...] = ()
+) -> LimitShare:
+    return share(limits, member, wants, holds, lapsed=lapsed, beat=1, lease_s=LEASE_S)
 
 
-def counts(permits: Permits) -> dict[str, int]:
-    return {member: grant.count for member, grant in permits.grants.items()}
+def counts(limits: ConcurrencyLimits) -> dict[str, int]:
+    return {member: grant.count for member, grant in limits.grants.items()}
 
 
 def test_one_alone_gets_what_it_wants_up_to_the_maximum() -> None:
-    assert give(Permits(10), "a", 4) == PermitShare(Permits(10, 0, {"a": Grant(4, 4, 1, LEASE_S, 1)}), 4)
-    assert give(Permits(10), "a", 40).granted == 10
+    assert give(ConcurrencyLimits(10), "a", 4) == LimitShare(
+        ConcurrencyLimits(10, 0, {"a": Grant(4, 4, 1, LEASE_S, 1)}), 4
+    )
+    assert give(ConcurrencyLimits(10), "a", 40).granted == 10
 
 
 def test_no_more_than_a_node_may() -> None:
-    shared = give(Permits(10, per_node=3), "a", 40)
-    assert (shared.granted, shared.permits.grants["a"].wants) == (3, 3)
+    shared = give(ConcurrencyLimits(10, per_node=3), "a", 40)
+    assert (shared.granted, shared.limits.grants["a"].wants) == (3, 3)
 
 
 def test_who_wants_nothing_has_no_grant() -> None:
-    some = give(Permits(10), "a", 4).permits
-    assert give(some, "a", 0) == PermitShare(Permits(10), 0)
-    assert counts(give(some, "a", 0, holds=2).permits) == {"a": 2}
+    some = give(ConcurrencyLimits(10), "a", 4).limits
+    assert give(some, "a", 0) == LimitShare(ConcurrencyLimits(10), 0)
+    assert counts(give(some, "a", 0, holds=2).limits) == {"a": 2}
 
 
 def test_who_has_too_much_gives_up_what_no_task_runs_on() -> None:
-    rich = give(Permits(10), "a", 10).permits
+    rich = give(ConcurrencyLimits(10), "a", 10).limits
     poor = give(rich, "b", 10)
-    assert (poor.granted, others_starve(poor.permits, "a"), others_starve(poor.permits, "b")) == (
+    assert (poor.granted, others_starve(poor.limits, "a"), others_starve(poor.limits, "b")) == (
         0,
         True,
         False,
     )
-    less = give(poor.permits, "a", 10, holds=8)
-    assert (less.granted, counts(less.permits)) == (5, {"a": 8, "b": 0})
-    assert give(less.permits, "b", 10).granted == 2
-    even = give(less.permits, "a", 10, holds=4)
-    assert give(even.permits, "b", 10).granted == 5
+    less = give(poor.limits, "a", 10, holds=8)
+    assert (less.granted, counts(less.limits)) == (5, {"a": 8, "b": 0})
+    assert give(less.limits, "b", 10).granted == 2
+    even = give(less.limits, "a", 10, holds=4)
+    assert give(even.limits, "b", 10).granted == 5
 
 
 def test_who_wants_little_gets_it_and_the_rest_is_shared() -> None:
-    permits = Permits(10)
+    limits = ConcurrencyLimits(10)
     for member, wants in (("a", 10), ("b", 1), ("c", 10)) * 5:
-        permits = give(permits, member, wants).permits
-    assert counts(permits) == {"a": 5, "b": 1, "c": 4}
+        limits = give(limits, member, wants).limits
+    assert counts(limits) == {"a": 5, "b": 1, "c": 4}
 
 
 def test_lapsed_grants_are_dropped() -> None:
-    rich = give(Permits(10), "a", 10).permits
-    after = Permits(10, 0, {"b": Grant(10, 10, 1, LEASE_S, 2)})
-    assert give(rich, "b", 10, lapsed=("a",)) == PermitShare(after, 10)
+    rich = give(ConcurrencyLimits(10), "a", 10).limits
+    after = ConcurrencyLimits(10, 0, {"b": Grant(10, 10, 1, LEASE_S, 2)})
+    assert give(rich, "b", 10, lapsed=("a",)) == LimitShare(after, 10)
 
 
 def test_leaving_gives_back_the_grant() -> None:
-    permits = give(give(Permits(10), "a", 4).permits, "b", 4).permits
-    assert counts(leave(permits, "a")) == {"b": 4}
+    limits = give(give(ConcurrencyLimits(10), "a", 4).limits, "b", 4).limits
+    assert counts(leave(limits, "a")) == {"b": 4}
 
 
 def test_changed_limits_keep_the_grants() -> None:
-    some = give(Permits(10), "a", 4).permits
-    assert limit(some, 5, None) == Permits(5, 0, some.grants)
-    assert limit(some, None, 2) == Permits(10, 2, some.grants)
+    some = give(ConcurrencyLimits(10), "a", 4).limits
+    assert limit(some, 5, None) == ConcurrencyLimits(5, 0, some.grants)
+    assert limit(some, None, 2) == ConcurrencyLimits(10, 2, some.grants)
 
 
 def test_a_lower_maximum_lets_nothing_begin_before_fewer_run() -> None:
-    permits = Permits(10)
+    limits = ConcurrencyLimits(10)
     for member in ("a", "b", "a"):
-        permits = give(permits, member, 5).permits
-    permits = limit(permits, 4, None)
-    stopped = give(permits, "a", 5, holds=5)
-    assert (stopped.granted, counts(stopped.permits)) == (0, {"a": 5, "b": 5})
-    fewer = give(stopped.permits, "b", 5, holds=1)
-    assert (fewer.granted, counts(fewer.permits)) == (0, {"a": 5, "b": 1})
-    assert give(fewer.permits, "a", 5, holds=2).granted == 2
+        limits = give(limits, member, 5).limits
+    limits = limit(limits, 4, None)
+    stopped = give(limits, "a", 5, holds=5)
+    assert (stopped.granted, counts(stopped.limits)) == (0, {"a": 5, "b": 5})
+    fewer = give(stopped.limits, "b", 5, holds=1)
+    assert (fewer.granted, counts(fewer.limits)) == (0, {"a": 5, "b": 1})
+    assert give(fewer.limits, "a", 5, holds=2).granted == 2
 
 
 def test_with_too_few_for_all_they_take_turns() -> None:
-    permits, served = Permits(1), []
+    limits, served = ConcurrencyLimits(1), []
     for _ in range(4):
         for member in ("a", "b", "c"):
-            shared = give(permits, member, 9)
-            permits = shared.permits
+            shared = give(limits, member, 9)
+            limits = shared.limits
             if shared.granted:
                 served.append(member)
-                permits = give(permits, member, 9, holds=1).permits
+                limits = give(limits, member, 9, holds=1).limits
     assert set(served) == {"a", "b", "c"}
 
 
 def test_a_witness_counts_from_when_it_saw_a_change() -> None:
     witness = Witness()
-    permits = give(Permits(10), "a", 4).permits
+    limits = give(ConcurrencyLimits(10), "a", 4).limits
     for at in (100.0, 110.0, 120.0, 130.0):
-        witness.see(permits, at)
+        witness.see(limits, at)
         assert witness.lapsed() == set()
-    witness.see(permits, 130.5)
+    witness.see(limits, 130.5)
     assert witness.lapsed() == {"a"}
-    renewed = share(permits, "a", 4, 0, lapsed=(), beat=2, lease_s=LEASE_S).permits
+    renewed = share(limits, "a", 4, 0, lapsed=(), beat=2, lease_s=LEASE_S).limits
     witness.see(renewed, 131.0)
     assert witness.lapsed() == set()
     witness.see(leave(renewed, "a"), 132.0)
@@ -127,11 +129,11 @@ def test_a_witness_counts_from_when_it_saw_a_change() -> None:
 
 def test_time_without_a_look_doesn_t_count() -> None:
     witness = Witness()
-    permits = give(Permits(10), "a", 4).permits
+    limits = give(ConcurrencyLimits(10), "a", 4).limits
     for at in (0.0, 1000.0, 2000.0, 3000.0):
-        witness.see(permits, at)
+        witness.see(limits, at)
     assert witness.lapsed() == set()
-    witness.see(permits, 3001.0)
+    witness.see(limits, 3001.0)
     assert witness.lapsed() == {"a"}
 
 
@@ -149,7 +151,7 @@ class Node:
     wants: int = 0
     granted: int = 0
     beats: int = 0
-    read: Permits | None = None
+    read: ConcurrencyLimits | None = None
     lease: Lease = field(default_factory=lambda: Lease(LEASE_S, -1e18))
     witness: Witness = field(default_factory=Witness)
 
@@ -164,7 +166,7 @@ class World:
     """Nodes that share a document; what runs is never more than the maximum that stood when it began."""
 
     def __init__(self, maximum: int, nodes: int) -> None:
-        self.permits = Permits(maximum)
+        self.limits = ConcurrencyLimits(maximum)
         self.version = 0
         self.now = 0.0
         self.started = 0
@@ -173,8 +175,8 @@ class World:
         ]
 
     def read(self, node: Node) -> int:
-        node.read = self.permits
-        node.witness.see(self.permits, node.time(self.now))
+        node.read = self.limits
+        node.witness.see(self.limits, node.time(self.now))
         return self.version
 
     def renew(self, node: Node, version: int, asked_at: float) -> None:
@@ -188,7 +190,7 @@ class World:
         node.granted = min(node.granted, shared.granted)
         if version != self.version:
             return
-        self.permits, self.version = shared.permits, version + 1
+        self.limits, self.version = shared.limits, version + 1
         node.granted, node.lease = shared.granted, Lease(LEASE_S, node.time(asked_at))
 
     def lapse(self) -> None:
@@ -248,10 +250,10 @@ def test_no_more_tasks_run_than_the_maximum_whatever_happens(
             case "leave":
                 if not node.running:
                     node.granted = 0
-                    world.permits, world.version = leave(world.permits, node.name), world.version + 1
+                    world.limits, world.version = leave(world.limits, node.name), world.version + 1
             case "maximum":
-                world.permits, world.version = limit(world.permits, number + 1, None), world.version + 1
-        assert world.running() <= max(before, world.permits.maximum)
+                world.limits, world.version = limit(world.limits, number + 1, None), world.version + 1
+        assert world.running() <= max(before, world.limits.maximum)
 
 
 @given(st.integers(1, 12), st.lists(st.integers(1, 12), min_size=1, max_size=5))
@@ -276,16 +278,16 @@ def test_grants_converge_to_fair_shares(maximum: int, wants: list[int]) -> None:
 
 @given(st.integers(0, 30), st.lists(st.integers(0, 20), min_size=1, max_size=6))
 def test_a_share_is_within_what_is_wanted_and_there(maximum: int, wants: list[int]) -> None:
-    permits = Permits(maximum)
+    limits = ConcurrencyLimits(maximum)
     for i, wanted in enumerate(wants):
-        shared = give(permits, f"n{i}", wanted)
+        shared = give(limits, f"n{i}", wanted)
         assert 0 <= shared.granted <= min(wanted, maximum)
-        permits = shared.permits
-    assert sum(counts(permits).values()) <= maximum
-    assert msgspec.json.decode(msgspec.json.encode(permits), type=Permits) == permits
+        limits = shared.limits
+    assert sum(counts(limits).values()) <= maximum
+    assert msgspec.json.decode(msgspec.json.encode(limits), type=ConcurrencyLimits) == limits
 
 
 def test_no_more_is_held_than_was_granted() -> None:
-    """More tasks may run than the grant has permits: those began without a maximum."""
-    some = give(Permits(10), "a", 2).permits
-    assert counts(give(some, "a", 0, holds=5).permits) == {"a": 2}
+    """More tasks may run than the grant allows: those began without a maximum."""
+    some = give(ConcurrencyLimits(10), "a", 2).limits
+    assert counts(give(some, "a", 0, holds=5).limits) == {"a": 2}

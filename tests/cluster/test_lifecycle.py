@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from holdfast.cluster.service import Startable, Tasks
+from holdfast.cluster.lifecycle import Startable, Tasks
 from holdfast.errors import OutcomeUnknown, Unavailable
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log

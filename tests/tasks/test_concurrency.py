@@ -10,14 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.service import Tasks
+from holdfast.cluster.lifecycle import Tasks
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
 from holdfast.services.memory.registry import MemoryRegistry
+from holdfast.tasks.concurrency import LEASE_S, UNLIMITED, ConcurrencyLimiter, document_name
 from holdfast.tasks.documents import change
-from holdfast.tasks.permits import LEASE_S, UNLIMITED, PermitKeeper, document_name
-from holdfast.tasks.rules import permits as rules
-from holdfast.tasks.rules.permits import Permits
+from holdfast.tasks.rules import concurrency as rules
+from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from simulator.faults import Faulty, ServiceLine, Weather
 from simulator.loop import SimClock, run
 from tests.cluster.fakes import make_host
@@ -43,13 +43,13 @@ class Town:
             self.registry,
             self.clock,
             document_name("app"),
-            Permits,
-            lambda permits: rules.limit(permits, maximum, per_node, strict),
+            ConcurrencyLimits,
+            lambda limits: rules.limit(limits, maximum, per_node, strict),
         )
 
-    async def permits(self) -> Permits:
+    async def standing(self) -> ConcurrencyLimits:
         document = await self.registry.get(document_name("app"))
-        return msgspec.json.decode(document.body, type=Permits) if document else Permits()
+        return msgspec.json.decode(document.body, type=ConcurrencyLimits) if document else ConcurrencyLimits()
 
     async def node(self, weather: Weather = FAIR, rate: float = 1.0) -> "Node":
         if not self.nodes and any(self.limits):
@@ -86,7 +86,7 @@ class Node:
         self.tasks = Tasks(self.crashes.append)
         self.running = 0
         self.told: list[int] = []
-        self.keeper = PermitKeeper(
+        self.keeper = ConcurrencyLimiter(
             Faulty(town.registry, "registry", self.line),
             "app",
             make_host(self.clock, self.tasks, log=Quiet()),
@@ -94,7 +94,7 @@ class Node:
         )
         self.keeper.holder = self
 
-    def permits_changed(self) -> None:
+    def limits_changed(self) -> None:
         if self.told[-1:] != [self.keeper.granted]:
             self.told.append(self.keeper.granted)
 
@@ -147,12 +147,12 @@ def test_one_node_gets_what_it_wants_and_gives_it_back() -> None:
         await town.until(lambda: node.granted == 10)
         node.keeper.want(0)
         await town.until(lambda: node.granted == 0)
-        assert (await town.permits()).grants == {}
+        assert (await town.standing()).grants == {}
         node.keeper.want(2)
         await town.until(lambda: node.granted == 2)
         await node.keeper.leave()
         assert node.granted == 0
-        assert (await town.permits()).grants == {}
+        assert (await town.standing()).grants == {}
 
     in_town(story, maximum=10)
 
@@ -225,7 +225,7 @@ def test_cut_off_a_node_keeps_its_grant_until_the_lease_is_over() -> None:
     in_town(story, maximum=10)
 
 
-def test_what_runs_ends_before_others_have_its_permits_unless_told_otherwise() -> None:
+def test_what_runs_ends_before_others_have_its_grant_unless_told_otherwise() -> None:
     async def story(town: Town) -> None:
         first, second = await town.node(), await town.node()
         assert first.keeper.until == math.inf, "nothing is known of limits yet"
@@ -268,7 +268,7 @@ def test_what_began_without_a_limit_goes_on_under_one() -> None:
     in_town(story, maximum=10)
 
 
-def test_tasks_that_run_on_while_the_registry_is_away_keep_their_permits() -> None:
+def test_tasks_that_run_on_while_the_registry_is_away_keep_their_grants() -> None:
     async def story(town: Town) -> None:
         first, second = await town.node(), await town.node()
         for node in (first, second):
@@ -308,7 +308,7 @@ def test_limits_may_change_while_tasks_run() -> None:
     in_town(story, maximum=12)
 
 
-def test_with_one_permit_all_get_their_turn() -> None:
+def test_with_a_limit_of_one_all_get_to_run() -> None:
     async def story(town: Town) -> None:
         nodes = [await town.node() for _ in range(3)]
         served: Counter[int] = Counter()
@@ -367,7 +367,7 @@ class Withheld(MemoryRegistry):
 
     async def put(self, name: str, body: bytes, expect: int) -> Document | None:
         done = await super().put(name, body, expect)
-        own = msgspec.json.decode(body, type=Permits).grants.get("member-0")
+        own = msgspec.json.decode(body, type=ConcurrencyLimits).grants.get("member-0")
         if own is not None and own.count < self.has:
             self.may_answer.clear()
         self.has = own.count if own is not None else 0
@@ -407,7 +407,7 @@ def test_lost_answers_of_the_registry_are_survived(fates: list[str]) -> None:
         node.keeper.want(6)
         await town.until(lambda: node.granted == 6)
         assert not town.registry.fates
-        assert (await town.permits()).grants["member-0"].count == 6
+        assert (await town.standing()).grants["member-0"].count == 6
         town.registry.fates = list(fates)
         await node.keeper.leave()
 

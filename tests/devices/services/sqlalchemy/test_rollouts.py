@@ -15,11 +15,11 @@ RATE = 500.0
 
 
 async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], bool]) -> tuple[Rollout, int]:
-    """The job at its end, and how many devices got the command. Each second there are turns until nothing is
-    left to do; the devices answer in the next one."""
+    """The rollout at its end, and how many devices got the command. Each second there are turns until
+    nothing is left to do; the devices answer in the next one."""
     outbox = App("office").outbox("doors")
     with Session(engine) as db, db.begin():
-        number = outbox.add_job(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
+        number = outbox.add_rollout(db, "firmware", DEVICES, {"v": 2}, rate=RATE, abort_share=0.05)
     [first] = await store.commands("doors", limit=1)
     epoch = await store.open("doors", 0, 0, "me")
     answers: list[Heard] = []
@@ -36,14 +36,14 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
         return turned.more or bool(answers)
 
     async def progress() -> Rollout:
-        [job] = await store.jobs("doors")
-        assert (job.id, job.total) == (number, len(DEVICES))
+        [rollout] = await store.rollouts("doors")
+        assert (rollout.id, rollout.total) == (number, len(DEVICES))
         counts = await store.counts("doors")
-        assert (job.done, job.failed) == (
+        assert (rollout.done, rollout.failed) == (
             counts.get(CommandState.ACKNOWLEDGED, 0),
             counts.get(CommandState.FAILED, 0),
         )
-        return job
+        return rollout
 
     for second in range(12):
         sweep = True
@@ -60,13 +60,13 @@ def answer(sending: Sending, *, ok: bool) -> Heard:
 
 
 async def test_all_get_it_in_their_order(store: SqlOutbox, engine: Engine) -> None:
-    job, sent = await rolled_out(store, engine, lambda device: not device.endswith("00"))
-    assert (job.done, job.failed, job.aborted, job.over) == (4_950, 50, False, True)
+    rollout, sent = await rolled_out(store, engine, lambda device: not device.endswith("00"))
+    assert (rollout.done, rollout.failed, rollout.aborted, rollout.over) == (4_950, 50, False, True)
     assert sent == 5_000
 
 
 async def test_it_stops_once_one_in_twenty_has_failed(store: SqlOutbox, engine: Engine) -> None:
-    job, sent = await rolled_out(store, engine, lambda device: int(device[1:]) % 5 != 0)
-    assert (job.aborted, job.over) == (True, True)
+    rollout, sent = await rolled_out(store, engine, lambda device: int(device[1:]) % 5 != 0)
+    assert (rollout.aborted, rollout.over) == (True, True)
     assert 251 * 5 - 4 <= sent <= 251 * 5 + RATE, "nothing goes once more than 250 have failed"
-    assert job.done + job.failed == 5_000
+    assert rollout.done + rollout.failed == 5_000

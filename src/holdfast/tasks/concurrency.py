@@ -15,8 +15,8 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document, Registry
 from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in
-from holdfast.tasks.rules import permits as rules
-from holdfast.tasks.rules.permits import DRIFT, Permits, PermitShare, Witness
+from holdfast.tasks.rules import concurrency as rules
+from holdfast.tasks.rules.concurrency import DRIFT, ConcurrencyLimits, LimitShare, Witness
 
 PREFIX = "limits/"
 """The prefix of the names of documents with limits."""
@@ -42,21 +42,21 @@ class _Sent(NamedTuple):
     granted: int
 
 
-class PermitHolder(Protocol):
+class GrantHolder(Protocol):
     """The part of a node that runs the tasks which a grant allows."""
 
     @property
     def running(self) -> int:
         """How many tasks run here now."""
 
-    def permits_changed(self) -> None:
+    def limits_changed(self) -> None:
         """Apply changed values of ``granted`` and ``until``.
 
         If ``granted`` became lower, no task above it may begin after this returns: the others learn only then
         that they may use the rest."""
 
 
-class PermitKeeper:
+class ConcurrencyLimiter:
     """How many tasks of an app may run on this node.
 
     Without a global limit, nothing is written, and the limits are only watched. With one, the node's grant is
@@ -84,7 +84,7 @@ class PermitKeeper:
         self._name = document_name(app)
         self._clock, self._tasks, self._log = host.clock, host.tasks, host.log
         self._new_member = member
-        self.holder: PermitHolder
+        self.holder: GrantHolder
         self._lease_s = lease_s
         self._look_s = look_s
         self._backoff = Backoff(look_s, lease_s / RENEWALS)
@@ -97,7 +97,7 @@ class PermitKeeper:
         self._known = False
         self._left = False
         self._version = 0
-        self._permits = Permits()
+        self._limits = ConcurrencyLimits()
         self._granted = 0
         self._told = 0, math.inf
         self._beat = 0
@@ -108,21 +108,21 @@ class PermitKeeper:
         """How many tasks may run here at once. After it became lower, more may still run for a while."""
         if not self._known or self._left:
             return 0
-        if not self._permits.maximum:
-            return self._permits.per_node or UNLIMITED
+        if not self._limits.maximum:
+            return self._limits.per_node or UNLIMITED
         return self._granted if self._lease.holds(self._clock.monotonic()) else 0
 
     @property
     def until(self) -> float:
         """Until when running tasks may go on (monotonic seconds), unless this is extended in time: others may
         use the grant after that. Infinite without a strict limit."""
-        strict = self._permits.maximum and self._permits.strict and self._lease.sent_at > -math.inf
+        strict = self._limits.maximum and self._limits.strict and self._lease.sent_at > -math.inf
         return self._lease.deadline if strict else math.inf
 
     @property
-    def limits(self) -> Permits:
+    def limits(self) -> ConcurrencyLimits:
         """The app's limits and the grants of all nodes, as last read."""
-        return self._permits
+        return self._limits
 
     def start(self) -> None:
         """Start to watch the limits, and to ask for the wanted grant."""
@@ -133,7 +133,7 @@ class PermitKeeper:
     def want(self, number: int) -> None:
         """Set how many tasks could run here at once, with those that run already."""
         self._wants = number
-        if self._permits.maximum:
+        if self._limits.maximum:
             self._woken.set()
 
     async def leave(self) -> None:
@@ -145,8 +145,8 @@ class PermitKeeper:
                     self._registry,
                     self._clock,
                     self._name,
-                    Permits,
-                    lambda permits: rules.leave(permits, self._member),
+                    ConcurrencyLimits,
+                    lambda limits: rules.leave(limits, self._member),
                 )
         except HoldfastError as error:
             self._log.warning(
@@ -199,7 +199,7 @@ class PermitKeeper:
 
     def _rest_s(self) -> float | None:
         """Return the time until the next renewal, or until the grant ends."""
-        if not self._permits.maximum or self._member not in self._permits.grants:
+        if not self._limits.maximum or self._member not in self._limits.grants:
             return None
         now = self._clock.monotonic()
         due = [at for at in (self._renewal_at(), self._lease.deadline) if at > now]
@@ -215,10 +215,10 @@ class PermitKeeper:
         if not self._known:
             self._see(await self._registry.get(self._name))
         for _ in range(CONFLICTS_MAX):
-            if self._left or not self._permits.maximum:
+            if self._left or not self._limits.maximum:
                 return
             share = rules.share(
-                self._permits,
+                self._limits,
                 self._member,
                 self._asked(),
                 self.holder.running,
@@ -237,23 +237,23 @@ class PermitKeeper:
 
     def _asked(self) -> int:
         """Return how much to ask for. Between renewals, the present grant is kept unless others want it."""
-        own = self._permits.grants.get(self._member)
-        if own is None or self._is_due() or rules.others_starve(self._permits, self._member):
+        own = self._limits.grants.get(self._member)
+        if own is None or self._is_due() or rules.others_starve(self._limits, self._member):
             return self._wants
         return max(self._wants, own.count)
 
     def _is_due(self) -> bool:
         return self._clock.monotonic() >= self._renewal_at()
 
-    def _is_worth_it(self, share: PermitShare) -> bool:
-        own, new = self._permits.grants.get(self._member), share.permits.grants.get(self._member)
+    def _is_worth_it(self, share: LimitShare) -> bool:
+        own, new = self._limits.grants.get(self._member), share.limits.grants.get(self._member)
         if self._sent is not None:
             return True  # only another write shows whether that one took effect
         if own is None or new is None:
             return own is not new
         return self._is_due() or new.count != own.count or new.wants > max(own.wants, new.count)
 
-    async def _write(self, share: PermitShare) -> bool:
+    async def _write(self, share: LimitShare) -> bool:
         """Replace the document that was read last. If it has changed meanwhile, read the new one and return
         False."""
         if share.granted < self._granted:
@@ -262,7 +262,7 @@ class PermitKeeper:
         self._beat += 1
         sent = self._sent = _Sent(self._beat, self._clock.monotonic(), share.granted)
         try:
-            written = await self._registry.put(self._name, msgspec.json.encode(share.permits), self._version)
+            written = await self._registry.put(self._name, msgspec.json.encode(share.limits), self._version)
         except OutcomeUnknown:
             written = None
         except HoldfastError:
@@ -279,20 +279,20 @@ class PermitKeeper:
         """Take a document as the present one, unless a newer one is known."""
         version = document.version if document else 0
         if self._known and version == self._version:
-            self._witness.see(self._permits, self._clock.monotonic())
+            self._witness.see(self._limits, self._clock.monotonic())
             return
         if self._known and 0 < version < self._version:
             return
-        permits = record_in(document, Permits)
-        self._known, self._version, self._permits = True, version, permits
-        self._witness.see(permits, self._clock.monotonic())
-        if not permits.maximum:  # tasks that begin now need no grant
+        limits = record_in(document, ConcurrencyLimits)
+        self._known, self._version, self._limits = True, version, limits
+        self._witness.see(limits, self._clock.monotonic())
+        if not limits.maximum:  # tasks that begin now need no grant
             self._lease = Lease(self._lease_s, -math.inf, DRIFT)
         sent, self._sent = (
             self._sent,
             None,
         )  # if it isn't in this version, it can't take effect
-        own = permits.grants.get(self._member)
+        own = limits.grants.get(self._member)
         if sent is not None and own is not None and own.beat == sent.beat:
             self._granted = sent.granted
             self._lease = self._lease.renewed(sent.sent_at)
@@ -304,7 +304,7 @@ class PermitKeeper:
         telling = self.granted, self.until
         if telling != self._told:
             self._told = telling
-            self.holder.permits_changed()
+            self.holder.limits_changed()
 
 
 def document_name(app: str) -> str:

@@ -17,9 +17,9 @@ from holdfast.errors import ConfigError
 from holdfast.extend import TaskState
 from holdfast.extend.commands import DEFAULTS, Json, Options, exits, output
 from holdfast.extend.products import MemoryRegistry, Services
+from holdfast.reports.assembly import report_publisher, report_sample
 from holdfast.reports.audit import TASK_TYPE, Audit, AuditedAttempt, Row
 from holdfast.reports.deliver_credentials import Credentials
-from holdfast.reports.opening import report_publisher, report_sample
 from holdfast.reports.order import ReportOrder, from_plain
 
 app = App(name="reports", help="Reports: publish one, and see what became of those that were ordered.")

@@ -49,7 +49,7 @@ class Grant(msgspec.Struct, frozen=True):
     turn: int = 0
 
 
-class Permits(msgspec.Struct, frozen=True):
+class ConcurrencyLimits(msgspec.Struct, frozen=True):
     """An app's limits, and the grants of its members. ``maximum`` is how many tasks run at once, ``per_node``
     how many on one node; 0 is no limit. ``strict``: tasks on a member whose grant may have ended are
     ended."""
@@ -60,11 +60,11 @@ class Permits(msgspec.Struct, frozen=True):
     strict: bool = True
 
 
-class PermitShare(msgspec.Struct, frozen=True):
+class LimitShare(msgspec.Struct, frozen=True):
     """What a member gets: the document to write, and how many tasks may run after that. The number is less
     than its grant while more tasks run than its fair share."""
 
-    permits: Permits
+    limits: ConcurrencyLimits
     granted: int
 
 
@@ -85,11 +85,11 @@ class Witness:
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
 
-    def see(self, permits: Permits, now: float) -> None:
+    def see(self, limits: ConcurrencyLimits, now: float) -> None:
         """Take the document, as it was read before ``now`` (monotonic seconds). Call this after every
         read."""
         before, self._seen = self._seen, {}
-        for member, grant in permits.grants.items():
+        for member, grant in limits.grants.items():
             seen = before.get(member)
             if seen is None or seen.grant.beat != grant.beat:
                 self._seen[member] = _Seen(grant, 0.0, now)
@@ -107,15 +107,18 @@ class Witness:
 
 
 def limit(
-    permits: Permits, maximum: int | None = None, per_node: int | None = None, strict: bool | None = None
-) -> Permits:
+    limits: ConcurrencyLimits,
+    maximum: int | None = None,
+    per_node: int | None = None,
+    strict: bool | None = None,
+) -> ConcurrencyLimits:
     """Return the document with new limits; None leaves a limit unchanged."""
     changed = {"maximum": maximum, "per_node": per_node, "strict": strict}
-    return replace(permits, **{name: value for name, value in changed.items() if value is not None})
+    return replace(limits, **{name: value for name, value in changed.items() if value is not None})
 
 
 def share(
-    permits: Permits,
+    limits: ConcurrencyLimits,
     member: str,
     wants: int,
     holds: int,
@@ -123,49 +126,49 @@ def share(
     lapsed: Collection[str],
     beat: int,
     lease_s: float,
-) -> PermitShare:
+) -> LimitShare:
     """Grant ``member`` of a limited app as many as it may have of the tasks that it ``wants`` to run.
 
     ``holds`` of its tasks run already, and count until they end. ``lapsed`` grants are removed. ``beat`` and
     ``lease_s`` are for its grant.
     """
-    own = permits.grants.get(member)
-    others = {name: grant for name, grant in permits.grants.items() if name != member and name not in lapsed}
+    own = limits.grants.get(member)
+    others = {name: grant for name, grant in limits.grants.items() if name != member and name not in lapsed}
     held = min(holds, own.count) if own else 0
-    wants = _capped(wants, permits)
+    wants = _capped(wants, limits)
     if not wants and not held:
-        return PermitShare(_with(permits, others), 0)
+        return LimitShare(_with(limits, others), 0)
     turn = own.turn if own else 0
     fair = _fair(
-        permits.maximum,
+        limits.maximum,
         {(turn, member): wants}
-        | {(grant.turn, name): _capped(grant.wants, permits) for name, grant in others.items()},
+        | {(grant.turn, name): _capped(grant.wants, limits) for name, grant in others.items()},
     )
-    free = permits.maximum - sum(grant.count for grant in others.values())
+    free = limits.maximum - sum(grant.count for grant in others.values())
     granted = max(0, min(fair[turn, member], free))
     count = max(granted, held)
     if count and not (own and own.count):
-        turn = 1 + max((grant.turn for grant in permits.grants.values()), default=0)
+        turn = 1 + max((grant.turn for grant in limits.grants.values()), default=0)
     grant = Grant(count, wants, beat, lease_s, turn)
-    return PermitShare(_with(permits, others | {member: grant}), granted)
+    return LimitShare(_with(limits, others | {member: grant}), granted)
 
 
-def leave(permits: Permits, member: str) -> Permits:
+def leave(limits: ConcurrencyLimits, member: str) -> ConcurrencyLimits:
     """Return the document after a member has given up its grant."""
-    return _with(permits, {name: grant for name, grant in permits.grants.items() if name != member})
+    return _with(limits, {name: grant for name, grant in limits.grants.items() if name != member})
 
 
-def others_starve(permits: Permits, member: str) -> bool:
+def others_starve(limits: ConcurrencyLimits, member: str) -> bool:
     """Return True if another member than ``member`` wants more than it has."""
-    return any(grant.wants > grant.count for name, grant in permits.grants.items() if name != member)
+    return any(grant.wants > grant.count for name, grant in limits.grants.items() if name != member)
 
 
-def _capped(wants: int, permits: Permits) -> int:
-    return min(wants, permits.maximum, permits.per_node or wants)
+def _capped(wants: int, limits: ConcurrencyLimits) -> int:
+    return min(wants, limits.maximum, limits.per_node or wants)
 
 
-def _with(permits: Permits, grants: dict[str, Grant]) -> Permits:
-    return replace(permits, grants=grants)
+def _with(limits: ConcurrencyLimits, grants: dict[str, Grant]) -> ConcurrencyLimits:
+    return replace(limits, grants=grants)
 
 
 def _fair(maximum: int, wants: Mapping[tuple[int, str], int]) -> dict[tuple[int, str], int]:

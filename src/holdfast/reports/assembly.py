@@ -1,4 +1,5 @@
-"""Opens what reports need: destinations by their URLs, a publisher, and the task that orders go to."""
+"""Makes what reports need, as settings name it: sinks by their URLs, a publisher, and the task that orders
+go to."""
 
 from __future__ import annotations
 

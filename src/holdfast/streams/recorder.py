@@ -26,7 +26,7 @@ NAME_CHARS_MAX = 64
 """The longest name of a timer."""
 
 
-class Asked:
+class ActRecorder:
     """What one message's handler asked for. ``targets`` are the names that effects may have besides URLs."""
 
     __slots__ = ("_bytes", "_sends", "_targets", "_timers")

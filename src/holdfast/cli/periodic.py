@@ -1,0 +1,127 @@
+"""``holdfast periodic``: tasks that are sent by the clock, added and changed while nodes run."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from cyclopts import App, Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.common.exact_json import decode_plain
+from holdfast.errors import ConfigError, InvalidMessage
+from holdfast.tasks.opening import producing
+
+app = App(name="periodic", help="Tasks that are sent by the clock. Changes are heeded while nodes run.")
+
+Owner = Annotated[str, Parameter(help="Name of the app whose tasks they are.")]
+
+
+@app.command(name="set")
+async def set_(
+    owner: Owner,
+    name: str,
+    cron: str,
+    task_type: str,
+    body: str = "null",
+    /,
+    *,
+    zone: str = "UTC",
+    missed: Literal["all", "last", "skip"] = "last",
+    window_s: float = 3600.0,
+    group: str = "",
+    priority: int = 0,
+    timeout_s: float | None = None,
+    tries: int | None = None,
+    options: Options = DEFAULTS,
+) -> None:
+    """Have a task sent by the clock, or change when and what is sent. It counts from now on.
+
+    ```
+    holdfast periodic set reports nightly '30 2 * * *' report.publish '{"pages": 3}' --zone Europe/Berlin
+    ```
+
+    Args:
+        name: Its name in the schedule of the app.
+        cron: The times, as a cron expression of five fields.
+        task_type: One of the types that the app declares.
+        body: What the handler gets, as JSON.
+        zone: The time zone of the times.
+        missed: What happens to times that passed while no node ran.
+        window_s: For so many seconds after a time its task may still be sent.
+        group: Whose limits it counts against, such as a customer.
+        priority: The higher the sooner.
+        timeout_s: The total time of one attempt, instead of that of its type.
+        tries: How many attempts it gets if they fail, instead of that of its type.
+    """
+    from holdfast.tasks.schedule import ScheduleEntry, Schedules  # noqa: PLC0415
+
+    try:
+        value = decode_plain(body.encode())
+    except ValueError as error:
+        raise ConfigError(f"the body can't be read: {error}; quote it for the shell") from None
+    entry = ScheduleEntry(
+        cron=cron,
+        zone=zone,
+        missed=missed,
+        window_s=window_s,
+        task_type=task_type,
+        body=value,
+        group=group,
+        priority=priority,
+        timeout_s=timeout_s,
+        tries=tries,
+    )
+    async with producing(options.load(), owner) as services:
+        try:
+            now = await services.task_store(owner).now()
+            await Schedules(services.registry(), owner, services.clock).set(name, entry, now)
+        except InvalidMessage as error:
+            raise ConfigError(str(error)) from None
+    output.say(f"{name}: is sent at {cron} ({zone})")
+
+
+@app.command(name="rm")
+async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None:
+    """Remove a task from the schedule. What was sent goes on.
+
+    ```
+    holdfast periodic rm reports nightly
+    ```
+
+    Args:
+        name: Its name in the schedule of the app.
+    """
+    from holdfast.tasks.schedule import Schedules  # noqa: PLC0415
+
+    async with producing(options.load(), owner) as services:
+        await Schedules(services.registry(), owner, services.clock).remove(name)
+    output.say(f"{name}: is sent no more")
+
+
+@app.command(name="ls")
+async def ls(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """List the schedule of an app. What its code declares isn't in it.
+
+    ```
+    holdfast periodic ls reports
+    ```
+
+    Args:
+        json: Print JSON lines.
+    """
+    from holdfast.tasks.schedule import Schedules  # noqa: PLC0415
+
+    async with producing(options.load(), owner, reads_only=True) as services:
+        entries = await Schedules(services.registry(), owner, services.clock).read()
+    if json:
+        for name, entry in sorted(entries.items()):
+            output.json_line({"name": name, **msgspec.structs.asdict(entry)})
+        return
+    columns = ["name", "cron", "zone", "task_type", "missed", "since"]
+    rows = [
+        [name, entry.cron, entry.zone, entry.task_type, entry.missed, output.moment(entry.since)]
+        for name, entry in sorted(entries.items())
+    ]
+    output.console().print(output.table(f"Schedule of {owner}", columns, rows))

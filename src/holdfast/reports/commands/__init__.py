@@ -1,0 +1,10 @@
+"""The command ``holdfast reports``."""
+
+from __future__ import annotations
+
+from holdfast.extend.commands import LazyCommand
+
+REPORTS = LazyCommand(
+    "holdfast.reports.commands.reports:app",
+    "Publish a report, and see what became of those that were ordered.",
+)

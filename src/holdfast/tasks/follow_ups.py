@@ -1,0 +1,75 @@
+"""Follow-ups: the tasks that are sent once another has ended.
+
+They travel in its message, and are in its record from the beginning of each attempt, so that they stand there
+with the outcome, by one write. After that they are sent, before the brief and before the message is deleted:
+who receives the message of a task that has ended, and finds that no brief was sent, sends its follow-ups.
+Their trace ids are made from the task and the epoch of its outcome, so a second hand-over makes no second
+task.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.tasks.names import follow_up_trace
+from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
+from holdfast.tasks.rules.task import Task
+from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_brief
+
+DETAIL_CHARS = 1000
+"""How many characters of the reason a follow-up is told."""
+
+AFTER_BYTES_MAX = RESULT_BYTES_MAX * 4 // 3 + (10 << 10)
+"""The most bytes that the outcome of the task before adds to the message of a follow-up."""
+
+
+class HandOver(msgspec.Struct, frozen=True):
+    """A follow-up that is due, with its trace id. It may begin after ``delay_s`` seconds."""
+
+    task: SentTask
+    delay_s: float = 0.0
+
+    @property
+    def trace(self) -> str:
+        """Its trace id."""
+        return self.task.envelope.trace_id
+
+    @property
+    def type(self) -> str:
+        """Its type."""
+        return self.task.envelope.task_type
+
+
+def due(task: Task, outcome: Outcome, message: SentTask) -> list[HandOver]:
+    """Return what follows upon the outcome of a task: nothing if its brief was sent, because all of it was
+    handed over before. ``message`` is the one in hand; it counts for a task that ended before an attempt had
+    begun."""
+    if task.briefed:
+        return []
+    stored = task.attempts or task.members
+    known = decode_follow_ups(task.follow_ups, outcome.app) if stored else message.follow_ups
+    handed, after = [], b""
+    for place, each in enumerate(known):
+        if each.on_failure is not outcome.ok:
+            after = after or brief_of(outcome)
+            envelope = each.task.envelope
+            if not envelope.trace_id:
+                trace = follow_up_trace(envelope.task_type, task.trace, task.epoch, place)
+                envelope = msgspec.structs.replace(envelope, trace_id=trace)
+            handed.append(
+                HandOver(msgspec.structs.replace(each.task, envelope=envelope, after=after), each.delay_s)
+            )
+    return handed
+
+
+def without_value(hand_over: HandOver, outcome: Outcome, why: Exception) -> HandOver:
+    """Return a follow-up that is told no value, because its queue can't take that."""
+    detail = f"its value is left out: {why}"
+    after = brief_of(msgspec.structs.replace(outcome, value=None, detail=detail))
+    return msgspec.structs.replace(hand_over, task=msgspec.structs.replace(hand_over.task, after=after))
+
+
+def brief_of(outcome: Outcome) -> bytes:
+    """Return the brief of an outcome as a follow-up is told it."""
+    envelope = Envelope(app=outcome.app, trace_id=outcome.trace_id, task_type=outcome.task_type)
+    return encode_brief(envelope, msgspec.structs.replace(outcome, detail=outcome.detail[:DETAIL_CHARS]))

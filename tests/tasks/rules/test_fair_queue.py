@@ -1,0 +1,130 @@
+"""Fair queueing."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.tasks.rules.fair_queue import FairQueue, TypeShare
+
+
+def taken(queue: FairQueue[str], count: int, now: float = 0.0) -> list[str]:
+    return [item for _ in range(count) if (item := queue.take(now)) is not None]
+
+
+def test_one_group_comes_in_the_order_of_its_arrival() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare()})
+    for item in "abc":
+        queue.add("t", "", 0, item)
+    assert taken(queue, 9) == ["a", "b", "c"]
+    assert len(queue) == 0
+
+
+def test_a_large_group_lets_small_ones_in() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare()})
+    for _ in range(100):
+        queue.add("t", "large", 0, "large")
+    assert taken(queue, 2) == ["large", "large"]
+    for group in ("s1", "s2"):
+        queue.add("t", group, 0, group)
+    assert taken(queue, 3) == ["s1", "s2", "large"]
+
+
+def test_types_share_by_weight() -> None:
+    queue: FairQueue[str] = FairQueue({"light": TypeShare(weight=1), "heavy": TypeShare(weight=3)})
+    for name in ("light", "heavy"):
+        for _ in range(100):
+            queue.add(name, "", 0, name)
+    assert Counter(taken(queue, 40)) == {"heavy": 30, "light": 10}
+
+
+def test_a_higher_priority_goes_first() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare()})
+    for priority in (0, 5, -1):
+        queue.add("t", "", priority, str(priority))
+    assert taken(queue, 3) == ["5", "0", "-1"]
+
+
+def test_a_group_of_which_nothing_is_left_comes_back_as_a_new_one() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare()})
+    queue.add("t", "h", 0, "h")
+    assert queue.ready == 1
+    assert taken(queue, 9) == ["h"]
+    queue.done("t", "h")
+    assert queue.ready == 0
+    for group in ("g", "h"):
+        queue.add("t", group, 0, group)
+    assert taken(queue, 9) == ["g", "h"]
+
+
+def test_a_limit_holds_a_group_back_until_one_of_its_own_is_done() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_limit=2)})
+    for _ in range(5):
+        queue.add("t", "g", 0, "g")
+    queue.add("t", "h", 0, "h")
+    assert queue.ready == 3
+    assert sorted(taken(queue, 9)) == ["g", "g", "h"]
+    assert queue.ready == 0
+    queue.done("t", "g")
+    assert queue.ready == 1
+    assert taken(queue, 9) == ["g"]
+
+
+def test_a_rate_spreads_the_beginnings_of_a_group() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_rate=10)})
+    for _ in range(3):
+        queue.add("t", "g", 0, "g")
+    assert taken(queue, 9, now=0.0) == ["g"]
+    assert queue.rests_until() == 0.1
+    queue.done("t", "g")
+    assert taken(queue, 9, now=0.05) == []
+    assert taken(queue, 9, now=0.1) == ["g"]
+    assert taken(queue, 9, now=0.5) == ["g"]
+
+
+def test_all_that_waits_can_be_taken_back() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_limit=1)})
+    for item in "abc":
+        queue.add("t", "g", ord(item), item)
+    assert taken(queue, 1) == ["c"]
+    assert sorted(queue.drain()) == ["a", "b"]
+    assert (len(queue), queue.take(0.0), queue.rests_until()) == (0, None, None)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("add", "take", "done")), st.sampled_from("ab"), st.sampled_from("xyz")),
+        max_size=80,
+    ),
+    st.integers(0, 2),
+)
+def test_nothing_is_lost_and_no_limit_is_passed(steps: list[tuple[str, str, str]], limit: int) -> None:
+    queue: FairQueue[tuple[str, str, int]] = FairQueue({name: TypeShare(group_limit=limit) for name in "ab"})
+    waiting: set[tuple[str, str, int]] = set()
+    running: Counter[tuple[str, str]] = Counter()
+    for number, (step, type_, group) in enumerate(steps):
+        if step == "add":
+            item = (type_, group, number)
+            queue.add(type_, group, number % 2, item)
+            waiting.add(item)
+        elif step == "take":
+            found = queue.take(0.0)
+            free = {(t, g) for t, g, _ in waiting if not limit or running[t, g] < limit}
+            assert (found is None) == (not free)
+            if found is not None:
+                waiting.remove(found)
+                running[found[:2]] += 1
+                assert not limit or running[found[:2]] <= limit
+        elif running[type_, group]:
+            running[type_, group] -= 1
+            queue.done(type_, group)
+        assert len(queue) == len(waiting)
+        places = {(t, g) for t, g, _ in waiting}
+        ready = sum(
+            min(
+                sum(item[:2] == place for item in waiting),
+                limit - running[place] if limit else len(waiting),
+            )
+            for place in places
+        )
+        assert bool(queue.ready) == bool(ready)
