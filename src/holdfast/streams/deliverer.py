@@ -93,17 +93,20 @@ class Deliverer:
         try:
             await target.take([_outgoing(waiting) for waiting in batch])
         except HoldfastError as error:
+            text = redact(str(error))
             if error.retry in (Retry.SAFE, Retry.SAME) or isinstance(error, ConfigError | OperationRefused):
-                self._log.debug("a target takes nothing", target=redact(name), error=redact(str(error)))
+                self._log.debug("a target takes nothing", target=redact(name), error=text)
                 self._tell(batch, "failed")
             elif len(batch) > 1:
                 for waiting in batch:
                     await self._call(name, target, [waiting])
             else:
-                self._log.warning(
-                    "an effect was refused", key=batch[0].key, target=redact(name), error=redact(str(error))
-                )
-                self._tell(batch, "refused", redact(str(error)))
+                self._log.warning("an effect was refused", key=batch[0].key, target=redact(name), error=text)
+                self._tell(batch, "refused", text)
+            return
+        except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
+            self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
+            self._tell(batch, "failed")
             return
         self._stats.effects += len(batch)
         self._tell(batch, "taken")

@@ -431,6 +431,7 @@ class StreamWork:
             "waits": self.standstills.of(entry),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
+            "pending_effects": entry.owner.pending_effects,
         }
         return Done(text=msgspec.json.encode(told).decode())
 

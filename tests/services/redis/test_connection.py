@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -63,6 +64,13 @@ async def test_many_calls_take_one_connection(redis_server: RedisServer, connect
 
 
 # --- what goes wrong
+
+
+async def test_to_connect_reads_no_metadata_of_packages(redis_server: RedisServer, connect: Connect) -> None:
+    """redis-py looks up its own version in them for each connection, which takes longer than to connect."""
+    with mock.patch("importlib.metadata.version", side_effect=AssertionError) as looked_up:
+        assert await connect(redis_server.url).command("k", "GET", "k") is None
+    assert not looked_up.called
 
 
 async def test_nobody_there_means_nothing_was_sent(redis_server: RedisServer, connect: Connect) -> None:

@@ -7,6 +7,7 @@ import ssl
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from kazoo.client import KazooClient
@@ -149,3 +150,9 @@ async def test_files_for_tls_that_are_missing_are_named(connect: Connect, tmp_pa
     url = f"zookeeper://{HOST}?ca={tmp_path / 'ca.pem'}"
     with pytest.raises(ConfigError, match="ca, cert and key are paths"):
         connect(parse(url))
+
+
+def test_without_tls_no_authorities_are_read(address: ZooKeeperAddress, connect: Connect) -> None:
+    """To read those of the machine takes longer than all else that many a command does."""
+    with mock.patch("ssl.create_default_context", side_effect=AssertionError):
+        connect(address)

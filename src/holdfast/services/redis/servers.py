@@ -28,6 +28,15 @@ name the old one until they learn of it."""
 
 SLOTS = 16384
 
+DRIVER: dict[str, Any] = {}
+"""What connections say of their library. Made once: redis-py would read its package's metadata for each,
+which takes longer than to connect."""
+
+with contextlib.suppress(ImportError):  # older ones know no such setting
+    from redis.driver_info import DriverInfo
+
+    DRIVER["driver_info"] = DriverInfo()
+
 Host = tuple[str, int]
 T = TypeVar("T")
 
@@ -189,6 +198,7 @@ class RedisServers:
             # The caller bounds the time; the library's own timers would be set and cleared for every reply.
             "socket_timeout": None,
             "socket_connect_timeout": None,
+            **DRIVER,
         }
         if address.tls:
             options |= {

@@ -102,6 +102,8 @@ class _AddWatch(NamedTuple):
 def check_files(address: ZooKeeperAddress) -> None:
     """Read the files for TLS, which a session reads only as it connects, when nobody is told. Raises
     ConfigError."""
+    if not address.tls:
+        return
     try:
         context = ssl.create_default_context(cafile=address.ca or None)
         if address.cert:

@@ -8,7 +8,7 @@ target refuses keeps its place: a commit marks it, and then it is handed over to
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -95,10 +95,6 @@ class Effects:
     def has_refused(self) -> bool:
         """True while a commit is to mark effects that were refused."""
         return bool(self._refused)
-
-    def __iter__(self) -> Iterator[Effect]:
-        for lane in self._lanes.values():
-            yield from lane.effects
 
     # -- hand-over ------------------------------------------------------------------------------------------
 

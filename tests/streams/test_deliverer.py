@@ -1,0 +1,107 @@
+"""The deliverer: effects reach their targets together, and each gets its own answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from holdfast.cluster.lifecycle import Tasks
+from holdfast.errors import InvalidMessage, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.target import OutgoingEffect
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.streams.deliverer import Deliverer
+from holdfast.streams.rules.ledger import Effect
+from tests.cluster.fakes import Log, make_host, settle_down
+
+VIRTUAL = True
+
+
+class Target:
+    """Takes effects, or raises what the test says."""
+
+    max_batch = 3
+
+    def __init__(self) -> None:
+        self.taken: list[list[str]] = []
+        self.raises: dict[str, Exception] = {}
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        for effect in effects:
+            if effect.id in self.raises:
+                raise self.raises[effect.id]
+        self.taken.append([effect.id for effect in effects])
+
+
+class Rig:
+    def __init__(self, clock: Clock, tasks: Tasks) -> None:
+        self.target, self.queue, self.log = Target(), MemoryQueue(clock), Log()
+        self.host: Any = make_host(clock=clock, tasks=tasks, log=self.log)
+        self.deliverer = Deliverer(self.host, {"door": self.target}, {"cameras": self.queue})
+        self.answers: dict[str, tuple[str, str]] = {}
+
+    async def hand_over(self, *names: str, target: str = "door", refused: str = "") -> None:
+        for name in names:
+            effect = Effect(1, 0, name, target, "k", b"{}", "0:1", 0.0, refused=refused)
+            self.deliverer.hand_over(
+                "cameras",
+                "cameras/1",
+                effect,
+                lambda outcome, reason, name=name: self.answers.update({name: (outcome, reason)}),
+            )
+        await settle_down()
+
+
+@pytest.fixture
+async def rig(clock: Clock, tasks: Tasks) -> Rig:
+    return Rig(clock, tasks)
+
+
+async def test_effects_share_calls_and_each_is_answered(rig: Rig) -> None:
+    await rig.hand_over("a", "b", "c", "d")
+    assert rig.target.taken == [["a", "b", "c"], ["d"]]
+    assert rig.answers == dict.fromkeys("abcd", ("taken", ""))
+    assert rig.host.stats.effects == 4
+
+
+@pytest.mark.parametrize(
+    "error", [Unavailable("away"), OutcomeUnknown("no answer"), OperationRefused("login"), OSError("bug")]
+)
+async def test_an_error_that_may_pass_fails_and_refuses_nothing(rig: Rig, error: Exception) -> None:
+    rig.target.raises["a"] = error
+    await rig.hand_over("a")
+    assert rig.answers == {"a": ("failed", "")}
+
+
+async def test_an_effect_that_is_refused_takes_no_other_with_it(rig: Rig) -> None:
+    rig.target.raises["b"] = InvalidMessage("no such door")
+    await rig.hand_over("a", "b", "c")
+    assert rig.target.taken == [["a"], ["c"]]
+    assert rig.answers["b"] == ("refused", "no such door")
+
+
+async def test_an_unknown_target_is_waited_for_and_warned_of(rig: Rig) -> None:
+    await rig.hand_over("a", target="window")
+    assert rig.answers == {"a": ("failed", "")}
+    assert rig.log.events("warning") == ["a target is not declared on this node"]
+
+
+async def test_nothing_is_handed_over_past_the_membership(rig: Rig) -> None:
+    rig.host.membership.alive = False
+    await rig.hand_over("a")
+    assert rig.target.taken == []
+    assert rig.answers == {"a": ("failed", "")}
+
+
+async def test_what_was_refused_goes_to_the_dead_letters_of_its_stream(rig: Rig) -> None:
+    await rig.hand_over("a", refused="no such door")
+    [letter] = rig.queue.letters.values()
+    assert (letter.id, letter.body, letter.reason) == ("a", b"{}", "no such door")
+    assert (letter.stream, letter.key, letter.attributes) == (
+        "cameras",
+        "1",
+        {"target": "door", "target_key": "k"},
+    )
+    assert rig.answers == {"a": ("taken", "")}
