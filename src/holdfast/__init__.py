@@ -13,12 +13,15 @@ if TYPE_CHECKING:
         HandlerFailed,
         HoldfastError,
         InvalidMessage,
+        NoQuery,
         OperationRefused,
         OutcomeUnknown,
+        QueryFailed,
         StateRejected,
         TooLarge,
         Unavailable,
     )
+    from holdfast.streams.asking import QueryAnswer
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
     from holdfast.system.clock import SystemClock
@@ -46,10 +49,13 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "HoldfastError": "holdfast.errors",
             "InvalidMessage": "holdfast.errors",
             "Job": "holdfast.tasks.handler",
+            "NoQuery": "holdfast.errors",
             "OperationRefused": "holdfast.errors",
             "Order": "holdfast.tasks.order",
             "Outcome": "holdfast.tasks.outcome",
             "OutcomeUnknown": "holdfast.errors",
+            "QueryAnswer": "holdfast.streams.asking",
+            "QueryFailed": "holdfast.errors",
             "Retry": "holdfast.tasks.handler",
             "Signature": "holdfast.tasks.task_type",
             "StateRejected": "holdfast.errors",
@@ -81,10 +87,13 @@ __all__ = [
     "HoldfastError",
     "InvalidMessage",
     "Job",
+    "NoQuery",
     "OperationRefused",
     "Order",
     "Outcome",
     "OutcomeUnknown",
+    "QueryAnswer",
+    "QueryFailed",
     "Retry",
     "Signature",
     "StateRejected",

@@ -65,6 +65,7 @@ def make_node(services: Services, place: str | App) -> Node:
     if app.streams:
         from holdfast.gateway import models  # noqa: PLC0415
         from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
+        from holdfast.gateway.query_routes import QueryRoutes  # noqa: PLC0415
 
         messages = NodeRoutes(
             app.streams,
@@ -75,7 +76,14 @@ def make_node(services: Services, place: str | App) -> Node:
             secret=secret,
             also=also,
         )
-        routes += [*messages.routes(), models.of_node(app.models, lambda: _only(streams))]
+        queries = QueryRoutes(
+            app.streams,
+            queries=lambda: _only(streams).queries,
+            max_body_bytes=config.max_message_bytes,
+            secret=secret,
+            also=also,
+        )
+        routes += [*messages.routes(), *queries.routes(), models.of_node(app.models, lambda: _only(streams))]
     if app.tasks:
         from holdfast.tasks.api import TaskApi  # noqa: PLC0415
         from holdfast.tasks.opening import make_producer  # noqa: PLC0415

@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from holdfast.app import App
 from holdfast.config import ClientSettings, load
 from holdfast.errors import ConfigError
+from holdfast.ports.peer import Peer
+from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
@@ -112,6 +114,7 @@ class AsyncClient:
         self._opened: Services | None = None
         self._sending: Producer | None = None
         self._letters: TaskDeadLetters | None = None
+        self._peer: Peer | None = None
 
     async def _services(self) -> Services:
         async with self._opening:
@@ -147,16 +150,42 @@ class AsyncClient:
     def stream(self, name: str) -> AsyncStreamSender:
         """Return what sends messages to the stream ``name``. Raises ConfigError for a stream that isn't
         declared, if the client was given an App."""
-        spec = None if self._streams is None else self._streams.get(name)
-        if self._streams is not None and spec is None:
-            raise ConfigError(
-                f"app {self._app!r} declares no stream {name!r}; it has {', '.join(self._streams) or 'none'}"
-            )
+        spec = self._spec(name)
 
         async def producer() -> StreamProducer:
             return StreamProducer(name, (await self._services()).queue(name), spec)
 
         return AsyncStreamSender(producer)
+
+    def _spec(self, stream: str) -> StreamSpec | None:
+        """Return the declaration of a stream, if the client was given an App. Raises ConfigError."""
+        spec = None if self._streams is None else self._streams.get(stream)
+        if self._streams is not None and spec is None:
+            declared = ", ".join(self._streams) or "none"
+            raise ConfigError(f"app {self._app!r} declares no stream {stream!r}; it has {declared}")
+        return spec
+
+    async def query(
+        self, stream: str, key: str | int, request: Any = None, *, timeout_s: float = TIMEOUT_S
+    ) -> QueryAnswer:
+        """Ask the stream ``stream`` a question, which its handler's ``query`` answers from the last commit of
+        ``key``. Nothing changes by it, and a key that nothing was sent for has an answer too.
+
+        Args:
+            stream: the declared name of the stream.
+            key: the stream's key.
+            request: what the handler gets: any value that JSON can hold (default None).
+            timeout_s: how long to wait for an answer (default 30).
+
+        Raises NoQuery if the stream answers no queries; InvalidMessage for a request that can't be sent, or
+        that the handler refuses; QueryFailed if the handler fails; and Unavailable or OutcomeUnknown if no
+        node answers in time.
+        """
+        self._spec(stream)
+        services = await self._services()
+        if self._peer is None:
+            self._peer = services.peer()
+        return await ask(services.coordinator(), self._peer, services.clock, stream, key, request, timeout_s)
 
     async def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """Send a task; returns its trace id.
@@ -386,6 +415,12 @@ class Client:
     def stream(self, name: str) -> StreamSender:
         """As :meth:`AsyncClient.stream`."""
         return StreamSender(self, self._client.stream(name))
+
+    def query(
+        self, stream: str, key: str | int, request: Any = None, *, timeout_s: float = TIMEOUT_S
+    ) -> QueryAnswer:
+        """As :meth:`AsyncClient.query`."""
+        return self._run(self._client.query(stream, key, request, timeout_s=timeout_s))
 
     def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """As :meth:`AsyncClient.send`."""

@@ -300,6 +300,11 @@ class ClientSettings(TypedDict, total=False):
     state_url: str
     tasks_url: str
     registry_url: str
+    coordinator_url: str
+    peer_secret: str
+    peer_tls_cert: Path
+    peer_tls_key: Path
+    peer_tls_ca: Path
     file_access: FileAccess
     durability: Literal["full", "normal"]
     lock_timeout_s: float

@@ -17,6 +17,8 @@ NoRoom                 SAFE        a service's disk or quota is full
 Damaged                SAFE        what a service holds is not what it was sent; nothing was put in place
 NotOwner               SAFE        a client's request came to the wrong node; it names the owner
 Busy                   SAFE        a stream or a target takes no more for the moment
+NoQuery                NEVER       a stream answers no queries
+QueryFailed            NEVER       the handler failed at a query, or wanted to change something by it
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
 Fenced                 STOP        a newer epoch or commit exists; this opening is over
 ClaimLost              STOP        the claim is another's, or at another version
@@ -124,6 +126,15 @@ class Busy(Unavailable):
     def __init__(self, text: str, retry_after_s: float) -> None:
         super().__init__(text)
         self.retry_after_s = retry_after_s
+
+
+class QueryFailed(HoldfastError):
+    """The handler raised an error at a query, asked for effects or timers, or ended its slot. Nothing has
+    changed."""
+
+
+class NoQuery(QueryFailed):
+    """The stream's handler has no ``query``."""
 
 
 class OutcomeUnknown(HoldfastError):

@@ -18,14 +18,17 @@ from holdfast import App
 from holdfast.cluster.host import Host
 from holdfast.common.message import Place
 from holdfast.common.protocol import Done
+from holdfast.errors import NoQuery, QueryFailed
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
+from holdfast.gateway.query_routes import QueryRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.queries import Answered, Queries
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.system.clock import SystemClock
 from simulator.limits import limits_with
@@ -86,6 +89,14 @@ class Surface:
         self.taken.append(Taken(stream, key.partition("/")[2], place, body))
         return RequestAnswer(RESULT, 1)
 
+    async def answer(self, stream: str, key: str, request: bytes, timeout_s: float) -> Answered:
+        """Stands for the queries of the node."""
+        if stream == "free":
+            raise NoQuery("stream 'free' answers no queries")
+        if request == b'"raise"':
+            raise QueryFailed(f"{key}: ValueError: told to")
+        return Answered(b'{"key":"%s","asked":%s}' % (key.encode(), request), 7, 12)
+
     async def serve(self, ready: threading.Event, over: asyncio.Event) -> None:
         """Serve until it is over."""
         clock, coordinator, streams = SystemClock(), MemoryCoordinator(SystemClock()), app().streams
@@ -96,8 +107,9 @@ class Surface:
             member=lambda: MEMBER,
             max_body_bytes=LIMIT,
         )
+        queries = QueryRoutes(streams, queries=lambda: cast("Queries", self), max_body_bytes=LIMIT)
         async with contextlib.AsyncExitStack() as stack:
-            peer = HttpPeer(clock, routes=door.routes(), registry=CollectorRegistry())
+            peer = HttpPeer(clock, routes=[*door.routes(), *queries.routes()], registry=CollectorRegistry())
             stack.push_async_callback(peer.close)
             address = await peer.serve(_done)
             self.ports["node"] = int(address.rpartition(":")[2])

@@ -16,6 +16,8 @@ from tests.gateway.surface import Said, Surface, planes, surface
 DOCUMENT: dict[str, Any] = json.loads(files("holdfast.gateway").joinpath("openapi.json").read_text())
 SERVERS = ["node", *planes()]
 PROCESS = "/process/{stream_id}"
+QUERY = "/query/{stream}/{key}"
+"""Has tests of its own, in test_queries.py."""
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_all_references_lead_somewhere() -> None:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-@pytest.mark.parametrize("path", sorted(DOCUMENT["paths"].keys() - {PROCESS, "/v1/models"}))
+@pytest.mark.parametrize("path", sorted(DOCUMENT["paths"].keys() - {PROCESS, QUERY, "/v1/models"}))
 def test_pages_answer_as_the_description_says(servers: Surface, name: str, path: str) -> None:
     (said,) = servers.exchange(
         name, b"GET %s HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n" % path.encode()

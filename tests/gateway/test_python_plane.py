@@ -17,7 +17,7 @@ from holdfast.system.clock import SystemClock
 class Waiting:
     """Stands for the forwarder, which waits for nodes as long as a request may."""
 
-    async def forward(self, key: str, *_: Any) -> Reply:
+    async def forward(self, key: str, *_: Any, **__: Any) -> Reply:
         return Reply(200, CIMultiDict(), key.encode(), "a")
 
 

@@ -654,6 +654,43 @@ RUNTIME = [
 
 STREAMS = [
     _at(
+        "src/holdfast/streams/queries.py",
+        "a query sees what isn't committed",
+        "state, version = checkpoint.state, checkpoint.state_version",
+        "entry = self._owners.get(pending.key)\n"
+        "        state = entry.owner.state if entry is not None else checkpoint.state\n"
+        "        version = checkpoint.state_version",
+        "tests/streams/test_queries.py::test_a_query_does_not_see_what_is_not_committed",
+    ),
+    _at(
+        "src/holdfast/streams/queries.py",
+        "a query that ends its slot is asked again",
+        "if not error.guilty:",
+        "if True:",
+        "tests/streams/test_queries.py::test_the_death_of_its_slot_is_charged_to_the_query",
+    ),
+    _at(
+        "src/holdfast/streams/queries.py",
+        "a message waits for all queries",
+        "async with seat.queries:",
+        "async with asyncio.Lock():",
+        "tests/streams/test_queries.py::test_messages_wait_for_one_query_at_most",
+    ),
+    _at(
+        "src/holdfast/streams/worker.py",
+        "a query may ask for effects",
+        "        if self.is_open:  # else",
+        "        if False:  # else",
+        "tests/streams/test_queries.py::test_what_a_query_may_not_do_is_told",
+    ),
+    _at(
+        "src/holdfast/streams/worker.py",
+        "a query that changes the state is not found",
+        "if check and await",
+        "if False and await",
+        "tests/testing/test_stream_test.py::test_a_query_that_changes_the_state_is_found",
+    ),
+    _at(
         "src/holdfast/streams/obstacles.py",
         "a load that takes long is tried as often as a short one",
         "await self._clock.sleep(pause_s(failures, took_s, self._clock.random()))",
@@ -1025,6 +1062,13 @@ ADAPTERS = [
 ]
 
 GATEWAY = [
+    _at(
+        "src/holdfast/gateway/haproxy/config.py",
+        "a query loses its parameters",
+        'f"{{ path_beg {PATH} }}"',
+        '"{ always_true }"',
+        "tests/gateway/test_queries.py::test_get_asks_by_parameters[haproxy]",
+    ),
     _at(
         "src/holdfast/gateway/clients.py",
         "a wrong file makes all clients unknown",

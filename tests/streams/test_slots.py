@@ -9,7 +9,7 @@ from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
 from holdfast.errors import ConfigError, HandlerFailed, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotHost, StreamSlot
+from holdfast.ports.slots import MessageWork, Queried, Ran, SlotCall, SlotHost, StreamSlot
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.streams.slots import Died, Seat, Seats
 from simulator.limits import limits_with
@@ -44,6 +44,11 @@ class Doer:
         if key in self._deeds:
             await self._deeds[key](self._host)
         return Ran([None])
+
+    async def query(
+        self, stream: str, key: str, state: bytes | None, version: int, request: bytes
+    ) -> Queried:
+        return Queried()
 
     async def close(self, stream: str, key: str) -> None: ...
 

@@ -401,3 +401,50 @@ def test_mistakes_with_timers_are_told() -> None:
     for seconds in (-1, float("nan"), float("inf")):
         with pytest.raises(InvalidMessage, match="a number, 0 or more"):
             test.advance(seconds)
+
+
+# --- queries
+
+
+class Asked(Sum):
+    """Answers what its sum is."""
+
+    def query(self, request: Any, context: Context) -> Any:
+        if request == "spoil":
+            self.sum += 1
+        if request == "act":
+            context.wake("later", after_s=1)
+        if request == "bytes":
+            return b"\xff"
+        return {"sum": self.sum, "asked": request, "key": context.key}
+
+
+def test_a_query_is_answered_from_the_last_snapshot() -> None:
+    test = StreamTest(Asked)
+    assert test.query() == {"sum": 0, "asked": None, "key": "test"}
+    test.send(Step(2))
+    assert test.query({"what": "sum"}) == {"sum": 2, "asked": {"what": "sum"}, "key": "test"}
+    assert test.query("bytes") == b"\xff"
+    assert sums(test.send(Step(1))) == [3]
+    assert test.results == [{"sum": 2}, {"sum": 3}], "a query has no result"
+
+
+def test_a_query_that_changes_the_state_is_found() -> None:
+    test = StreamTest(Asked, state=b"=5")
+    with pytest.raises(HandlerFailed, match=r"Asked.query\(\) changed the state"):
+        test.query("spoil")
+    assert test.query()["sum"] == 5
+
+
+def test_a_query_can_ask_for_nothing() -> None:
+    test = StreamTest(Asked)
+    with pytest.raises(OperationRefused, match=r"it can't call context.wake\(\)"):
+        test.query("act")
+    assert test.timers == {}
+
+
+def test_a_handler_without_query_says_so() -> None:
+    with pytest.raises(NotImplementedError, match=r"Sum has no query\(\)"):
+        StreamTest(Sum).query()
+    with pytest.raises(StateRejected, match="could not load"):
+        StreamTest(Asked, state=b"junk").query()

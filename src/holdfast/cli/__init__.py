@@ -30,6 +30,7 @@ COMMANDS = {
         ("gateway", "gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
         ("gateway-key", "gateway:gateway_key", "Make a key for a client of gateways."),
         ("send", "send:send", "Send messages to a stream."),
+        ("query", "query:query", "Ask a stream a question, which its handler answers."),
         ("status", "status:status", "Show nodes, queues and streams, who owns what, what waits."),
         ("results", "results:results", "Print committed results as JSON lines."),
         ("move", "places:move", "Bring a stream to another node."),

@@ -158,6 +158,16 @@ class Drain(msgspec.Struct, frozen=True, tag=True):
     to: str
 
 
+class Query(msgspec.Struct, frozen=True, tag=True):
+    """Asks for the answer to a query of ``key``, within ``timeout_s``. ``request`` is JSON."""
+
+    to: str
+    stream: str
+    key: str
+    request: bytes
+    timeout_s: float
+
+
 class Answers(msgspec.Struct, frozen=True, tag=True):
     """The reply to a Forward, with one answer per parcel."""
 
@@ -171,11 +181,24 @@ class Done(msgspec.Struct, frozen=True, tag=True):
     text: str = ""
 
 
+class QueryReply(msgspec.Struct, frozen=True, tag=True):
+    """The reply to a Query: the answer, encoded as a result is, and the epoch and number of the commit that
+    it is of; or the name of a ``fault``, and the error."""
+
+    body: bytes | None = None
+    epoch: int = 0
+    number: int = 0
+    fault: str = ""
+    error: str = ""
+
+
 class Stranger(msgspec.Struct, frozen=True, tag=True):
     """The reply to a request for a membership that isn't alive here."""
 
     member: str = ""
 
 
-Request = Forward | SettleReport | Probe | Warm | Poke | Nudge | Move | Shed | Explain | Waiting | Drain
-Reply = Answers | Done | Stranger
+Request = (
+    Forward | SettleReport | Probe | Warm | Poke | Nudge | Move | Shed | Explain | Waiting | Drain | Query
+)
+Reply = Answers | Done | QueryReply | Stranger

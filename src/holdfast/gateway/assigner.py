@@ -10,6 +10,7 @@ from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
 from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Claim, Coordinator, Member
+from holdfast.streams.asking import readers
 
 
 class Unasked(Unavailable):
@@ -76,6 +77,15 @@ class Assigner:
     def beside(self, key: str, member: str) -> Member | None:
         """Return another living member than ``member``, if there is one."""
         return choose(key, [other for other in self._view.members.values() if other.id != member])
+
+    def reader(self, key: str, failures: int) -> Member:
+        """Return a node that can answer a query of ``key``: the one that the route leads to, and after each
+        failure another. Raises Unavailable if there is none."""
+        route = self._routes.get(key)
+        able = readers(key, self._view.members.values(), route.member if route is not None else "")
+        if not able:
+            raise Unavailable(f"{key}: no node is there")
+        return able[failures % len(able)]
 
     async def _ask(self, key: str) -> str:
         """Return the owner as the coordinator says, or a node that gets the key there now. Only the

@@ -86,9 +86,18 @@ class Forwarder:
         self.answers: Counter[int] = Counter()
 
     async def forward(
-        self, key: str, path: str, headers: Mapping[str, str], body: bytes, timeout_s: float
+        self,
+        key: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout_s: float,
+        *,
+        query: str = "",
     ) -> Reply:
         """Return the owner's answer, or the last error answer if there is no better one within ``timeout_s``.
+        A ``query``, which is sent by that method, is answered by other nodes too, and no node gets the key
+        for it.
 
         ``path`` is as the client wrote it. Raises Unavailable or OutcomeUnknown, from the last try."""
         deadline = self._clock.monotonic() + timeout_s
@@ -97,14 +106,17 @@ class Forwarder:
             said: Reply | HoldfastError
             left_s = deadline - self._clock.monotonic()
             try:
-                member = await self._find(key, lost, left_s)
+                if query:
+                    member = self._assigner.reader(key, failures)
+                else:
+                    member = await self._find(key, lost, left_s)
                 lost = ""
-                said = await self._try(member, path, headers, body, left_s)
+                said = await self._try(member, path, headers, body, left_s, query or "POST")
                 if said.status not in AGAIN:
                     self._learn(key, said)
                     self.answers[said.status] += 1
                     return said
-                moved = self._redirected(key, member, said)
+                moved = not query and self._redirected(key, member, said)
             except HoldfastError as error:
                 said, moved = error, False
                 lost = error.member if isinstance(error, Unreached) else ""
@@ -141,7 +153,7 @@ class Forwarder:
             raise Unasked(f"{key}: the coordinator does not answer in time") from None
 
     async def _try(
-        self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float
+        self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float, method: str
     ) -> Reply:
         if self._tls is not None and not member.foreign and not member.address.startswith("https://"):
             raise Unreached(f"{member.name} is not called without TLS: {NO_TLS}", member.id)
@@ -153,7 +165,7 @@ class Forwarder:
         except ValueError as error:
             raise Unreached(f"{member.name} has no address that can be reached", member.id) from error
         timeout = aiohttp.ClientTimeout(total=left_s + LATE_S, sock_connect=CONNECT_TIMEOUT_S)
-        post = asyncio.create_task(self._post(member.id, url, sent, body, timeout))
+        post = asyncio.create_task(self._post(member.id, method, url, sent, body, timeout))
         self._under_way.setdefault(member.id, set()).add(post)
         try:
             return await post
@@ -173,12 +185,18 @@ class Forwarder:
             self._under_way.get(member.id, set()).discard(post)
 
     async def _post(
-        self, member: str, url: URL, headers: Mapping[str, str], body: bytes, timeout: aiohttp.ClientTimeout
+        self,
+        member: str,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        body: bytes,
+        timeout: aiohttp.ClientTimeout,
     ) -> Reply:
         # Follow no redirects: the headers hold the nodes' secret. Only an owner's 421 sends a request
         # elsewhere.
-        async with self._client().post(
-            url, data=body, headers=headers, timeout=timeout, allow_redirects=False
+        async with self._client().request(
+            method, url, data=body or None, headers=headers, timeout=timeout, allow_redirects=False
         ) as response:
             return Reply(response.status, CIMultiDict(response.headers), await response.read(), member)
 

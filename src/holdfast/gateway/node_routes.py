@@ -86,7 +86,7 @@ class NodeRoutes:
     async def _on_post(self, request: web.Request) -> web.StreamResponse:
         passed_on = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         try:
-            self._admit(request)
+            admit(self._secrets, request)
             spec, key = self._spec(request), key_of(request.rel_url.raw_path)
             timeout_s = timeout_of(request.headers)
             async with asyncio.timeout(timeout_s):
@@ -120,10 +120,6 @@ class NodeRoutes:
         body, kind = shown(answer.result)
         return web.Response(body=body, content_type=kind, headers=headers)
 
-    def _admit(self, request: web.Request) -> None:
-        if not self._secrets.admit(request):
-            raise RequestRefused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
-
     def _spec(self, request: web.Request) -> StreamSpec:
         return self._specs[stream_of(request, self._specs)]
 
@@ -138,11 +134,17 @@ class NodeRoutes:
             return SocketReply(msgspec.json.encode(said))
 
         try:
-            self._admit(request)
+            admit(self._secrets, request)
             spec, key = self._spec(request), key_of(request.rel_url.raw_path)
         except HoldfastError as error:
             return problem.response(error)
         return await serve(request, answer, self._max_body_bytes)
+
+
+def admit(secrets: Secrets, request: web.Request) -> None:
+    """Refuse a request that shows no secret, if it must."""
+    if not secrets.admit(request):
+        raise RequestRefused(401, "unauthorized", "Who are you?", "the secret is missing or wrong")
 
 
 def stream_of(request: web.Request, declared: Collection[str]) -> str:

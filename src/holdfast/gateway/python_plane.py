@@ -18,7 +18,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
-from holdfast.gateway import models, openapi
+from holdfast.gateway import models, openapi, query_routes
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.node_routes import (
     JSON,
@@ -94,6 +94,7 @@ class Plane:
             [
                 web.post(f"{PATH}{{id:(?s:.*)}}", self._on_post),
                 web.get(f"{PATH}{{id:(?s:.*)}}", self._on_socket),
+                *query_routes.both(self._on_query),
                 models.of_members(self._view.members.values),
                 openapi.route(),
                 web.get("/healthz", self._on_health),
@@ -104,15 +105,27 @@ class Plane:
         return app
 
     async def _on_post(self, request: web.Request) -> web.StreamResponse:
+        return await self._forward(request, lambda: self._full_key(request), request.rel_url.raw_path)
+
+    async def _on_query(self, request: web.Request) -> web.StreamResponse:
+        def full_key() -> str:
+            stream, key = query_routes.place_of(request.rel_url.raw_path, self._served())
+            return f"{stream}/{key}"
+
+        return await self._forward(request, full_key, request.rel_url.raw_path_qs, query=request.method)
+
+    async def _forward(
+        self, request: web.Request, find_key: Callable[[], str], path: str, query: str = ""
+    ) -> web.StreamResponse:
         passed_on = {name: request.headers[name] for name in PASSED_ON if name in request.headers}
         passed_on.setdefault(REQUEST_ID, self._clock.new_id())
         try:
-            key = self._full_key(request)
+            key = find_key()
             timeout_s = timeout_of(request.headers)
             async with asyncio.timeout(timeout_s):
                 body = await read_body(request, self._max_body_bytes)
             headers = {**_forwarded(request), **passed_on}
-            reply = await self._forwarder.forward(key, request.rel_url.raw_path, headers, body, timeout_s)
+            reply = await self._forwarder.forward(key, path, headers, body, timeout_s, query=query)
         except TimeoutError:
             return problem.response(slow_body(), passed_on)
         except HoldfastError as error:
@@ -142,14 +155,18 @@ class Plane:
 
     def _full_key(self, request: web.Request) -> str:
         """Return the full key of a request. Its stream is the one it names, or the only one that nodes
-        declare. While there is no node, such as when all must join again, the streams of the last nodes
-        count, and the request waits for a node."""
+        declare."""
         key = key_of(request.rel_url.raw_path)
+        return f"{stream_of(request, self._served())}/{key}"
+
+    def _served(self) -> frozenset[str]:
+        """Return the streams that nodes declare. While there is no node, such as when all must join again,
+        the streams of the last nodes count, and requests wait for a node."""
         served = frozenset(name for member in self._view.members.values() for name in member.load.serves)
         self._declared = served or self._declared
         if not self._declared:
             raise Unavailable("no node has joined yet")
-        return f"{stream_of(request, self._declared)}/{key}"
+        return self._declared
 
     async def _on_health(self, request: web.Request) -> web.Response:
         return web.Response(text="ok\n")

@@ -13,9 +13,11 @@ from holdfast.errors import (
     HandlerFailed,
     HoldfastError,
     InvalidMessage,
+    NoQuery,
     NotOwner,
     OperationRefused,
     OutcomeUnknown,
+    QueryFailed,
     Retry,
     SetAside,
     TooLarge,
@@ -56,6 +58,10 @@ def of(error: HoldfastError) -> Problem:
             return Problem("urn:holdfast:invalid", "The request can't be understood", 400, detail)
         case TooLarge():
             return Problem("urn:holdfast:too-large", "The body is too large", 413, detail)
+        case NoQuery():
+            return Problem("urn:holdfast:no-query", "The stream answers no queries", 404, detail)
+        case QueryFailed():
+            return Problem("urn:holdfast:query-failed", "The query failed", 422, detail)
         case SetAside() | HandlerFailed():
             return Problem("urn:holdfast:set-aside", "The message was set aside", 422, detail)
         case OutcomeUnknown():

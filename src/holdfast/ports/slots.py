@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
@@ -96,6 +96,25 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     acts: list[Acts | None] = []
 
 
+QueryFault = Literal["", "request", "handler", "state", "model"]
+
+
+class Queried(msgspec.Struct, frozen=True, array_like=True):
+    """What came of a ``StreamSlot.query``: the ``answer``, encoded as a result, or an ``error``, with a
+    traceback in ``detail``.
+
+    ``fault`` says what is to blame: the request, which the handler can't understand, the handler, the state,
+    which doesn't load, or the ``model`` of that name, which doesn't either. ``calls`` are as those of Ran.
+    """
+
+    answer: bytes | None = None
+    error: str = ""
+    detail: str = ""
+    fault: QueryFault = ""
+    model: str = ""
+    calls: list[tuple[str, str, int]] = []
+
+
 class SlotHost(Protocol):
     """What a slot for streams gives to the worker in it."""
 
@@ -134,6 +153,11 @@ class SlotWorker(Protocol):
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> Ran:
         """As StreamSlot.run. Never raises for what a handler does."""
+
+    async def query(
+        self, stream: str, key: str, state: bytes | None, version: int, request: bytes
+    ) -> Queried:
+        """As StreamSlot.query. Never raises for what a handler does."""
 
     async def close(self, stream: str, key: str) -> None:
         """As StreamSlot.close."""
@@ -262,6 +286,19 @@ class StreamSlot(Slot, Protocol):
 
         Ends early, in good order, after ``limit`` messages or once ``after_s`` has passed. Raises
         SlotDied."""
+
+    async def query(
+        self,
+        stream: str,
+        key: str,
+        state: bytes | None,
+        version: int,
+        request: bytes,
+        *,
+        call: SlotCall | None = None,
+    ) -> Queried:
+        """Have a handler that is made for this answer a request, which is JSON, from that state. The handler
+        that ``key`` has in the slot, if any, isn't touched. Raises SlotDied."""
 
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         """Drop the key's handler. Never raises for a dead slot."""

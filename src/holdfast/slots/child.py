@@ -152,6 +152,11 @@ def _answer(worker: SlotWorker, request: wire.Request) -> wire.Answer:
             return wire.RunDone(
                 drive(worker.run(request.stream, request.key, request.work, request.limit, request.after_s))
             )
+        case wire.QueryStream():
+            given = request
+            return wire.QueryDone(
+                drive(worker.query(given.stream, given.key, given.state, given.version, given.request))
+            )
         case wire.CloseStream():
             drive(worker.close(request.stream, request.key))
             return wire.Opened()

@@ -14,7 +14,7 @@ import structlog
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran, SlotCall, SlotCalls
+from holdfast.ports.slots import MessageWork, Queried, Ran, SlotCall, SlotCalls
 from holdfast.slots import wire
 from holdfast.slots.descendants import MIB
 from holdfast.slots.process import ProcessSetup, SlotProcess
@@ -72,6 +72,22 @@ class ForkserverStreamSlot(SlotProcess):
         for service, operation, times in answer.ran.calls:
             self._meter.count(service, operation, times)
         return answer.ran
+
+    async def query(
+        self,
+        stream: str,
+        key: str,
+        state: bytes | None,
+        version: int,
+        request: bytes,
+        *,
+        call: SlotCall | None = None,
+    ) -> Queried:
+        answer = await self._call(wire.QueryStream(stream, key, state, version, request), call)
+        assert isinstance(answer, wire.QueryDone)
+        for service, operation, times in answer.queried.calls:
+            self._meter.count(service, operation, times)
+        return answer.queried
 
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:
         with contextlib.suppress(SlotDied):

@@ -10,7 +10,7 @@ import struct
 
 import msgspec
 
-from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, Tried
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Queried, Ran, Tried
 
 HEADER = struct.Struct("!IQ")
 
@@ -97,6 +97,16 @@ class LoadStream(msgspec.Struct, frozen=True, array_like=True, tag=3):
     models: list[str]
 
 
+class QueryStream(msgspec.Struct, frozen=True, array_like=True, tag=4):
+    """To a slot."""
+
+    stream: str
+    key: str
+    state: bytes | None
+    version: int
+    request: bytes
+
+
 class SlotReady(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """From a slot, first: the app is imported, or ``error`` says why not."""
 
@@ -169,10 +179,16 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True, tag=7):
     values: dict[str, str | int | float | bool | None]
 
 
+class QueryDone(msgspec.Struct, frozen=True, array_like=True, tag=8):
+    """From a slot: the answer to QueryStream."""
+
+    queried: Queried
+
+
 Order = Spawn | Signal | KillAfter
 Event = Spawned | Exited
-Request = OpenStream | RunMessages | CloseStream | LoadStream
-Answer = SlotReady | Noted | Opened | RunDone | SlotModels
+Request = OpenStream | RunMessages | CloseStream | LoadStream | QueryStream
+Answer = SlotReady | Noted | Opened | RunDone | SlotModels | QueryDone
 TaskAnswer = SlotReady | AttemptEnded | Advanced | LogLine
 
 _encoder = msgspec.msgpack.Encoder()

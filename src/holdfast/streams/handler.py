@@ -103,6 +103,16 @@ class StreamHandler(Generic[M]):
         dead-lettered as a message is. ``wake`` may be ``async def``."""
         raise NotImplementedError(f"{type(self).__name__} sets the timer {name!r}, but has no wake()")
 
+    def query(self, request: Any, context: Context) -> Any:
+        """Answer a question about the stream, and change nothing. ``request`` is a value that JSON can hold,
+        or None; the answer is one too, or bytes.
+
+        Another instance answers than the one that handles messages: it is made for the query, opened with
+        the state of the last commit, and closed afterwards. In its context ``run`` and ``seq`` are 0, and
+        ``send``, ``wake`` and ``unwake`` raise OperationRefused. Raise ``InvalidMessage`` for a request that
+        makes no sense. ``query`` may be ``async def``. A stream without this method answers no queries."""
+        raise NotImplementedError(f"{type(self).__name__} has no query()")
+
     def snapshot(self) -> bytes:
         """Return the state to checkpoint. ``open`` must be able to continue exactly from it.
 

@@ -25,7 +25,7 @@ class Seat:
 
     ``streams`` counts them, and ``wanted`` the models that they use. ``took_s`` is how long the last call was
     at work. Who holds ``loads`` may have its slot load models: what becomes of that the next ones see before
-    they ask for the same."""
+    they ask for the same. A query holds ``queries`` while the slot answers it."""
 
     def __init__(self) -> None:
         self.slot: StreamSlot | None = None
@@ -34,6 +34,7 @@ class Seat:
         self.wanted: Counter[str] = Counter()
         self.took_s = 0.0
         self.loads = asyncio.Lock()
+        self.queries = asyncio.Lock()
 
     def lacks(self, models: Iterable[str]) -> int:
         """How many of the models are neither loaded here nor about to be."""

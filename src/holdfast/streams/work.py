@@ -27,6 +27,8 @@ from holdfast.common.protocol import (
     Parcel,
     ParcelAnswer,
     Poke,
+    Query,
+    QueryReply,
     SettleReport,
     Shed,
     Waiting,
@@ -39,11 +41,13 @@ from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import Target
+from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
 from holdfast.streams.deliverer import Deliverer
 from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.queries import Queries
 from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.router import Router
@@ -122,6 +126,7 @@ class StreamWork:
             on_obstacle=self._obstacle_changed,
         )
         self.requests = Requests(host, state, self.owners)
+        self.queries = Queries(host, specs, state, self.pool, self.owners)
         self.router.owners, self.owners.requests = self.owners, self.requests
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
@@ -146,6 +151,7 @@ class StreamWork:
         inquiries.add(Explain, self._explain)
         inquiries.add(Waiting, self._tell_waiting)
         inquiries.add(Move, self._move)
+        inquiries.add(Query, self._query)
 
     async def prepare(self) -> None:
         await self.pool.start()
@@ -286,6 +292,15 @@ class StreamWork:
     async def _move(self, request: Move) -> Done:
         obstacle = await self.move(request.key, request.target)
         return Done(obstacle == "", obstacle)
+
+    async def _query(self, request: Query) -> QueryReply:
+        try:
+            answered = await self.queries.answer(
+                request.stream, request.key, request.request, request.timeout_s
+            )
+        except HoldfastError as error:
+            return QueryReply(fault=fault_of(error), error=str(error))
+        return QueryReply(answered.body, answered.epoch, answered.number)
 
     async def _accept(self, forward: Forward) -> Answers:
         """Take parcels for streams that this node owns, or whose claim it finds to be its own."""

@@ -29,12 +29,13 @@ from holdfast.errors import (
     HoldfastError,
     InvalidMessage,
     ModelFailed,
+    OperationRefused,
     Retry,
     StateRejected,
 )
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
+from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
@@ -42,6 +43,9 @@ from holdfast.streams.recorder import EFFECTS_BYTES_MAX, ActRecorder
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
+
+QUERY = "\0query"
+"""Is appended to a key to name the queries of a stream as users of models. No key has such a character."""
 
 
 class StreamContext:
@@ -92,6 +96,45 @@ class StreamContext:
     def unwake(self, name: str) -> None:
         """As Context.unwake."""
         self.recorder.unwake(name)
+
+
+class QueryContext(StreamContext):
+    """The Context of one query. ``is_open``: its handler is open, and can ask for nothing more."""
+
+    __slots__ = ("is_open",)
+
+    def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
+        super().__init__(worker, stream, key)
+        self.is_open = False
+
+    def model(self, wanted: str | Callable[[], Any]) -> Any:
+        """As Context.model."""
+        return self._worker.model(wanted, self._stream, self.key + QUERY)
+
+    def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
+        """Refuse it."""
+        self._refuse("send")
+
+    def wake(
+        self,
+        name: str,
+        *,
+        at: float | datetime | None = None,
+        after_s: float | None = None,
+        body: Any = None,
+    ) -> None:
+        """Refuse it."""
+        self._refuse("wake")
+
+    def unwake(self, name: str) -> None:
+        """Refuse it."""
+        self._refuse("unwake")
+
+    def _refuse(self, method: str) -> None:
+        if self.is_open:  # else open() asks, which has no effect for messages either
+            raise OperationRefused(
+                f"query() only reads, so it can't call context.{method}(); do that in process() or wake()"
+            )
 
 
 class _KeyLane:
@@ -164,6 +207,20 @@ class StreamWorker:
 
     async def _open_anew(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         await self._drop(stream, key)  # its models are not left: it needs them again
+        context = StreamContext(self, stream, key)
+        handler = await self._made(stream, key, key, context, state, version)
+        self._open[stream, key] = _Open(handler, context)
+
+    async def _made(
+        self,
+        stream: str,
+        key: str,
+        user: str,
+        context: StreamContext,
+        state: bytes | None,
+        version: int,
+    ) -> StreamHandler[Any]:
+        """Make and open a handler. ``user`` is the key under which it uses models."""
         if stream not in self._streams:
             raise HandlerFailed(f"the app declares no stream {stream!r}; it has {sorted(self._streams)}")
         made = self._streams[stream].handler
@@ -175,24 +232,76 @@ class StreamWorker:
         doing = "start"
         try:
             for name in self._streams[stream].models:
-                self.model(name, stream, key)
+                self.model(name, stream, user)
             handler = made()
-            opened = _Open(handler, StreamContext(self, stream, key))
             if state is not None and version < made.version:
                 doing = f"migrate state from version {version}"
                 state = await self._call(made.migrate, state, version)
             if state is not None:
                 doing = "load its state"
-            await self._call(handler.open, opened.context, state)
+            await self._call(handler.open, context, state)
         except BaseException as error:
-            self._models.leave((stream, key))
+            self._models.leave((stream, user))
             text = f"{made.__name__} could not {doing} for {stream}/{key}: {self._failure(error)}"
             if (failed := _failed_model(error)) is not None:
                 raise ModelFailed(str(failed), failed.model, detail=explain(error)) from error
             if state is None or isinstance(error, MemoryError) or _is_passing(error):
                 raise HandlerFailed(text, detail=explain(error)) from error
             raise StateRejected(f"{text} ({raised_at(explain(error))})") from error
-        self._open[stream, key] = opened
+        return handler
+
+    async def query(
+        self,
+        stream: str,
+        key: str,
+        state: bytes | None,
+        version: int,
+        request: bytes,
+        *,
+        check: bool = False,
+    ) -> Queried:
+        """As Slot.query. With ``check``, a query that changes what ``snapshot`` returns is an error."""
+        async with self._lane(stream, key):
+            queried = await self._query(stream, key, state, version, request, check)
+            self._models.leave((stream, key + QUERY))
+        if self._meter.calls:
+            queried = msgspec.structs.replace(queried, calls=self._meter.drain())
+        return queried
+
+    async def _query(
+        self, stream: str, key: str, state: bytes | None, version: int, request: bytes, check: bool
+    ) -> Queried:
+        context = QueryContext(self, stream, key)
+        try:
+            handler = await self._made(stream, key, key + QUERY, context, state, version)
+        except ModelFailed as error:
+            return Queried(error=str(error), detail=error.detail, fault="model", model=error.model)
+        except HandlerFailed as error:
+            return Queried(error=str(error), detail=error.detail, fault="handler")
+        except StateRejected as error:
+            return Queried(error=str(error), fault="state")
+        context.is_open = True
+        try:
+            await self.host.begin(stream, key, MessageWork(0, 0, request))
+            before = await self._call(handler.snapshot) if check else None
+            answer = encode_result(await self._call(handler.query, decode_plain(request), context))
+            if check and await self._call(handler.snapshot) != before:
+                raise HandlerFailed(
+                    f"{type(handler).__name__}.query() changed the state: snapshot() returns something else"
+                    " after it than before; it may only read"
+                )
+            return Queried(answer)
+        except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
+            failed, text = _failed_model(error), self._failure(error)
+            fault: QueryFault = "request" if isinstance(error, InvalidMessage) else "handler"
+            return Queried(
+                error=str(failed) if failed is not None else text,
+                detail=explain(error),
+                fault="model" if failed is not None else fault,
+                model=failed.model if failed is not None else "",
+            )
+        finally:
+            await self._close(handler)
 
     async def run(
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
@@ -310,7 +419,8 @@ class StreamWorker:
             raise ModelFailed(text, name, detail=detail) from error
 
     def _tell_models(self, user: tuple[str, str], loading: str, loaded: Sequence[str]) -> None:
-        self.host.tell_models(*user, loading, loaded)
+        stream, key = user
+        self.host.tell_models(stream, key.removesuffix(QUERY), loading, loaded)
 
     async def fetch(self, url: str) -> bytes:
         """An object's bytes."""

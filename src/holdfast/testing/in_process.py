@@ -17,7 +17,17 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import Attempt, MessageWork, Progress, Ran, SlotHost, TaskHost, Tried, drive
+from holdfast.ports.slots import (
+    Attempt,
+    MessageWork,
+    Progress,
+    Queried,
+    Ran,
+    SlotHost,
+    TaskHost,
+    Tried,
+    drive,
+)
 from holdfast.registration import service_of
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor
@@ -100,6 +110,11 @@ class ThreadWorker:
         self, stream: str, key: str, work: Sequence[MessageWork], limit: int, after_s: float
     ) -> Ran:
         return await self._thread.wait(self._worker.run(stream, key, work, limit, after_s))
+
+    async def query(
+        self, stream: str, key: str, state: bytes | None, version: int, request: bytes
+    ) -> Queried:
+        return await self._thread.wait(self._worker.query(stream, key, state, version, request))
 
     async def close(self, stream: str, key: str) -> None:
         await self._thread.wait(self._worker.close(stream, key))

@@ -15,7 +15,14 @@ from holdfast.common.acts import Acts
 from holdfast.common.codec import encode_result
 from holdfast.common.held import Held
 from holdfast.common.message import Place
-from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, OperationRefused, TooLarge
+from holdfast.errors import (
+    ConfigError,
+    HandlerFailed,
+    InvalidMessage,
+    OperationRefused,
+    StateRejected,
+    TooLarge,
+)
 from holdfast.ports.slots import MessageWork
 from holdfast.streams.codec import address
 from holdfast.streams.handler import StreamHandler
@@ -207,6 +214,26 @@ class StreamTest:
                 return self._fire(self._key, timer)
         raise OperationRefused(f"timer {name!r} of {self._key!r} is not set; set are: {sorted(self.timers)}")
 
+    def query(self, request: Any = None, *, key: str | None = None) -> Any:
+        """Return the answer of the handler's ``query`` from the last snapshot. ``key`` is that of the last
+        message unless given. Raises what ``query`` raises, and HandlerFailed if it changes the state: if the
+        snapshot after it isn't the one before it."""
+        if self._spec is None:
+            self._declare(None)
+        key = self._key if key is None else key
+        state, version = self._standing(key)
+        body = encode_result(request) or b"null"
+        assert self._spec is not None
+        queried = self._driver.drive(
+            self._running().query(self._spec.name, key, state, version, body, check=True)
+        )
+        if queried.fault == "state":
+            raise StateRejected(queried.error)
+        if queried.error:
+            assert self._error is not None
+            raise self._error
+        return _decoded(queried.answer)
+
     def restart(self) -> None:
         """Continue with a new instance from the last snapshot, and load its models again."""
         if self._worker is not None:
@@ -273,7 +300,8 @@ class StreamTest:
         if self._spec is None:
             app = App("test")
             handler: Any = self._handler  # its message type isn't known here
-            app.stream("test", message=self._message or type(message))(handler)
+            kind = dict if message is None else type(message)
+            app.stream("test", message=self._message or kind)(handler)
             self._spec = app.streams["test"]
         return self._spec
 
@@ -291,15 +319,19 @@ class StreamTest:
 
     def _open(self, key: str) -> None:
         assert self._spec is not None
-        state, version = self._states.get(key, self._first)
-        if version is None:
-            version = self._spec.handler.version
+        state, version = self._standing(key)
         self._opened.discard(key)
         try:
             self._driver.drive(self._running().open(self._spec.name, key, state, version))
         except HandlerFailed as failure:
             raise failure.__cause__ or failure  # noqa: B904 - as the handler raised it
         self._opened.add(key)
+
+    def _standing(self, key: str) -> tuple[bytes | None, int]:
+        """Return the last snapshot of a key, and its version."""
+        assert self._spec is not None
+        state, version = self._states.get(key, self._first)
+        return state, self._spec.handler.version if version is None else version
 
     # The methods of the worker's host.
 

@@ -11,7 +11,7 @@ import msgspec
 from holdfast.gateway.clients import OPEN_PATHS
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.buffers import BUFFER_BYTES_MIN, HEADER_BYTES, REPLAY_BYTES, REWRITE_BYTES
-from holdfast.gateway.node_routes import REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
+from holdfast.gateway.node_routes import PATH, REQUEST_ID, SEQ, STREAM, TIMEOUT_MAX_S, TIMEOUT_S
 from holdfast.http.problem import DATA_PLANE, MEDIA_TYPE, NO_421, OWNER, OWNER_ADDRESS, RETRY_AFTER_S, Problem
 from holdfast.http.serving import HEAD_S
 
@@ -320,12 +320,15 @@ def _naming(only: str | None) -> list[str]:
     """Copy a stream's name from the header to the query, as in the maps. If there is only one stream, its
     name is in neither."""
     named = f"req.fhdr({STREAM},1)"
-    into_query = f"http-request set-query stream=%[{named},url_enc] if {{ {named} -m found }}"
+    into_query = f"http-request set-query stream=%[{named},url_enc] if {_MESSAGE} {{ {named} -m found }}"
     if only is None:
         return [into_query]
-    out_of_query = f"http-request set-pathq %[path] if {{ query -m str stream={only} }}"
+    out_of_query = f"http-request set-pathq %[path] if {_MESSAGE} {{ query -m str stream={only} }}"
     return [f"{into_query} !{{ {named} -m str -- {only} }}", out_of_query]
 
+
+_MESSAGE = f"{{ path_beg {PATH} }}"
+"""Is true for a message: parameters of other paths are left as they are."""
 
 _ACCESS = (
     '{"event":"request","time":%Ts.%ms,"client":"%ci","name":"%[var(txn.client),json(utf8s)]","method":"%[var(txn.method),json(utf8s)]",'

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.errors import HoldfastError, SlotDied
 from holdfast.ports.clock import Clock
-from holdfast.ports.slots import Exit, MessageWork, Ran, SlotCall, SlotCalls, SlotHost, SlotWorker
+from holdfast.ports.slots import Exit, MessageWork, Queried, Ran, SlotCall, SlotCalls, SlotHost, SlotWorker
 from holdfast.services.memory.children import SimulatedPool
 
 T = TypeVar("T")
@@ -79,6 +79,20 @@ class MemorySlot:
     ) -> Ran:
         return await self._call(
             (stream, key), lambda: self._worker.run(stream, key, work, limit, after_s), call
+        )
+
+    async def query(
+        self,
+        stream: str,
+        key: str,
+        state: bytes | None,
+        version: int,
+        request: bytes,
+        *,
+        call: SlotCall | None = None,
+    ) -> Queried:
+        return await self._call(
+            (stream, key), lambda: self._worker.query(stream, key, state, version, request), call
         )
 
     async def close(self, stream: str, key: str, *, call: SlotCall | None = None) -> None:

@@ -212,6 +212,67 @@ class StreamSlotsConformance(SlotsConformance):
         assert 1 <= len(ran.results) < 9
         assert (ran.state, ran.error) == (b"v2:%d" % len(ran.results), "")
 
+    # --- queries
+
+    async def test_a_query_is_answered_from_the_given_state_and_leaves_the_stream_as_it_is(
+        self, slots: StreamSlotMaker
+    ) -> None:
+        slot = await slots.spawn()
+        await slot.open("count", "k", b"v2:5", 2)
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [6]
+        for _ in range(2):
+            queried = await slot.query("count", "k", b"v2:5", 2, b'{"a":[1]}')
+            assert (queried.error, queried.detail, queried.fault) == ("", "", "")
+            answer = msgspec.json.decode(queried.answer or b"")
+            assert answer == {"count": 5, "key": "k", "asked": {"a": [1]}}
+        assert _counts(await _run(slot, "count", MessageWork(0, 2, b"x"))) == [7]
+
+    async def test_a_query_opens_nothing(self, slots: StreamSlotMaker) -> None:
+        slot = await slots.spawn()
+        queried = await slot.query("count", "k", b"7", 1, b"null")
+        assert msgspec.json.decode(queried.answer or b"")["count"] == 7, "migrated"
+        ran = await _run(slot, "count", MessageWork(0, 1, b"x"))
+        assert "not open" in ran.error
+
+    @pytest.mark.parametrize(
+        "request_, fault, told",
+        [
+            (b'"boom"', "handler", "ValueError: boom \N{SNOWMAN}"),
+            (b'"junk"', "request", "no such question"),
+            (b'"send"', "handler", "query() only reads, so it can't call context.send()"),
+        ],
+    )
+    async def test_a_failing_query_says_how_and_harms_nothing(
+        self, slots: StreamSlotMaker, request_: bytes, fault: str, told: str
+    ) -> None:
+        slot = await slots.spawn()
+        await slot.open("count", "k", None, 0)
+        queried = await slot.query("count", "k", None, 0, request_)
+        assert (queried.answer, queried.fault) == (None, fault)
+        assert told in queried.error
+        assert "Traceback" in queried.detail
+        assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [1]
+
+    async def test_a_query_whose_handler_cannot_open_says_why(self, slots: StreamSlotMaker) -> None:
+        slot = await slots.spawn()
+        faults = [
+            (await slot.query("count", "k", b"junk", 2, b"null")).fault,
+            (await slot.query("count", "k", b"v3:1", 3, b"null")).fault,
+            (await slot.query("refuse", "k", None, 0, b"null")).fault,
+            (await slot.query("unequipped", "k", None, 0, b"null")).fault,
+            (await slot.query("echo", "k", None, 0, b"null")).fault,
+        ]
+        assert faults == ["state", "state", "handler", "model", "handler"]
+
+    async def test_a_query_dies_with_its_slot(self, slots: StreamSlotMaker) -> None:
+        slot, call = await slots.spawn(), SlotCall()
+        hanging = asyncio.create_task(slot.query("count", "k", None, 0, b'"hang"', call=call))
+        await asyncio.sleep(0)
+        assert call.begun_at is not None
+        await slot.kill("no progress")
+        with pytest.raises(SlotDied, match="no progress"):
+            await hanging
+
     async def test_calls_wait_their_turn(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         keys = [f"k{i}" for i in range(5)]

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from holdfast.app import App
+from holdfast.errors import InvalidMessage
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.tasks.handler import Job
 
@@ -48,6 +49,18 @@ class Count(StreamHandler[bytes]):
             return None
         place = {"key": context.key, "run": context.run, "seq": context.seq, "attempt": context.attempt}
         return {"count": self.count, **place}
+
+    async def query(self, request: Any, context: Context) -> Any:
+        if request == "boom":
+            raise ValueError("boom \N{SNOWMAN}")
+        if request == "junk":
+            raise InvalidMessage("no such question")
+        if request == "hang":
+            await asyncio.Event().wait()
+        if request == "send":
+            context.send("count", b"x")
+        self.count += 100
+        return {"count": self.count - 100, "key": context.key, "asked": request}
 
     def snapshot(self) -> bytes:
         return b"v2:%d" % self.count

@@ -1,0 +1,57 @@
+"""``holdfast query``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli import output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.common.exact_json import decode_plain
+from holdfast.errors import InvalidMessage
+from holdfast.streams import asking
+
+
+async def query(
+    key: Annotated[str, Parameter(help="The stream and its key: STREAM/KEY.", show_default=False)],
+    request: Annotated[str | None, Parameter(show_default=False)] = None,
+    /,
+    *,
+    timeout_s: float = asking.TIMEOUT_S,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Ask a stream a question, which its handler's `query()` answers from the last commit. Nothing changes.
+
+    ```
+    holdfast query sites/gate
+    holdfast query sites/gate '{"since": "2026-01-01"}'
+    ```
+
+    Args:
+        request: The question, as JSON; null if it is left out.
+        timeout_s: How long to wait for the answer.
+        json: Print the answer with the epoch and the number of the commit that it is of.
+    """
+    stream, plain = output.split_key(key)
+    asked = _json(request)
+    async with options.services(reads_only=True) as services:
+        answer = await asking.ask(
+            services.coordinator(), services.peer(), services.clock, stream, plain, asked, timeout_s
+        )
+    value = answer.value
+    told = output.body(value, "answer") if isinstance(value, bytes) else {"answer": value}
+    if json:
+        output.json_line({**told, "epoch": answer.epoch, "number": answer.number})
+    else:
+        output.json_line(next(iter(told.values())))
+
+
+def _json(request: str | None) -> Any:
+    if request is None:
+        return None
+    try:
+        return decode_plain(request.encode())
+    except ValueError as error:
+        raise InvalidMessage(f"the request can't be read: {error}; quote it for the shell") from None
