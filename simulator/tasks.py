@@ -20,7 +20,7 @@ from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.concurrency import ConcurrencyLimiter, document_name
-from holdfast.tasks.follow_ups import HandOver
+from holdfast.tasks.follow_ups import DueFollowUp
 from holdfast.tasks.handler import Job, Retry
 from holdfast.tasks.held_tasks import TaskQueues
 from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
@@ -335,7 +335,7 @@ class Stumbling(Producer):
         super().__init__(*services)
         self._stumble = stumble
 
-    async def hand_over(self, follow_ups: Sequence[HandOver]) -> None:
+    async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
         await self._stumble()
         await super().hand_over(follow_ups)
 

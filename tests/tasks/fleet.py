@@ -97,6 +97,19 @@ class Fleet:
         self.sent += traces
         return traces
 
+    async def send_followed(self, count: int) -> list[str]:
+        """Send so many tasks with one that follows each, and as many in a batch with one that follows all;
+        returns the traces of what follows."""
+        last = [f"after-{number}" for number in range(count)]
+        for trace in last:
+            then = Order(task_type="text", body=trace, trace_id=trace, tries=5)
+            await self.send("deed", {"do": "this"}, then=then, tries=5)
+        orders = [Order(task_type="deed", body={"do": "that"}, tries=5) for _ in range(count)]
+        then = Order(task_type="text", body="all", trace_id="after-all", tries=5)
+        await self.producer.send_batch(orders, then=then, trace_id="together")
+        self.sent += [*last, "after-all", *(f"together-{place}" for place in range(count))]
+        return [*last, "after-all"]
+
     async def give(self, name: str, task_type: str, body: Any) -> str:
         """Have a node run a task; returns its trace."""
         address = (await self.nodes[name].until_said("joined"))["address"]

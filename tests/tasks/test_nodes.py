@@ -73,6 +73,21 @@ async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_pa
     await fleet.check()
 
 
+async def test_what_follows_runs_though_nodes_are_killed(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    await fleet.start("a")
+    following = await fleet.send_followed(15)
+    await fleet.until_ended(fleet.sent[:3])
+    fleet.nodes.pop("a").signal(signal.SIGKILL)
+    await fleet.start("b")
+    outcomes = await fleet.until_ended(following)
+    assert {(outcome.state, outcome.value) for outcome in outcomes} == {
+        (State.SUCCEED, "ALL" if trace == "after-all" else trace.upper()) for trace in following
+    }
+    assert (await fleet.producer.wait("together", 30.0)).value == {"tasks": 15, "failed": 0}
+    await fleet.check()
+
+
 async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet(ttl_s=3.0)
     await fleet.start("a")

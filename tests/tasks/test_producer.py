@@ -15,7 +15,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.body import body_of
-from holdfast.tasks.follow_ups import HandOver
+from holdfast.tasks.follow_ups import DueFollowUp
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
@@ -385,10 +385,10 @@ async def test_types_of_follow_ups_that_no_node_runs_are_told_of() -> None:
 async def test_a_follow_up_is_known_by_its_id_when_it_is_sent_again(rig: Rig) -> None:
     task = SentTask(Envelope(app=APP, trace_id="f", task_type=TYPE), body_of({}))
     for _ in range(2):
-        await rig.producer.hand_over([HandOver(task)])
+        await rig.producer.hand_over([DueFollowUp(task)])
     assert len(await sent(rig)) == 2, "the first may not have come to its queue"
     await rig.start("f")
-    await rig.producer.hand_over([HandOver(task)])
+    await rig.producer.hand_over([DueFollowUp(task)])
     assert len(await sent(rig)) == 2, "it has begun, so its message had come"
 
 

@@ -104,6 +104,15 @@ async def test_tasks_end_in_outcomes_and_a_node_drains(
     await fleet.check()
 
 
+async def test_what_follows_runs(on_services: OnServices, fauxqs_server: FauxqsServer) -> None:
+    fleet = await on_services(fauxqs_server)
+    await fleet.start("a", "b")
+    following = await fleet.send_followed(5)
+    assert {outcome.state for outcome in await fleet.until_ended(following)} == {State.SUCCEED}
+    assert (await fleet.producer.wait("together", 30.0)).value == {"tasks": 5, "failed": 0}
+    await fleet.check()
+
+
 async def test_whatever_handlers_do_others_go_on(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:

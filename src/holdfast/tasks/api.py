@@ -246,7 +246,7 @@ def shown(task: Task) -> TaskStanding:
         task_type=task.type,
         state=task.state,
         attempts=task.attempts,
-        progress=task.progress,
+        progress=task.progress or _counted(task.members),
         note=task.note,
         node=task.node,
         group=task.group,
@@ -258,6 +258,11 @@ def shown(task: Task) -> TaskStanding:
         pauses=task.pauses,
         paused_until=task.until if task.state is State.QUEUED else 0.0,
     )
+
+
+def _counted(members: str) -> float:
+    """Return how much of a batch has ended."""
+    return 1.0 - members.count("0") / len(members) if members else 0.0
 
 
 def _sent(message: Outgoing) -> web.Response:

@@ -20,7 +20,7 @@ from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.follow_ups import HandOver, due, without_value
+from holdfast.tasks.follow_ups import DueFollowUp, due, without_value
 from holdfast.tasks.held_tasks import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
@@ -44,7 +44,7 @@ class Finished(msgspec.Struct, frozen=True):
     outcome: Outcome
     first: bool
     letter: PendingDeadLetter | None = None
-    follow_ups: Sequence[HandOver] = ()
+    follow_ups: Sequence[DueFollowUp] = ()
 
 
 class Completer:
@@ -270,7 +270,7 @@ class Completer:
         told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
         await self._insist("the task store", lambda: self._store.briefed(told))
 
-    async def _hand_over_one(self, done: Finished, follow_up: HandOver) -> None:
+    async def _hand_over_one(self, done: Finished, follow_up: DueFollowUp) -> None:
         try:
             try:
                 await self._insist_on([follow_up])
@@ -289,7 +289,7 @@ class Completer:
             await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
             self._stats.set_aside += 1
 
-    async def _insist_on(self, follow_ups: Sequence[HandOver]) -> None:
+    async def _insist_on(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups, and repeat that until it is answered. Raises what is refused for good."""
         failures = 0
         while True:

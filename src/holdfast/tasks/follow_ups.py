@@ -23,7 +23,7 @@ AFTER_BYTES_MAX = RESULT_BYTES_MAX * 4 // 3 + (10 << 10)
 """The most bytes that the outcome of the task before adds to the message of a follow-up."""
 
 
-class HandOver(msgspec.Struct, frozen=True):
+class DueFollowUp(msgspec.Struct, frozen=True):
     """A follow-up that is due, with its trace id. It may begin after ``delay_s`` seconds."""
 
     task: SentTask
@@ -40,7 +40,7 @@ class HandOver(msgspec.Struct, frozen=True):
         return self.task.envelope.task_type
 
 
-def due(task: Task, outcome: Outcome, message: SentTask) -> list[HandOver]:
+def due(task: Task, outcome: Outcome, message: SentTask) -> list[DueFollowUp]:
     """Return what follows upon the outcome of a task: nothing if its brief was sent, because all of it was
     handed over before. ``message`` is the one in hand; it counts for a task that ended before an attempt had
     begun."""
@@ -57,12 +57,12 @@ def due(task: Task, outcome: Outcome, message: SentTask) -> list[HandOver]:
                 trace = follow_up_trace(envelope.task_type, task.trace, task.epoch, place)
                 envelope = msgspec.structs.replace(envelope, trace_id=trace)
             handed.append(
-                HandOver(msgspec.structs.replace(each.task, envelope=envelope, after=after), each.delay_s)
+                DueFollowUp(msgspec.structs.replace(each.task, envelope=envelope, after=after), each.delay_s)
             )
     return handed
 
 
-def without_value(hand_over: HandOver, outcome: Outcome, why: Exception) -> HandOver:
+def without_value(hand_over: DueFollowUp, outcome: Outcome, why: Exception) -> DueFollowUp:
     """Return a follow-up that is told no value, because its queue can't take that."""
     detail = f"its value is left out: {why}"
     after = brief_of(msgspec.structs.replace(outcome, value=None, detail=detail))

@@ -20,7 +20,7 @@ from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import body_of
-from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, HandOver
+from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
@@ -63,7 +63,7 @@ class Brief(msgspec.Struct, frozen=True):
 class _Sending(NamedTuple):
     """A task that is ready to be sent, and its message."""
 
-    order: HandOver
+    order: DueFollowUp
     body: bytes
 
     @property
@@ -149,7 +149,7 @@ class Producer:
             await self._send(sent)
         return trace
 
-    async def hand_over(self, follow_ups: Sequence[HandOver]) -> None:
+    async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
         ended, aren't sent again. Raises as ``send``."""
         sent = [_Sending(each, encode_task(each.task)) for each in follow_ups]
@@ -377,7 +377,7 @@ class Producer:
         body = encode_task(task)
         self._check_fits(order.task_type, len(body), order.delay_s)
         self._check_follow_ups(task)
-        return _Sending(HandOver(task, order.delay_s), body)
+        return _Sending(DueFollowUp(task, order.delay_s), body)
 
     def _check_follow_ups(self, task: SentTask) -> None:
         for each in task.follow_ups:

@@ -250,7 +250,8 @@ def _task(trace: str, told: Sequence[bytes]) -> Task:
     convert: Mapping[str, Callable[[bytes], Any]] = _CONVERT
     with reading(f"the record of task {trace!r}"):
         fields = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
-        return Task(trace=trace, **{name: convert[name](value) for name, value in fields.items()})
+        known = {name: convert[name](value) for name, value in fields.items() if name in convert}
+        return Task(trace=trace, **known)  # a newer version may have written more
 
 
 def _fields(task: Task) -> dict[str, str]:
