@@ -15,6 +15,7 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.cluster import keeper
 from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
@@ -34,9 +35,12 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
 from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
+from holdfast.streams.rules.timers import Timers
+from holdfast.streams.work import StreamWork
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import InHand
@@ -44,6 +48,7 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import EndAttempt, StartAttempt, Task
 from holdfast.tasks.work import TaskWork
+from simulator import acting_mutations as acting
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -55,6 +60,10 @@ class Mutation(msgspec.Struct, frozen=True):
     instead: Any
     seeds: int = 300
     world: str = "streams"
+
+
+def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
+    return Mutation(says, where, name, instead, seeds, "acting")
 
 
 def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -161,7 +170,7 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
     return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
 
 
-_counted = ledger.start
+_counted, _letter = ledger.start, keeper.dead_letter
 
 
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
@@ -370,6 +379,14 @@ RULES: dict[str, Mutation] = {
     "alone-until-committed": Mutation(
         "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
     ),
+    "parked-same": Mutation(
+        "what found no room in a parked stream is the same message when it is sent again",
+        keeper,
+        "dead_letter",
+        lambda stream, key, letter, at: _letter(
+            stream, key, msgspec.structs.replace(letter, waits=False), at
+        ),
+    ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
@@ -404,6 +421,13 @@ RULES: dict[str, Mutation] = {
         lambda self, task: False,
         world="tasks",
     ),
+    "task-too-late": Mutation(
+        "an attempt does not begin once its node may no longer run it",
+        TaskWork,
+        "_come_too_late",
+        lambda self, item, now: self._run(item, item.attempt, now),
+        world="tasks",
+    ),
     "task-maximum": Mutation(
         "no more tasks run at once than the app's maximum", ConcurrencyLimiter, "granted", 99, world="tasks"
     ),
@@ -414,6 +438,35 @@ RULES: dict[str, Mutation] = {
         math.inf,
         world="tasks",
     ),
+    "effect-answer": _acting(
+        "an effect is handed over after its commit is answered", Owner, "_compose", acting.hand_over_at_once
+    ),
+    "effect-unknown": _acting(
+        "a commit of unknown outcome is repeated, and hands nothing over", Owners, "_write", _believe_unknown
+    ),
+    "effect-refused-commit": _acting(
+        "a refused commit takes its effects with it", Owner, "_revert", acting.keep_reverted
+    ),
+    "effect-order": _acting(
+        "one effect of a target and key is handed over at a time", Effects, "_add", acting.each_alone
+    ),
+    "effect-failure": _acting("an effect that failed keeps its turn", Effects, "failed", acting.go_on),
+    "effect-taken": _acting(
+        "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
+    ),
+    "effect-refusal": _acting(
+        "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
+    ),
+    "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
+    "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
+    "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
+    "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),
+    "due-adopts": _acting(
+        "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
+    ),
+    "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
+    "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
+    "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
         "owners of the same devices share a client id, so that the later cuts off the earlier",

@@ -17,11 +17,13 @@ from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Exit, MessageWork, StreamSlot
+from holdfast.ports.target import Target
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.owners import Owned
+from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Commit
 from holdfast.streams.rules.owner import OwnerPhase
 from holdfast.streams.spec import StreamSpec
@@ -52,6 +54,9 @@ MAX_STARTS = 5
 TROUBLE_MARGIN_S = 1.0
 FOREVER_S = 1e9
 CLOCK_STEPS_S = (-86_400.0, -3600.0, -5.0, 5.0, 3600.0, 86_400.0)
+NOTHING_PLANNED = PlannedMessage(0.0, "", 0, 0)
+"""Stands for a timer, and for a message that a handler sent."""
+
 AGREE_S = 2.0
 """How long an owner may go on that has no claim any more, where nothing is done to its node."""
 
@@ -115,6 +120,8 @@ class TightState(MemoryState):
 class World(Stage):
     """Streams on the stage."""
 
+    clock_steps_s: Sequence[float] = CLOCK_STEPS_S
+
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
         self.scenario = scenario
@@ -130,6 +137,8 @@ class World(Stage):
         self.queue.max_receives, self.queue.linger_s = scenario.receives, scenario.linger_s
         self.state = TightState(self.clock, history=self.log)
         self.specs = {STREAM: spec_of(scenario)}
+        self.queues = {STREAM: self.queue}
+        self.target_names: Sequence[str] = ()
         self.plan_by_body = {body_of(m): m for m in scenario.messages}
         self.works: dict[SimNode, StreamWork] = {}
         self.slots: dict[SimNode, MemorySlots] = {}
@@ -152,8 +161,9 @@ class World(Stage):
             return "weights"
 
         models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
+        queues = {name: Faulty(queue, "queue", node.line) for name, queue in self.queues.items()}
         slots = self.slots[node] = MemorySlots(
-            lambda host: StreamWorker(self.specs, None, host, models=models),
+            lambda host: StreamWorker(self.specs, None, host, models=models, targets=self.target_names),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -162,16 +172,21 @@ class World(Stage):
         work = self.works[node] = StreamWork(
             node.host,
             self.specs,
-            {STREAM: Faulty(self.queue, "queue", node.line)},
+            queues,
             Faulty(self.state, "state", node.line),
             SimSlots(slots, node.line),
             models=models,
+            targets=self.targets(node),
         )
         return [work], [slots]
 
+    def targets(self, node: SimNode) -> dict[str, Target]:
+        """What takes effects besides the streams, as a node reaches it."""
+        return {}
+
     async def _before(self, node: SimNode, work: MessageWork) -> None:
         """What this message does to its process."""
-        planned = self.plan_by_body[work.body]
+        planned = self.plan_by_body.get(work.body, NOTHING_PLANNED)
         if planned.kills and self.deaths[planned] != planned.kills and not node.clock.gate.dead:
             self.deaths[planned] += 1
             self.counts["poison"] += 1
@@ -266,7 +281,9 @@ class World(Stage):
         elif fault.kind == "move":
             await self._move(node)
         elif fault.kind == "clock":
-            node.clock.set_by_s += self._clients.choice(CLOCK_STEPS_S)
+            step_s = self._clients.choice(self.clock_steps_s)
+            node.clock.set_by_s += step_s
+            node.slot_clock.set_by_s += step_s
         elif fault.kind == "rewind":
             self.state.rewind(FORGETS_S)
             self.rewound = True
@@ -338,6 +355,7 @@ class World(Stage):
                         past=opened.past,
                         window=10_000,
                         parked=reason,
+                        due=opened.due if reason else ledger.due_when_resumed(opened),
                     )
                 )
             except Fenced:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, overload
 from holdfast.common.message import SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import check_setting
+from holdfast.common.target_names import named_targets
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import Context, HandlerClass, StreamHandler
 from holdfast.streams.models import ModelSpec
@@ -75,6 +76,13 @@ class App:
         self._client: Client | None = None
         self._client_pid = 0
         self._connecting = threading.Lock()
+
+    @property
+    def targets(self) -> dict[str, tuple[str, str]]:
+        """What handlers may send effects to by name: streams without a seq, and types of tasks. Each is under
+        its name, and under ``stream:name`` or ``task:name``."""
+        streams = [name for name, spec in self.streams.items() if spec.seq_kind == "absent"]
+        return named_targets({"stream": streams, "task": self.tasks})
 
     @property
     def client(self) -> Client:

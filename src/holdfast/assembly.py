@@ -6,7 +6,7 @@ process takes to start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.app import App
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
     from holdfast.cluster.host import Host
     from holdfast.cluster.node import Node
+    from holdfast.ports.queue import Queue
+    from holdfast.ports.target import Target
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.work import TaskWork
@@ -127,7 +129,31 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
     from holdfast.streams.work import StreamWork  # noqa: PLC0415
 
     queues = {name: services.queue(name) for name in app.streams}
-    return StreamWork(host, app.streams, queues, services.state(), services.slots(place), models=app.models)
+    return StreamWork(
+        host,
+        app.streams,
+        queues,
+        services.state(),
+        services.slots(place),
+        models=app.models,
+        targets=_targets(services, app, queues),
+    )
+
+
+def _targets(services: Services, app: App, queues: Mapping[str, Queue]) -> dict[str, Target]:
+    """What takes the effects of streams, by what handlers call it."""
+    from holdfast.streams.deliverer import StreamTarget  # noqa: PLC0415
+
+    made: dict[tuple[str, str], Target] = {
+        ("stream", name): StreamTarget(app.streams[name], queue) for name, queue in queues.items()
+    }
+    if app.tasks:
+        from holdfast.tasks.opening import make_producer  # noqa: PLC0415
+        from holdfast.tasks.target import TaskTarget  # noqa: PLC0415
+
+        producer = make_producer(services, app.name)
+        made |= {("task", name): TaskTarget(name, producer) for name in app.tasks}
+    return {called: made[declared] for called, declared in app.targets.items()}
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:

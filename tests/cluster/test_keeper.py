@@ -192,6 +192,18 @@ async def test_the_same_letter_sent_again_changes_nothing(rig: Rig) -> None:
     assert rig.stats.set_aside == 2
 
 
+@pytest.mark.parametrize("waits", [False, True])
+async def test_only_what_no_commit_has_passed_over_is_the_same_message_when_it_is_redriven(
+    rig: Rig, waits: bool
+) -> None:
+    (message,) = await rig.receive()
+    message.place = Place(0, 0, "m0")
+    await rig.settle([message], [PendingDeadLetter("parked", message, waits=waits)])
+    await rig.queue.standing.redrive(["s/k:0:m0"])
+    (again,) = rig.queue.standing.messages.values()
+    assert again.attributes == ({"id": "m0"} if waits else {})
+
+
 # --- extending
 
 
@@ -215,6 +227,24 @@ async def test_what_is_held_stays_invisible_ten_a_call(rig: Rig) -> None:
     sizes = [len(items) for name, items in rig.queue.calls if name == "extend"]
     assert set(sizes) == {10}
     assert len(sizes) < 3 * 10 * 4, "a few calls a visibility, not one a message"
+
+
+async def test_what_is_yet_to_be_deleted_stays_invisible(rig: Rig) -> None:
+    """The queue takes what it is told for a while, and doesn't say so."""
+    messages = await rig.receive(2)
+    deletes = rig.queue.failing["delete"] = [OutcomeUnknown("lost")] * 1000
+    for message in messages:
+        rig.keeper.settle(Settlement(KEY, (), (message,), lambda: None))
+        await rig.clock.sleep(1)
+    await rig.clock.sleep(3 * VISIBILITY_S)
+    assert await rig.queue.standing.receive(10, 0, VISIBILITY_S, "other") == []
+    deletes.clear()
+    await rig.keeper.settled()
+    await settle_down()
+    assert rig.queue.standing.messages == {}
+    calls = len(rig.queue.calls)
+    await rig.clock.sleep(3 * VISIBILITY_S)
+    assert len(rig.queue.calls) == calls, "what is deleted is extended no more"
 
 
 async def test_a_failed_extension_leaves_time_for_another(rig: Rig) -> None:

@@ -59,6 +59,13 @@ CORE = [
         "tests/streams/rules/test_sequencer.py::TestJumps::test_a_seq_too_far_ahead_is_a_mistake",
     ),
     _at(
+        "src/holdfast/streams/rules/sequencer.py",
+        "where a run starts is waited for again after a revert",
+        "self._begun_before = (*self._begun_before, last)",
+        "pass",
+        "tests/streams/rules/test_owner.py::TestTooLarge::test_where_a_run_starts_is_waited_for_once",
+    ),
+    _at(
         "src/holdfast/streams/rules/ledger.py",
         "the newest suspects are forgotten",
         "if suspect.head != head)[-SUSPECTS_MAX:]",
@@ -96,8 +103,8 @@ CORE = [
     _at(
         "src/holdfast/streams/rules/owner.py",
         "one that left is still at risk",
-        "if self._counted is not None and self._counted in self._held else",
-        "if self._counted is not None else",
+        "if counted is not None and self._is_held(counted) else",
+        "if counted is not None else",
         "tests/streams/rules/test_owner.py::TestPoison::test_one_that_left_is_not_at_risk",
     ),
     _at(
@@ -129,6 +136,20 @@ CORE = [
         "tests/cluster/rules/test_lease.py::test_an_answer_that_came_late_shortens_nothing",
     ),
     _at(
+        "src/holdfast/cluster/keeper.py",
+        "what is yet to be deleted is not extended",
+        "for item in (*self._taken, *self._pending) for held",
+        "for item in () for held",
+        "tests/cluster/test_keeper.py::test_what_is_yet_to_be_deleted_stays_invisible",
+    ),
+    _at(
+        "src/holdfast/cluster/keeper.py",
+        "what found no room is another message when it is sent again",
+        "attributes=held.again if letter.waits else held.attributes,",
+        "attributes=held.attributes,",
+        "tests/cluster/test_keeper.py::test_only_what_no_commit_has_passed_over_is_the_same_message_when_it_is_redriven",
+    ),
+    _at(
         "src/holdfast/common/progress.py",
         "stale deliveries are extended",
         "if not delivery.stale and delivery.expires_at <= horizon",
@@ -155,6 +176,13 @@ CORE = [
         "return max(0, count - shown) if shown >= 0 else 0",
         "return count if shown >= 0 else 0",
         "tests/cluster/rules/test_placement.py::test_what_was_placed_counts_until_the_member_tells_another_load",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "an attempt begins after its lease",
+        "if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:",
+        "if item.lapsed(now):",
+        "tests/tasks/test_work.py::test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin",
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
@@ -877,7 +905,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/sqlite/state.py",
         "a checkpoint that was used meanwhile expires",
-        "if standing is not None and 0 < standing.at < idle_before:",
+        "if standing is not None and ledger.may_expire(standing, idle_before):",
         "if standing is not None:",
         "tests/services/sqlite/test_state.py::test_a_checkpoint_that_is_used_while_idle_ones_are_looked_for_stays",
     ),

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.streams.rules.sequencer import Sequencer
-from simulator import invariants, scenario, tasks, world
+from simulator import acting, invariants, scenario, tasks, world
 from simulator.faults import Weather
 from simulator.mutations import RULES, broken
 from simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
@@ -19,20 +19,24 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
+    "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
+    "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
+    "effect-refused-commit": 25, "effect-taken": 1, "effect-unknown": 5,
     "alone-until-committed": 224714239036,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
     "model-fault": 25, "open-expects": 12,
+    "parked-same": 433517282236,
     "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
     "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 5,
-    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-tries": 16,
+    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-too-late": 727126421612, "task-tries": 16,
     "too-large": 9, "transfer-version": 45,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
-HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S = 100.0, 300.0
+HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 100.0, 300.0, 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
 
@@ -48,6 +52,12 @@ def beginnings(count: int, step: int, quick: int = QUICK) -> list[Any]:
 def test_no_seed_breaks_an_invariant_of_streams(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed).wrong == []
+
+
+@pytest.mark.parametrize("first", beginnings(40, SEEDS_A_TEST))
+def test_no_seed_breaks_an_invariant_of_streams_that_act(first: int) -> None:
+    for seed in range(first, first + SEEDS_A_TEST):
+        assert simulate(seed, kind="acting").wrong == []
 
 
 TASK_SEEDS_A_TEST = 5
@@ -91,6 +101,19 @@ def test_where_a_run_starts_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) 
     assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
 
 
+def test_where_a_run_starts_is_waited_for_once_though_its_first_message_is_too_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    messages = tuple(
+        PlannedMessage(0.1, "k0", 0, seq, fill=RESULTS_MAX if seq == 0 else 0) for seq in range(3)
+    )
+    outcome = live(monkeypatch, messages=messages, first="lowest")
+    assert outcome.wrong == []
+    assert outcome.virtual_s < 2 * GAP_TIMEOUT_S
+    monkeypatch.setattr(Sequencer, "_was_begun", lambda self, head: False)
+    assert live(monkeypatch, messages=messages, first="lowest").virtual_s > 4 * GAP_TIMEOUT_S
+
+
 def test_what_makes_a_commit_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     fills = (0, RESULTS_MAX, 0, RESULTS_MAX // 2, RESULTS_MAX // 2)
     messages = tuple(PlannedMessage(0.1, "k0", 0, seq, fill=fill) for seq, fill in enumerate(fills))
@@ -110,7 +133,9 @@ def test_a_seed_replays_the_same(seed: int, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world != "devices"])
 def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(world, "HEAL_LIMIT_S", HEAL_LIMIT_S)
+    acts = RULES[rule].world == "acting"  # targets may be away for long
+    monkeypatch.setattr(world, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S if acts else HEAL_LIMIT_S)
+    monkeypatch.setattr(acting, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S)
     monkeypatch.setattr(tasks, "HEAL_LIMIT_S", TASKS_HEAL_LIMIT_S)
     for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
         if simulate(seed, rule).wrong and not simulate(seed, kind=RULES[rule].world).wrong:

@@ -16,7 +16,7 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint, Commit, RunLog
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, RunLog, Timer
 from holdfast.streams.rules.sequencer import Rules, Sequencer, Verdict, Wait
 from holdfast.system.clock import SystemClock
 
@@ -221,6 +221,32 @@ async def test_resetting_the_state_alone_keeps_the_place(state: MemoryState) -> 
 
 
 # --- what may come between
+
+
+EFFECT = Effect(1, 0, "id-1", "alerts", "", b"{}", "0:1", 5.0)
+TIMER = Timer("silent", 50.0, b"7", "1.1")
+
+
+async def test_a_reset_clears_timers_and_keeps_pending_effects(state: MemoryState) -> None:
+    await commit(state, effects=(EFFECT,), timers=(TIMER,), due=5.0)
+    after = await operations.reset(state, KEY)
+    assert (after.effects, after.timers, after.due) == ((EFFECT,), (), 5.0)
+
+
+async def test_pausing_and_resuming_keep_effects_and_timers(state: MemoryState, queue: MemoryQueue) -> None:
+    await commit(state, effects=(EFFECT,), timers=(TIMER,), due=0.0, parked="broken")
+    await operations.pause(state, KEY)
+    after, _ = await operations.resume(state, queue, KEY)
+    assert (after.effects, after.timers, after.due) == ((EFFECT,), (TIMER,), 50.0)
+
+
+async def test_skipping_a_timer_that_kills_nodes_sets_its_body_aside(state: MemoryState) -> None:
+    head = "wake:silent:1.1"
+    await commit(state, timers=(TIMER,), due=50.0, starting=head)
+    after = await operations.skip(state, KEY)
+    assert after.timers == ()
+    [letter] = after.effects
+    assert (letter.body, letter.cause, letter.refused) == (b"7", head, "skipped by the operator")
 
 
 async def test_unknown_streams_are_refused(state: MemoryState, queue: MemoryQueue) -> None:

@@ -457,7 +457,7 @@ async def test_a_move_that_the_coordinator_does_not_answer_comes_to_nothing(town
     assert "silent" in await node.work.move(KEY, other.id)
     for one in nodes:
         one.coordinator.instead.clear()
-    await town.until(lambda: node.host.membership.alive)
+    await town.until(lambda: node.host.membership.alive and other.id in node.host.membership.view)
     assert await node.work.move(KEY, other.id) == ""
     await town.until(lambda: not node.owns(KEY))
     await town.send(*numbers(2))

@@ -73,6 +73,9 @@ class LocalOwners:
             self.verdicts.setdefault(key, "accepted")
         return self.declared
 
+    def nudge(self, key: str) -> bool:
+        return any(claim.key == key for claim in self.adopted)
+
 
 class Peers:
     """Other nodes, which answer as the test says: by default they accept everything."""

@@ -31,6 +31,9 @@ class FakeHost:
     def now(self) -> float:
         return self.time
 
+    def wall(self) -> float:
+        return self.time
+
     def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)
 

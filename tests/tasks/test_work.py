@@ -19,7 +19,17 @@ from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
 from simulator.stage import Quiet
-from simulator.tasks import APP, LONG, QUICK, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import (
+    APP,
+    LONG,
+    QUICK,
+    SPECS,
+    PlannedTask,
+    RanAttempt,
+    TaskScenario,
+    TaskWorld,
+    check,
+)
 from tests.cluster.fakes import Log
 
 CUT = [Fault(3.0, "cut", 0, TROUBLE_S, service) for service in ("coordinator", "state", "registry")]
@@ -68,6 +78,30 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
 async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
     envelope = Envelope(app=APP, trace_id=trace, task_type=task_type)
     await queue.send([Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))])
+
+
+@pytest.mark.parametrize("here", [False, True])
+def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(here: bool) -> None:
+    """Another node may have begun the task by then, or ended it."""
+    scenario = msgspec.structs.replace(calm(PlannedTask(0.1, "t", QUICK, 1.0, here=here)), nodes=2)
+
+    async def live() -> None:
+        world = TaskWorld(scenario)
+        start, late_s = world.store.start, [2 * SPECS[QUICK].visibility_s]
+
+        async def answer_late(wishes: Any) -> Any:
+            tasks = await start(wishes)
+            await world.clock.sleep(late_s.pop() if late_s else 0.0)
+            return tasks
+
+        world.store.start = answer_late  # type: ignore[method-assign]
+        assert check(world, await world.live()) == []
+        assert [event.epoch for event in world.log if isinstance(event, RanAttempt) and event.end] == [2]
+        task = await world.store.get("t")
+        assert task is not None
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it has spent no try"
+
+    run(live())
 
 
 def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_letter_lies() -> None:

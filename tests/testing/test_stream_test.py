@@ -10,8 +10,18 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import App, ConfigError, Context, HandlerFailed, InvalidMessage, StateRejected, StreamHandler
-from holdfast.testing import StreamTest, stream_test
+from holdfast import (
+    App,
+    ConfigError,
+    Context,
+    HandlerFailed,
+    InvalidMessage,
+    Job,
+    StateRejected,
+    StreamHandler,
+)
+from holdfast.errors import OperationRefused, TooLarge
+from holdfast.testing import SentEffect, SetTimer, StreamTest, stream_test
 
 
 @dataclasses.dataclass
@@ -241,3 +251,153 @@ async def test_a_frame_is_fetched_where_a_loop_runs() -> None:
         return len(context.fetch(message["url"]))
 
     assert StreamTest(size, objects={"a": b"123"}).send({"url": "a"}) == [3]
+
+
+# --- effects and timers
+
+
+class Camera(StreamHandler[dict[str, Any]]):
+    """Alerts once nothing came for 30 s, and every 10 s from then on."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.alerts = int(state or 0)
+
+    def process(self, message: dict[str, Any], context: Context) -> Any:
+        context.send("sites", {"seen": message["frame"]}, key="gate", delay_s=message.get("delay_s", 0))
+        context.wake("silent", after_s=30, body={"frame": message["frame"]})
+        if message["frame"] < 0:
+            raise ValueError("not backwards")
+        if message.get("off"):
+            context.unwake("silent")
+
+    async def wake(self, name: str, body: Any, context: Context) -> Any:
+        if self.alerts == 2:
+            context.send("sites", "never")
+            raise ValueError("enough")
+        self.alerts += 1
+        context.wake(name, after_s=10, body=body)
+        context.send("https://alerts.example", b"\xff\xd8")
+        return [name, body["frame"], self.alerts]
+
+    def snapshot(self) -> bytes:
+        return b"%d" % self.alerts
+
+
+def test_what_is_sent_and_set_is_shown() -> None:
+    test = StreamTest(Camera, key="cam-1")
+    test.wall_s = 1000.0
+    test.send({"frame": 1, "delay_s": 2.5})
+    assert test.sent == [SentEffect("sites", {"seen": 1}, "gate", 2.5)]
+    assert test.timers == {"silent": SetTimer(1030.0, {"frame": 1})}
+    test.send({"frame": 2, "off": True})
+    assert test.timers == {}
+
+
+@pytest.mark.parametrize("restart_every", [0, 1])
+def test_time_that_passes_runs_the_timers_that_come_due(restart_every: int) -> None:
+    test = StreamTest(Camera, restart_every=restart_every)
+    test.send({"frame": 1})
+    assert test.advance(29.5) == []
+    assert test.advance(12) == [["silent", 1, 1], ["silent", 1, 2]], "at 30 s and at 40 s"
+    assert test.wall_s == 41.5
+    assert test.timers == {"silent": SetTimer(50.0, {"frame": 1})}
+    assert test.sent[1:] == [SentEffect("https://alerts.example", b"\xff\xd8", "test")] * 2
+    assert test.results == [None, ["silent", 1, 1], ["silent", 1, 2]]
+    assert test.state == b"2"
+
+
+def test_a_restart_keeps_timers() -> None:
+    test = StreamTest(Camera)
+    test.send({"frame": 1})
+    test.restart()
+    assert test.advance(30) == [["silent", 1, 1]]
+
+
+def test_what_fails_sends_nothing_and_changes_no_timer() -> None:
+    test = StreamTest(Camera)
+    with pytest.raises(ValueError, match="not backwards"):
+        test.send({"frame": -1})
+    assert (test.sent, test.timers) == ([], {})
+    test.send({"frame": 1})
+    with pytest.raises(ValueError, match="enough"):
+        test.advance(3600)
+    assert test.wall_s == 50.0, "the time at which it failed"
+    assert test.timers == {"silent": SetTimer(50.0, {"frame": 1})}, "it is tried again"
+    assert "never" not in [effect.body for effect in test.sent]
+    assert test.state == b"2"
+
+
+def test_a_timer_can_be_run_at_once() -> None:
+    test = StreamTest(Camera)
+    test.send({"frame": 1})
+    assert test.wake("silent") == ["silent", 1, 1]
+    assert test.timers["silent"].at == 10.0, "the time is as it was"
+    with pytest.raises(OperationRefused, match=r"'slient' of 'test' is not set; set are: \['silent'\]"):
+        test.wake("slient")
+
+
+def test_a_timer_that_sets_itself_to_now_lets_time_pass() -> None:
+    class Eager(StreamHandler[dict[str, Any]]):
+        def process(self, message: dict[str, Any], context: Context) -> None:
+            context.wake("now", at=-0.0)
+
+        def wake(self, name: str, body: Any, context: Context) -> int:
+            context.wake("now", after_s=0)
+            return 1
+
+    test = StreamTest(Eager)
+    test.send({})
+    assert test.advance(0) == [1]
+    assert sum(test.advance(0.95)) == 9
+
+
+def test_timers_of_all_keys_fire_in_order_of_time() -> None:
+    app = App("test")
+
+    @app.stream("cameras")
+    class Watch(StreamHandler[dict[str, Any]]):
+        def process(self, message: dict[str, Any], context: Context) -> None:
+            context.wake("late", after_s=message["s"])
+
+        def wake(self, name: str, body: Any, context: Context) -> str:
+            return context.key
+
+    test = StreamTest(app)
+    test.send({"key": "a", "s": 9}, {"key": "b", "s": 3}, {"key": "c", "s": 6})
+    assert test.timers == {"late": SetTimer(6.0)}, "those of the last message's key"
+    assert test.advance(10) == ["b", "c", "a"]
+
+
+def test_an_app_tells_the_targets() -> None:
+    app = App("test")
+
+    @app.stream("cameras")
+    def watch(message: dict[str, Any], context: Context) -> None:
+        context.send(message["to"], 1)
+
+    @app.task("report")
+    def report(body: dict[str, Any], job: Job) -> None: ...
+
+    test = StreamTest(app)
+    test.send({"key": "a", "to": "report"})
+    with pytest.raises(ConfigError, match=r"target 'reprot' is not declared; name one of \['cameras'"):
+        test.send({"key": "a", "to": "reprot"})
+    with pytest.raises(ConfigError, match="'site' is not declared"):
+        StreamTest(watch, targets=["sites"]).send({"to": "site"})
+
+
+def test_mistakes_with_timers_are_told() -> None:
+    def many(message: dict[str, int], context: Context) -> None:
+        for number in range(message["count"]):
+            context.wake(f"t{number}", after_s=1)
+
+    test = StreamTest(many)
+    with pytest.raises(TooLarge, match="would have 65 timers; it can have 64"):
+        test.send({"count": 65})
+    assert test.timers == {}
+    test.send({"count": 1})
+    with pytest.raises(NotImplementedError, match=r"sets the timer 't0', but has no wake\(\)"):
+        test.advance(1)
+    for seconds in (-1, float("nan"), float("inf")):
+        with pytest.raises(InvalidMessage, match="a number, 0 or more"):
+            test.advance(seconds)

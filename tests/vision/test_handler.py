@@ -33,6 +33,15 @@ class Slot:
     async def fetch_async(self, url: str) -> bytes:
         return self.fetch(url)
 
+    def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
+        raise AssertionError("tracking sends nothing")
+
+    def wake(self, name: str, *, at: Any = None, after_s: float | None = None, body: Any = None) -> None:
+        raise AssertionError("tracking sets no timer")
+
+    def unwake(self, name: str) -> None:
+        raise AssertionError("tracking sets no timer")
+
     def model(self, wanted: Any) -> Any:
         raise NotImplementedError
 

@@ -50,7 +50,8 @@ class Settlement(msgspec.Struct, frozen=True):
 
 
 class Keeper:
-    """Extends and settles the deliveries of one stream's queue.
+    """Extends and settles the deliveries of one stream's queue. Those that it has yet to delete are extended
+    too: the queue may be slow.
 
     ``holding`` returns each message whose deliveries must be extended now, with its key. ``report`` reports
     to senders that their parcels are settled. ``may_reissue`` returns whether a message may be replaced by a
@@ -76,6 +77,7 @@ class Keeper:
         self._report = report
         self._may_reissue = may_reissue
         self._pending: list[Settlement] = []
+        self._taken: list[Settlement] = []
         self._waiting = 0
         self._patient = True
         self._wake = asyncio.Event()
@@ -110,7 +112,8 @@ class Keeper:
             await self._clock.sleep(self._visibility_s / LOOKS_A_VISIBILITY)
             now, holding = self._clock.monotonic(), self._holding(self._stream)
             await self._reissue(holding, now)
-            receipts = [receipt for _, held in holding for receipt in held.receipts]
+            settling = [held for item in (*self._taken, *self._pending) for held in item.messages]
+            receipts = [r for held in (*(held for _, held in holding), *settling) for r in held.receipts]
             near = due(receipts, now, self._visibility_s)
             await self._extend({receipt.receipt: receipt for receipt in near})
 
@@ -168,7 +171,7 @@ class Keeper:
             await self._wake.wait()
             linger_s = min(PATIENCE * self._queue.linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
-            taken = self._whole_calls() if full else list(self._pending)
+            taken = self._taken = self._whole_calls() if full else list(self._pending)
             del self._pending[: len(taken)]
             self._waiting -= sum(len(item.messages) for item in taken)
             if self._waiting < self._queue.max_batch:
@@ -177,6 +180,7 @@ class Keeper:
                 self._wake.clear()
             if taken:
                 await self._settle(taken)
+            self._taken = []
             if not self._pending:
                 self._idle.set()
 
@@ -285,7 +289,7 @@ def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> 
         id=f"{key}:{held.place.name}",
         body=held.body,
         reason=reason,
-        attributes=held.attributes,
+        attributes=held.again if letter.waits else held.attributes,
         detail=detail,
         stream=stream,
         key=plain,

@@ -18,6 +18,8 @@ class Stats(msgspec.Struct):
     handled: int = 0
     committed: int = 0
     commits: int = 0
+    effects: int = 0
+    nudges: int = 0
     duplicates: int = 0
     set_aside: int = 0
     gaps_skipped: int = 0
@@ -52,6 +54,8 @@ MEANINGS = {
     "handled": "Messages that handlers have handled, committed or not.",
     "committed": "Messages handled and committed.",
     "commits": "Commits.",
+    "effects": "Effects that their targets have taken.",
+    "nudges": "Streams without an owner at work that were due, and were brought to one.",
     "duplicates": "Deliveries found done.",
     "set_aside": "Dead letters sent for keyed messages.",
     "gaps_skipped": "Gaps that nobody closed in time, and that were passed over.",

@@ -72,10 +72,13 @@ class Held(msgspec.Struct, eq=False):
 
 
 class PendingDeadLetter(msgspec.Struct, frozen=True):
-    """A dead letter to send, for a message or for seqs that never came."""
+    """A dead letter to send, for a message or for seqs that never came. ``waits``: no commit has passed over
+    the message, so it stays the same one when it is sent again, and isn't handled a second time if another
+    delivery of it was handled meanwhile."""
 
     reason: str
     held: Held | None = None
     run: int = 0
     span: Span | None = None
     detail: str = ""
+    waits: bool = False

@@ -18,6 +18,12 @@ RUN_DIGITS = 20
 NO_RUN = -1
 """The run of a message without one, in a stream whose owner counts the runs, until the owner sets it."""
 
+TIMER_RUN = -2
+"""The run of a timer's firing, whose place isn't one among the messages."""
+
+TIMER_NAME = "wake"
+"""Stands for ``TIMER_RUN`` in names of places."""
+
 KEY_BYTES_MAX = 512
 
 
@@ -78,13 +84,17 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
 
     @property
     def name(self) -> str:
-        """The identity without the key, ``run:seq``, with the seq in fixed width."""
-        return f"{self.run}:{self.id or fixed(self.seq)}"
+        """The identity without the key: ``run:seq``, with the seq in fixed width. A timer's firing has
+        ``wake:`` in place of the run."""
+        run = TIMER_NAME if self.run == TIMER_RUN else self.run
+        return f"{run}:{self.id or fixed(self.seq)}"
 
     @classmethod
     def named(cls, name: str) -> Place:
         """Return the place that has this name."""
         run, _, rest = name.partition(":")
+        if run == TIMER_NAME:
+            return cls(TIMER_RUN, 0, rest)
         if len(rest) == SEQ_DIGITS and rest.isdigit():
             return cls(int(run), int(rest))
         return cls(int(run), 0, rest)

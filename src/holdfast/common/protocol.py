@@ -111,6 +111,14 @@ class Poke(msgspec.Struct, frozen=True, tag=True):
     key: str
 
 
+class Nudge(msgspec.Struct, frozen=True, tag=True):
+    """Asks the member that has the claim on ``key`` to own it, because the stream is due."""
+
+    to: str
+    stream: str
+    key: str
+
+
 class Move(msgspec.Struct, frozen=True, tag=True):
     """Asks to move an owned stream to the membership ``target``."""
 
@@ -169,5 +177,5 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
     member: str = ""
 
 
-Request = Forward | SettleReport | Probe | Warm | Poke | Move | Shed | Explain | Waiting | Drain
+Request = Forward | SettleReport | Probe | Warm | Poke | Nudge | Move | Shed | Explain | Waiting | Drain
 Reply = Answers | Done | Stranger

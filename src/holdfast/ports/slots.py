@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.common.acts import Acts
+
 T = TypeVar("T")
 
 
@@ -60,12 +62,14 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
 
 
 class MessageWork(msgspec.Struct, frozen=True, array_like=True):
-    """One message for a handler: its place, its body, and which try of it this is."""
+    """One message for a handler: its place, its body, and which try of it this is. ``wake`` names the timer
+    that is due instead, whose body it is; "" for a message."""
 
     run: int
     seq: int
     body: bytes
     attempt: int = 1
+    wake: str = ""
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True):
@@ -77,7 +81,8 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     there is no snapshot, and the handler must be opened again before the next run.
     ``permanent``: the message doesn't fit its declared type, so no retry can help. ``calls``: calls to
     metered services since the last answer, as ``Meter.drain`` gives them. ``model`` names the model whose
-    load is what failed, so that the message isn't to blame; "" for none.
+    load is what failed, so that the message isn't to blame; "" for none. ``acts``: what the handler asked
+    for besides, one for each result, or none at all if it never did.
     """
 
     results: list[bytes | None]
@@ -88,6 +93,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     permanent: bool = False
     calls: list[tuple[str, str, int]] = []
     model: str = ""
+    acts: list[Acts | None] = []
 
 
 class SlotHost(Protocol):
@@ -95,6 +101,9 @@ class SlotHost(Protocol):
 
     def now(self) -> float:
         """Monotonic time in seconds."""
+
+    def wall(self) -> float:
+        """Wall time in seconds since 1970."""
 
     def progress(self, stream: str, key: str, note: str = "") -> None:
         """The call at work for a key advances, if there is one. Cheap enough to be called at every step."""

@@ -1,4 +1,5 @@
-"""The state store: epochs, numbered commits, results. It alone decides who may write."""
+"""The state store: epochs, numbered commits, results, and which keys are due. It alone decides who may
+write."""
 
 from __future__ import annotations
 
@@ -64,6 +65,11 @@ class StateStore(Protocol):
         """Apply the next commit. A repeat of the last commit is answered as done. Raises Fenced if epoch or
         number are not the next, OutcomeUnknown, and TooLarge for a state over ``max_state_bytes``."""
 
+    async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
+        """Return up to ``limit`` keys whose ``due`` is below the wall time ``before``, the longest due first.
+        Each becomes due again at ``before + lease_s``, so that nobody else gets it until then; a commit
+        replaces that time."""
+
     async def results(self, after: int, limit: int, wait_s: float = 0.0, stream: str = "") -> list[Logged]:
         """Return results with a cursor above ``after``, waiting up to ``wait_s`` for the first; only those of
         one ``stream`` if named. A reader that goes on from the last cursor misses no stored result."""
@@ -72,12 +78,14 @@ class StateStore(Protocol):
         """Return the stored result of one message (``name``: ``run:seq``), if it is still kept."""
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
-        """Return checkpoints in order of key, after the key ``after``, without state and ``recent``."""
+        """Return checkpoints in order of key, after the key ``after``, without state, ``recent`` and
+        ``effects``."""
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         """Delete results and idle checkpoints older than these wall times; returns how many of each.
 
-        An expired checkpoint leaves its epoch and number, so that fencing still holds."""
+        An expired checkpoint leaves its epoch and number, so that fencing still holds. One with timers or
+        pending effects doesn't expire."""
 
     async def close(self) -> None:
         """Close all connections."""

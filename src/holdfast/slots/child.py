@@ -98,6 +98,9 @@ class ChildHost:
     def now(self) -> float:
         return time.monotonic()
 
+    def wall(self) -> float:
+        return time.time()
+
     def progress(self, stream: str, key: str, note: str = "") -> None:
         call = self._at_work.get((stream, key))
         if call is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, overload
 
 M = TypeVar("M")
@@ -45,6 +46,37 @@ class Context(Protocol):
     def progress(self, note: str = "") -> None:
         """Report that the work advances. This restarts the handler's ``timeout_s``."""
 
+    def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
+        """Send an effect: ``body``, a value that JSON can hold or bytes, to a ``target`` by name or URL.
+
+        The effect is committed with the state and the result of this message, and handed over after that, at
+        least once. If the message fails or the commit doesn't happen, nothing is sent. Effects with the same
+        target and ``key`` (default: the stream's key) are handed over in order; ``delay_s`` after the commit
+        at the earliest, and then out of that order.
+
+        Raises ConfigError for an unknown target, InvalidMessage, TooLarge (one message may send 100 effects,
+        of 256 KiB each and 1 MiB together), and HandlerFailed for a body that JSON can't hold.
+        """
+
+    def wake(
+        self,
+        name: str,
+        *,
+        at: float | datetime | None = None,
+        after_s: float | None = None,
+        body: Any = None,
+    ) -> None:
+        """Set the timer ``name``: the handler's ``wake`` is called at the time ``at`` (seconds since 1970, or
+        an aware datetime) or ``after_s`` seconds from now, though no message comes. It replaces the timer of
+        that name. A time in the past is due at once. ``body`` is a value that JSON can hold, of 1 KiB at
+        most. A stream can have 64 timers.
+
+        Raises InvalidMessage, TooLarge, and HandlerFailed for a body that JSON can't hold.
+        """
+
+    def unwake(self, name: str) -> None:
+        """Clear the timer ``name``, if there is one."""
+
 
 class StreamHandler(Generic[M]):
     """Base class of handlers with state. One instance serves one key, in one slot.
@@ -64,6 +96,12 @@ class StreamHandler(Generic[M]):
     def process(self, message: M, context: Context) -> Any:
         """Handle one message; return its result."""
         raise NotImplementedError
+
+    def wake(self, name: str, body: Any, context: Context) -> Any:
+        """Handle a timer that is due; return a result, as ``process`` does. ``body`` is what was given when
+        the timer was set. Timers come between messages. One that fails is tried again, skipped and
+        dead-lettered as a message is. ``wake`` may be ``async def``."""
+        raise NotImplementedError(f"{type(self).__name__} sets the timer {name!r}, but has no wake()")
 
     def snapshot(self) -> bytes:
         """Return the state to checkpoint. ``open`` must be able to continue exactly from it.

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from holdfast.common.message import Place, Span
+from holdfast.common.message import TIMER_RUN, Place, Span
 from holdfast.common.protocol import Done, Poke
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
@@ -19,10 +19,13 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
+from holdfast.streams.rules.effects import EffectMaker
 from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
 from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
+from holdfast.streams.rules.timers import place_of
 
 PAUSED = "paused"
+SKIPPED = "skipped by the operator"
 PARKED_LETTER = "parked"
 MEMBER = "operator"
 TRIES = 5
@@ -46,7 +49,7 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
     order. Returns the checkpoint and how many messages were sent. Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
-        return msgspec.structs.replace(_unchanged(now), parked="")
+        return msgspec.structs.replace(_unchanged(now), parked="", due=ledger.due_when_resumed(now))
 
     checkpoint = await _change(state, key, lambda _: Wish(change, lambda now: not now.parked))
     plain = key.partition("/")[2]
@@ -80,11 +83,13 @@ async def skip(state: StateStore, key: str, through: int | None = None, run: int
 
 async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Checkpoint:
     """Delete the stream's state. Unless ``keep_place``, its place is deleted too, so that messages that were
-    handled before count as new. The marks of messages that were begun are always deleted. Results stay.
-    Raises OperationRefused."""
+    handled before count as new. The marks of messages that were begun, and timers, are always deleted.
+    Results and pending effects stay. Raises OperationRefused."""
 
     def change(now: Checkpoint) -> Commit:
-        commit = msgspec.structs.replace(_unchanged(now), clear_state=True, clear_suspects=True, parked="")
+        commit = msgspec.structs.replace(
+            _unchanged(now), clear_state=True, clear_suspects=True, parked="", timers=()
+        )
         return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
 
     return await _change(state, key, lambda _: Wish(change, what="the reset"))
@@ -175,11 +180,14 @@ def _unchanged(now: Checkpoint) -> Commit:
         past=now.past,
         window=len(now.recent),
         parked=now.parked,
+        due=now.due,
     )
 
 
 def _is_passed(now: Checkpoint, place: Place) -> bool:
     """Return True if a commit covers the place, even if its mark is still there."""
+    if place.run == TIMER_RUN:
+        return all(place_of(timer) != place for timer in now.timers)
     if place.id or now.log is None:
         return not {place.name, SKIP_MARK + place.name}.isdisjoint(now.recent)
     return (place.run, place.seq) <= (now.log.run, now.log.seq)
@@ -187,6 +195,8 @@ def _is_passed(now: Checkpoint, place: Place) -> bool:
 
 def _is_skipped(now: Checkpoint, place: Place) -> bool:
     """Return True if the checkpoint says that the place was skipped."""
+    if place.run == TIMER_RUN:
+        return _is_passed(now, place)
     if SKIP_MARK + place.name in now.recent:
         return True
     logs = (now.log, *now.past)
@@ -196,6 +206,8 @@ def _is_skipped(now: Checkpoint, place: Place) -> bool:
 def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
     """Return the commit that skips ``place`` and everything before it. ``alone``: the place is the head, so
     nothing before it is skipped."""
+    if place.run == TIMER_RUN:
+        return _skipping_timer(now, place)
     log, past = now.log, now.past
     if log is not None and place.run < log.run:
         raise OperationRefused(
@@ -216,7 +228,7 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
         _unchanged(now),
         log=msgspec.structs.replace(log, seq=seq, skips=skips),
         past=past,
-        aside=(Aside(place.name, "skipped by the operator"),),
+        aside=(Aside(place.name, SKIPPED),),
         skipped=1 if alone else min(COUNT_MAX, seq - log.seq),
     )
     if now.recent or (now.started is not None and alone):
@@ -224,6 +236,24 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
         mark = SKIP_MARK + place.name
         commit = msgspec.structs.replace(commit, identities=(mark,), window=len(now.recent) + 1)
     return commit
+
+
+def _skipping_timer(now: Checkpoint, place: Place) -> Commit:
+    """Return the commit that removes a timer that is begun again and again. Its body goes to the dead
+    letters."""
+    commit = _unchanged(now)
+    letters = EffectMaker(now.key, now.epoch, commit.number, now.at)
+    for timer in now.timers:
+        if place_of(timer) == place:
+            letters.set_aside(timer.body, place.name, SKIPPED)
+    return msgspec.structs.replace(
+        commit,
+        aside=(Aside(place.name, SKIPPED),),
+        skipped=1,
+        timers=tuple(timer for timer in now.timers if place_of(timer) != place),
+        effects=tuple(letters.made),
+        due=now.due or now.at,
+    )
 
 
 def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Place:

@@ -34,6 +34,7 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
+from holdfast.streams.deliverer import Deliverer, HandOverOutcome
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
@@ -42,6 +43,7 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
+from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 
@@ -172,6 +174,7 @@ class Owners:
         keepers: Mapping[str, Keeper],
         router: Router,
         report: Reporter,
+        deliverer: Deliverer,
         *,
         on_obstacle: Callable[[str], None],
     ) -> None:
@@ -186,6 +189,7 @@ class Owners:
         self._keepers = keepers
         self._router = router
         self._report = report
+        self._deliverer = deliverer
         self.requests: ClientRequests
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
@@ -243,7 +247,7 @@ class Owners:
         entry = self._entries.get(key)
         if entry is None:
             return "unknown"
-        verdict = entry.owner.offer(held, self._clock.monotonic())
+        verdict = entry.owner.offer(held, self._now(entry))
         self._perform(entry)
         return verdict
 
@@ -300,6 +304,14 @@ class Owners:
             entry.owner.poked()
             self._perform(entry)
 
+    def nudge(self, key: str) -> bool:
+        """Note that the store says that a stream is due; return False if it isn't owned here."""
+        if (entry := self._entries.get(key)) is None:
+            return False
+        entry.owner.nudged(self._now(entry))
+        self._perform(entry)
+        return True
+
     def slot_died(self, seat: Seat) -> None:
         """Note that the slot of a seat has died. A call that ran in it fails by itself."""
         for entry in self:
@@ -311,9 +323,8 @@ class Owners:
 
     def _obstacle_changed(self, stream: str) -> None:
         if not self.obstacles.of(stream):
-            now = self._clock.monotonic()
             for entry in self.obstructed(stream):
-                entry.owner.unblocked(now)
+                entry.owner.unblocked(self._now(entry))
                 self._perform(entry)
         self._on_obstacle(stream)
 
@@ -477,7 +488,7 @@ class Owners:
     def move(self, key: str, target: str) -> bool:
         """Begin to move an owned stream to the membership ``target``; if that is empty, release it."""
         entry = self._entries.get(key)
-        if entry is None or not entry.owner.move(target, self._clock.monotonic()):
+        if entry is None or not entry.owner.move(target, self._now(entry)):
             return False
         self._perform(entry)
         return True
@@ -529,7 +540,7 @@ class Owners:
     def _ring(self, entry: Owned, now: float) -> None:
         entry.timer_at = None
         if entry.owner.wake_at is not None and entry.owner.wake_at <= now:
-            entry.owner.ticked(now)
+            entry.owner.ticked(self._now(entry))
             self._perform(entry)
         else:
             self._set_timer(entry)
@@ -544,6 +555,8 @@ class Owners:
                     self._tasks.spawn(self._run(entry, generation, command))
                 case commands.Write():
                     self._tasks.spawn(self._write(entry, generation, command))
+                case commands.HandOver():
+                    self._hand_over(entry, command)
                 case commands.Settle():
                     self._settle(entry, command)
                 case commands.Return():
@@ -588,8 +601,14 @@ class Owners:
     def _answer(self, entry: Owned, generation: int, feed: Callable[[float], None]) -> None:
         """Give an answer to the state machine, unless it belongs to an opening that is over."""
         if entry.owner.generation == generation:
-            feed(self._clock.monotonic())
+            feed(self._now(entry))
             self._perform(entry)
+
+    def _now(self, entry: Owned) -> float:
+        """Return the monotonic time, after the owner was told the wall time."""
+        now = self._clock.monotonic()
+        entry.owner.wall_ahead_s = self._clock.wall() - now
+        return now
 
     async def _insist(
         self, entry: Owned, generation: int, call: Callable[[], Awaitable[T]], *retried: Retry
@@ -831,6 +850,21 @@ class Owners:
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
 
+    def _hand_over(self, entry: Owned, command: commands.HandOver) -> None:
+        owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effect.id
+
+        def answer(outcome: HandOverOutcome, reason: str) -> None:
+            now = self._now(entry)
+            if outcome == "taken":
+                owner.effect_taken(effect_id, epoch, now)
+            elif outcome == "refused":
+                owner.effect_refused(effect_id, epoch, reason, now)
+            else:
+                owner.effect_failed(effect_id, epoch, now)
+            self._perform(entry)
+
+        self._deliverer.hand_over(entry.spec.name, entry.key, command.effect, answer)
+
     def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
         """Log the gaps that a commit has skipped for good."""
         for gap in gaps:
@@ -843,7 +877,7 @@ class Owners:
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
         works = [
-            MessageWork(held.place.run, held.place.seq, held.body, held.tries + 1)
+            MessageWork(held.place.run, held.place.seq, held.body, held.tries + 1, timer_of(held.place))
             for held in command.messages
         ]
         try:
@@ -902,7 +936,7 @@ class Owners:
             entry,
             generation,
             lambda now: owner.ran(
-                ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now
+                ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
             ),
         )
 
@@ -941,7 +975,7 @@ class Owners:
         def done() -> None:
             # Answer only now that the dead letter is sent: the client may then delete the message.
             self._answer_requests(entry, command, [held for held in asked if held.aside])
-            owner.settled(self._clock.monotonic())
+            owner.settled(self._now(entry))
             self._perform(entry)
 
         if not command.duplicate:

@@ -20,7 +20,7 @@ from holdfast.cluster.rules.placement import Placed, choose, shortage
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
 from holdfast.common.progress import chunks
-from holdfast.common.protocol import Answers, Forward, Parcel, ParcelAnswer, SettleReport, number
+from holdfast.common.protocol import Answers, Forward, Nudge, Parcel, ParcelAnswer, SettleReport, number
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim
@@ -43,6 +43,9 @@ class LocalOwners(Protocol):
 
     def adopt(self, stream: str, key: str, claim: Claim) -> bool:
         """Begin to own a key whose claim is ours; return False if its stream isn't declared here."""
+
+    def nudge(self, key: str) -> bool:
+        """Tell the owner of a key that it is due; return False if it isn't owned here."""
 
 
 class Route(msgspec.Struct, frozen=True):
@@ -213,6 +216,24 @@ class Router:
                 self._send(item, claim.member)
         if claim is not None and claim.member != membership.id:
             _remember(self._routes, key, Route(claim.member), ROUTES_MAX)
+
+    async def nudge(self, stream: str, key: str) -> None:
+        """Have the owner of a key that is due look after it; without an owner, place the key."""
+        claim = await self._claim(stream, key)
+        membership = self._host.membership
+        if claim is None:
+            return
+        if claim.member == membership.id:
+            if self.owners.adopt(stream, key, claim):
+                self.owners.nudge(key)
+            return
+        owner = membership.view.get(claim.member)
+        if owner is None or owner.foreign:
+            return
+        try:
+            await self._peer.call(owner.address, Nudge(owner.id, stream, key), self._limits.peer_timeout_s)
+        except (Unavailable, OutcomeUnknown):
+            self._tasks.spawn(membership.suspect(owner.id))
 
     async def _claim(self, stream: str, key: str) -> Claim | None:
         membership = self._host.membership

@@ -23,6 +23,7 @@ from holdfast.common.protocol import (
     Explain,
     Forward,
     Move,
+    Nudge,
     Parcel,
     ParcelAnswer,
     Poke,
@@ -37,7 +38,10 @@ from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
+from holdfast.ports.target import Target
 from holdfast.streams.codec import address
+from holdfast.streams.deliverer import Deliverer
+from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.reports import Reports
@@ -77,7 +81,7 @@ def first_hide_s(limits: Limits) -> float:
 
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
-    declared models."""
+    declared models. ``targets`` take effects, by what handlers call them."""
 
     def __init__(
         self,
@@ -88,6 +92,7 @@ class StreamWork:
         slots: StreamSlotMaker,
         *,
         models: Collection[str] = (),
+        targets: Mapping[str, Target] | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
@@ -99,6 +104,8 @@ class StreamWork:
             name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
             for name, queue in queues.items()
         }
+        deliverer = Deliverer(host, targets or {}, queues)
+        self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(
             host,
@@ -109,6 +116,7 @@ class StreamWork:
             self._keepers,
             self.router,
             self.reports.tell,
+            deliverer,
             on_obstacle=self._obstacle_changed,
         )
         self.requests = Requests(host, state, self.owners)
@@ -131,6 +139,7 @@ class StreamWork:
         inquiries.add(SettleReport, self._reported, outlives_membership=True)
         inquiries.add(Warm, self._warm)
         inquiries.add(Poke, self._poke)
+        inquiries.add(Nudge, self._nudge)
         inquiries.add(Shed, self._shed)
         inquiries.add(Explain, self._explain)
         inquiries.add(Waiting, self._tell_waiting)
@@ -144,6 +153,7 @@ class StreamWork:
         self.router.start(address)
         self.owners.start()
         host.tasks.repeat(self._measure, host.clock, host.log)
+        host.tasks.repeat(self.due.run, host.clock, host.log)
         for name, queue in self._queues.items():
             self._keepers[name].start()
             pump = self._pumps[name] = Pump(
@@ -265,6 +275,11 @@ class StreamWork:
     async def _poke(self, request: Poke) -> Done:
         self.owners.poke(request.key)
         return Done()
+
+    async def _nudge(self, request: Nudge) -> Done:
+        if self.owners.get(request.key) is None:
+            await self._adopt_claimed(request.stream, request.key)
+        return Done(self.owners.nudge(request.key))
 
     async def _move(self, request: Move) -> Done:
         obstacle = await self.move(request.key, request.target)

@@ -12,12 +12,15 @@ import asyncio
 import contextlib
 import inspect
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from datetime import datetime
 from typing import Any, TypeVar
 
 import msgspec
 
+from holdfast.common.acts import Acts
 from holdfast.common.codec import decoder, encode_result
+from holdfast.common.exact_json import decode_plain
 from holdfast.common.trace import raised_at
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import (
@@ -35,6 +38,7 @@ from holdfast.ports.slots import MessageWork, Ran, SlotHost, drive
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
+from holdfast.streams.recorder import EFFECTS_BYTES_MAX, ActRecorder
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")
@@ -43,10 +47,11 @@ T = TypeVar("T")
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_stream", "_worker", "attempt", "key", "run", "seq")
+    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq")
 
     def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
+        self.recorder = ActRecorder(worker.targets)
         self._stream = stream
         self.key = key
         self.run = 0
@@ -68,6 +73,25 @@ class StreamContext:
     def progress(self, note: str = "") -> None:
         """As Context.progress."""
         self._worker.host.progress(self._stream, self.key, note)
+
+    def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
+        """As Context.send."""
+        self.recorder.send(target, body, self.key if key is None else key, delay_s)
+
+    def wake(
+        self,
+        name: str,
+        *,
+        at: float | datetime | None = None,
+        after_s: float | None = None,
+        body: Any = None,
+    ) -> None:
+        """As Context.wake."""
+        self.recorder.wake(name, at, after_s, body, self._worker.host.wall())
+
+    def unwake(self, name: str) -> None:
+        """As Context.unwake."""
+        self.recorder.unwake(name)
 
 
 class _KeyLane:
@@ -97,7 +121,8 @@ class StreamWorker:
     they were made, even where those of different keys overlap.
 
     ``objects`` serves ``context.fetch``; None where there is no object store. ``meter`` counts its calls.
-    ``models`` are the declared ones, which may take ``model_memory_mb`` (see :class:`Models`).
+    ``models`` are the declared ones, which may take ``model_memory_mb`` (see :class:`Models`). ``targets``
+    are the names to which handlers may send effects.
     Raises ConfigError for a message type that can't be read.
     """
 
@@ -110,8 +135,10 @@ class StreamWorker:
         *,
         models: Mapping[str, ModelSpec] | None = None,
         model_memory_mb: int = 0,
+        targets: Collection[str] = (),
     ) -> None:
         self.host = host
+        self.targets = targets
         self._meter = meter or Meter()
         self._streams = streams
         self._objects = objects
@@ -183,17 +210,26 @@ class StreamWorker:
             return Ran([], error=f"{stream}/{key} is not open in this slot")
         handler, context, decode = opened.handler, opened.context, self._decoders[stream]
         results: list[bytes | None] = []
+        acts: list[Acts | None] = []
+        room = EFFECTS_BYTES_MAX  # a commit shall not gather effects without limit
+        context.recorder.take()  # what a handler asked for in open() or in another thread
         state = None
         try:
             end_at = self.host.now() + after_s
             for item in work[:limit]:
                 context.run, context.seq, context.attempt = item.run, item.seq, item.attempt
                 await self.host.begin(stream, key, item)
-                result = await self._call(handler.process, decode(item.body), context)
+                if item.wake:
+                    body = decode_plain(item.body) if item.body else None
+                    result = await self._call(handler.wake, item.wake, body, context)
+                else:
+                    result = await self._call(handler.process, decode(item.body), context)
                 results.append(encode_result(result))
+                acts.append(asked := context.recorder.take())
+                room -= sum(len(send.body) for send in asked.sends) if asked is not None else 0
                 if self._standing(stream, key) is None:
                     return Ran([], error=f"{stream}/{key} was closed or opened again meanwhile")
-                if self.host.now() >= end_at:
+                if self.host.now() >= end_at or room <= 0:
                     break
             if opened.keeps_state:
                 state = await self._snapshot(handler, results)
@@ -209,7 +245,8 @@ class StreamWorker:
             )
             await self._close(handler)
             return ran
-        return Ran(results, state, handler.version if opened.keeps_state else 0)
+        version = handler.version if opened.keeps_state else 0
+        return Ran(results, state, version, acts=acts if any(acts) else [])
 
     async def close(self, stream: str, key: str) -> None:
         """As Slot.close."""
@@ -336,7 +373,13 @@ def load(
     if not isinstance(streams, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
     return StreamWorker(
-        streams, store, host, meter, models=found.models, model_memory_mb=int(model_memory_mb)
+        streams,
+        store,
+        host,
+        meter,
+        models=found.models,
+        model_memory_mb=int(model_memory_mb),
+        targets=found.targets,
     )
 
 

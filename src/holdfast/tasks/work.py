@@ -306,6 +306,7 @@ class TaskWork:
             )
             for item in batch
         ]
+        asked_at = self._host.clock.monotonic()
         tasks = await self._insist(lambda: self._store.start(wishes), give_up=True)
         if tasks is None:
             for item in batch:
@@ -315,7 +316,11 @@ class TaskWork:
         now = self._host.clock.monotonic()
         for item, task in zip(batch, tasks, strict=True):
             if stands_here(task, member):
-                self._run(item, task, now)
+                item.attempt, item.beat_at = task, asked_at
+                if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
+                    self._come_too_late(item, now)
+                else:
+                    self._run(item, task, now)
             elif not instead_of and task.member in self._gone and not task.ended:
                 await self._start([item], task.member)
             else:
@@ -349,9 +354,15 @@ class TaskWork:
 
     # --- attempts
 
+    def _come_too_late(self, item: InHand, now: float) -> None:
+        """The answer took so long, or the node stood still for so long, that another node may have begun the
+        task by now, or ended it."""
+        self._take_back(item)
+        item.stopping = LAPSED
+        self._return(item, spent=False, delay_s=None if item.lapsed(now) else 0.0)
+
     def _run(self, item: InHand, task: Task, now: float) -> None:
         item.held.become(Life.RUNNING)
-        item.attempt, item.beat_at = task, now
         self._host.stats.tasks_started += 1
         self._started += 1
         if item.refusal:

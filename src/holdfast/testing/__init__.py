@@ -4,7 +4,7 @@ suites."""
 from typing import TYPE_CHECKING
 
 from holdfast.common.lazy import exports
-from holdfast.testing.stream_test import StreamTest
+from holdfast.testing.stream_test import SentEffect, SetTimer, StreamTest
 from holdfast.testing.task_test import TaskTest
 
 if TYPE_CHECKING:
@@ -21,4 +21,13 @@ else:  # These import all services or pytest, so they are imported only when the
         },
     )
 
-__all__ = ["NodeForTests", "StartNode", "StreamResult", "StreamTest", "TaskTest", "node_for_tests"]
+__all__ = [
+    "NodeForTests",
+    "SentEffect",
+    "SetTimer",
+    "StartNode",
+    "StreamResult",
+    "StreamTest",
+    "TaskTest",
+    "node_for_tests",
+]

@@ -88,7 +88,7 @@ class ThreadWorker:
     def __init__(self, app: App, objects_url: str, host: SlotHost) -> None:
         self._thread = SlotThread("holdfast-test-slot")
         objects = service_of(objects_url).slot_objects(objects_url, Meter())
-        self._worker = StreamWorker(app.streams, objects, host, models=app.models)
+        self._worker = StreamWorker(app.streams, objects, host, models=app.models, targets=app.targets)
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
         await self._thread.wait(self._worker.load(stream, key, models))

@@ -3,23 +3,57 @@
 from __future__ import annotations
 
 import inspect
+import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.app import App
+from holdfast.common.acts import Acts
 from holdfast.common.codec import encode_result
+from holdfast.common.held import Held
 from holdfast.common.message import Place
-from holdfast.errors import ConfigError, HandlerFailed
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, OperationRefused, TooLarge
 from holdfast.ports.slots import MessageWork
 from holdfast.streams.codec import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.rules.ledger import Timer
+from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import StreamWorker
 from holdfast.testing.in_process import HandlerDriver
+
+
+class SentEffect(NamedTuple):
+    """An effect that a handler sent: what it gave to ``context.send``, with the key that counts."""
+
+    target: str
+    body: Any
+    key: str
+    delay_s: float = 0.0
+
+
+class SetTimer(NamedTuple):
+    """A timer that a handler has set: the wall time at which it is due, and its body."""
+
+    at: float
+    body: Any = None
+
+
+class AnyName(Collection[str]):
+    """The targets of a handler that is tested without its app: every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
 
 
 class StreamTest:
@@ -48,19 +82,41 @@ class StreamTest:
         whole, broken = StreamTest(Tracking), StreamTest(Tracking, restart_every=1)
         assert whole.send(*frames) == broken.send(*frames)
 
+    What a handler sends is collected, and its timers fire as the test moves the time:
+
+    >>> class Watch(StreamHandler[dict]):
+    ...     def process(self, message, context):
+    ...         context.wake("silent", after_s=30)
+    ...     def wake(self, name, body, context):
+    ...         context.send("alerts", {"camera": context.key})
+    ...         return name
+    >>> test = StreamTest(Watch, key="cam-1")
+    >>> test.send({})
+    [None]
+    >>> test.timers
+    {'silent': SetTimer(at=30.0, body=None)}
+    >>> test.advance(29), test.advance(1)
+    ([], ['silent'])
+    >>> test.sent
+    [SentEffect(target='alerts', body={'camera': 'cam-1'}, key='cam-1', delay_s=0.0)]
+
     Args:
         handler: a handler class, a function, or an App; ``stream`` then names its stream.
         message: the message type (default: from the handler's annotations, or the type of the first message).
             A stream of an App has its own.
         key: the stream's key. For a stream of an App, key and place are read from the messages.
         state, version: a snapshot to begin with, and the handler version that wrote it.
-        restart_every: restart after so many messages; 0 for never.
+        restart_every: restart after so many messages and timers; 0 for never.
         objects: the objects for ``context.fetch``, by URL.
         models: the models for ``context.model``, by name, instead of those that an App declares.
+        targets: the names that effects may be sent to (default: those that the App declares; for a handler
+            without App, any).
 
     Attributes:
-        results: all results so far, as ``send`` returns them.
+        results: all results so far, those of timers included, as ``send`` returns them.
         notes: what the handler reported with ``context.progress``.
+        sent: all effects so far. Those of a message or timer that failed aren't among them.
+        wall_s: the wall time that timers see, in seconds since 1970. A test may set it.
     """
 
     __test__ = False  # pytest must not collect this class
@@ -77,9 +133,12 @@ class StreamTest:
         restart_every: int = 0,
         objects: Mapping[str, bytes] | None = None,
         models: Mapping[str, Any] | None = None,
+        targets: Collection[str] | None = None,
     ) -> None:
         self.results: list[Any] = []
         self.notes: list[str] = []
+        self.sent: list[SentEffect] = []
+        self.wall_s = 0.0
         self._spec = _find(handler, stream) if isinstance(handler, App) else None
         self._handler = handler
         self._message = message or _annotated(handler)
@@ -92,7 +151,12 @@ class StreamTest:
         declared = handler.models if isinstance(handler, App) else {}
         given = {name: _given(name, model) for name, model in (models or {}).items()}
         self._models: dict[str, ModelSpec] = {**declared, **given}
+        if targets is None:
+            targets = handler.targets if isinstance(handler, App) else AnyName()
+        self._targets = targets
+        self._timers: dict[str, Timers] = {}
         self._sent = 0
+        self._handled = 0
         self._driver = HandlerDriver()
         self._worker: StreamWorker | None = None
         self._error: BaseException | None = None
@@ -102,20 +166,46 @@ class StreamTest:
         """The last snapshot; None if there is none."""
         return self._states[self._key][0] if self._key in self._states else self._first[0]
 
+    @property
+    def timers(self) -> dict[str, SetTimer]:
+        """The timers that are set, by name: those of the key of the last message."""
+        standing = self._timers_of(self._key).all
+        return {timer.name: SetTimer(timer.at, _body(timer)) for timer in standing}
+
     def send(self, *messages: Any) -> list[Any]:
-        """Handle messages in order; returns their results.
+        """Handle messages in order; returns their results. Timers that are due wait for ``advance``.
 
         A message is a dict, dataclass, pydantic model or msgspec Struct, which is sent as JSON, or bytes,
         which are the raw body. A result that is JSON is returned decoded, other bytes unchanged. Raises what
-        the handler raises; the handler is then opened again from the last snapshot before the next message.
+        the handler raises; the handler is then opened again from the last snapshot before the next message,
+        and what the message sent and the timers that it set or cleared don't count.
         """
+        return [self._send(message) for message in messages]
+
+    def advance(self, seconds: float) -> list[Any]:
+        """Let so much time pass, and run the timers that come due, of all keys, in order of time; returns
+        their results. Each sees the time at which it is due. With 0, those run that are due already.
+
+        Raises what ``wake`` of the handler raises; the time is then that of the timer, which is still set.
+        """
+        if not 0 <= seconds < math.inf:
+            raise InvalidMessage(f"seconds is {seconds!r:.100}; it is a number, 0 or more", "seconds")
+        until = self.wall_s + seconds
         results = []
-        for message in messages:
-            results.append(self._handle(message))
-            self.results.append(results[-1])
-            if self._restart_every and self._sent % self._restart_every == 0:
-                self.restart()
+        while (due := self._next_due(until)) is not None:
+            key, timer = due
+            self.wall_s = max(self.wall_s, timer.at)
+            results.append(self._fire(key, timer))
+        self.wall_s = until
         return results
+
+    def wake(self, name: str) -> Any:
+        """Run a timer of the last message's key now, whenever it is due; returns its result. Raises
+        OperationRefused if it isn't set, and what ``wake`` of the handler raises."""
+        for timer in self._timers_of(self._key).all:
+            if timer.name == name:
+                return self._fire(self._key, timer)
+        raise OperationRefused(f"timer {name!r} of {self._key!r} is not set; set are: {sorted(self.timers)}")
 
     def restart(self) -> None:
         """Continue with a new instance from the last snapshot, and load its models again."""
@@ -125,23 +215,59 @@ class StreamTest:
         for key in sorted(self._opened):
             self._open(key)
 
-    def _handle(self, message: Any) -> Any:
+    def _send(self, message: Any) -> Any:
         body = encode_result(message) or b""
         spec = self._declare(message)
         place = Place(0, self._sent)
         if isinstance(self._handler, App):
             self._key, place = address(spec, body, {}, str(self._sent), self._sent)
-        if self._key not in self._opened:
-            self._open(self._key)
         self._sent += 1
-        work = [MessageWork(max(0, place.run), place.seq, body)]
-        ran = self._driver.drive(self._running().run(spec.name, self._key, work, 1, float("inf")))
+        return self._run(self._key, MessageWork(max(0, place.run), place.seq, body))
+
+    def _fire(self, key: str, timer: Timer) -> Any:
+        place = place_of(timer)
+        return self._run(key, MessageWork(place.run, place.seq, timer.body, wake=timer.name), timer)
+
+    def _run(self, key: str, work: MessageWork, timer: Timer | None = None) -> Any:
+        assert self._spec is not None
+        if key not in self._opened:
+            self._open(key)
+        ran = self._driver.drive(self._running().run(self._spec.name, key, [work], 1, float("inf")))
+        acts = ran.acts[0] if ran.acts else None
         if ran.error:
-            self._opened.discard(self._key)
+            self._opened.discard(key)
             assert self._error is not None
             raise self._error
-        self._states[self._key] = (ran.state, ran.version)
-        return _decoded(ran.results[0])
+        self._take(key, acts or Acts(), timer)
+        self._states[key] = (ran.state, ran.version)
+        self.results.append(_decoded(ran.results[0]))
+        self._handled += 1
+        if self._restart_every and self._handled % self._restart_every == 0:
+            self.restart()
+        return self.results[-1]
+
+    def _take(self, key: str, acts: Acts, timer: Timer | None) -> None:
+        """Take what the handler asked for, as a commit does."""
+        timers = self._timers_of(key)
+        if (count := timers.would_be(acts.timers)) > TIMERS_MAX:
+            self._opened.discard(key)
+            raise TooLarge(f"the stream would have {count} timers; it can have {TIMERS_MAX}")
+        rearmed_at = 0.0
+        if timer is not None:
+            timers.fired(Held(place_of(timer), timer.body, {}, []))
+            rearmed_at = self.wall_s + REARM_S
+        timers.change(acts.timers, rearmed_at)
+        for send in acts.sends:
+            self.sent.append(SentEffect(send.target, _decoded(send.body), send.key, send.delay_s))
+
+    def _timers_of(self, key: str) -> Timers:
+        return self._timers.setdefault(key, Timers())
+
+    def _next_due(self, until: float) -> tuple[str, Timer] | None:
+        """Return the timer that is due first, with its key."""
+        due = [(key, timers.due(until)) for key, timers in self._timers.items()]
+        found = [(key, timer) for key, timer in due if timer is not None]
+        return min(found, key=lambda each: (each[1].at, each[0]), default=None)
 
     def _declare(self, message: Any) -> StreamSpec:
         if self._spec is None:
@@ -155,7 +281,11 @@ class StreamTest:
         assert self._spec is not None
         if self._worker is None:
             self._worker = StreamWorker(
-                {self._spec.name: self._spec}, self._objects, self, models=self._models
+                {self._spec.name: self._spec},
+                self._objects,
+                self,
+                models=self._models,
+                targets=self._targets,
             )
         return self._worker
 
@@ -175,6 +305,9 @@ class StreamTest:
 
     def now(self) -> float:
         return 0.0
+
+    def wall(self) -> float:
+        return self.wall_s
 
     def progress(self, stream: str, key: str, note: str = "") -> None:
         self.notes.append(note)
@@ -242,3 +375,7 @@ def _decoded(result: bytes | None) -> Any:
         return None if result is None else msgspec.json.decode(result)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return result
+
+
+def _body(timer: Timer) -> Any:
+    return msgspec.json.decode(timer.body) if timer.body else None

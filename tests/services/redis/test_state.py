@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,11 +16,11 @@ from holdfast.ports.state import StateStore
 from holdfast.services.redis import state as module
 from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.state import RedisState
-from holdfast.streams.rules.ledger import Checkpoint, Result
+from holdfast.streams.rules.ledger import Checkpoint, RefusedEffect, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import StateConformance
 from holdfast.testing.conformance.oracle import StateMachine
-from holdfast.testing.conformance.state import next_commit
+from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from simulator.servers import RedisSentinel, RedisServer
 from simulator.servers.server import until
 from tests.services.redis.places import Cluster, OneServer, Sentinels, Shards
@@ -292,6 +293,7 @@ async def test_a_full_server_changes_nothing_and_can_be_relieved(
     state: RedisState, redis_server: RedisServer
 ) -> None:
     before = await committed(state, state=LARGE, results=(Result("0:1", b"r"),), identities=("a",), window=5)
+    acting = await committed(state, "s/acting", effects=(effect(1, 0),), timers=TIMERS, due=5.0)
     async with redis_server.client() as redis:
         await redis.config_set("maxmemory", 1)
         try:
@@ -304,11 +306,152 @@ async def test_a_full_server_changes_nothing_and_can_be_relieved(
                 await state.open(KEY, before.epoch, "member-b")
             assert await standing(state) == before
             assert len(await state.results(0, 10)) == 1
+            with pytest.raises(Unavailable, match="memory"):
+                await state.commit(
+                    next_commit(acting, effects=(effect(2, 0),), dropped=("id-1.0",), timers=())
+                )
+            with pytest.raises(Unavailable, match="memory"):
+                await state.due(6.0, 10, 5.0)
+            assert await standing(state, "s/acting") == acting
             assert await state.expire(1e11, 1e11) == (1, 1)
         finally:
             await redis.config_set("maxmemory", 0)
     after = await standing(state)
     assert (after.epoch, after.number, after.state) == (before.epoch, 1, None)
+
+
+# --- streams that act
+
+
+async def test_a_stream_that_doesn_t_act_takes_no_call_more(
+    redis_server: RedisServer, make_state: MakeState
+) -> None:
+    meter = Meter()
+    state = make_state(redis_server.url, meter)
+    await committed(state, "s/other", effects=(effect(1, 0),))
+    meter.calls.clear()
+    opened = await state.open(KEY, 0, "member-a")
+    await state.commit(next_commit(opened, state=b"s", results=(Result("0:1", b"r"),)))
+    await standing(state)
+    assert meter.calls == {("redis", "open"): 1, ("redis", "commit"): 1, ("redis", "HGETALL"): 1}
+    async with redis_server.client() as redis:
+        assert {"due", "timers", "acts"}.isdisjoint(await redis.hkeys("{holdfast:0}:checkpoint:" + KEY))
+        assert await redis.keys("*effects*") == ["{holdfast:0}:effects:s/other"]
+
+
+@pytest.mark.parametrize("shards", [1, 5])
+async def test_to_ask_what_is_due_is_one_command_a_shard_if_nothing_is(
+    redis_server: RedisServer, make_state: MakeState, shards: int
+) -> None:
+    meter = Meter()
+    state = make_state(f"{redis_server.url}?shards={shards}", meter)
+    await committed(state, due=300.0)
+    meter.calls.clear()
+    assert await state.due(300.0, 10, 5.0) == []
+    assert meter.calls == {("redis", "ZRANGEBYSCORE"): shards}
+
+
+async def test_what_acts_no_more_leaves_nothing(state: RedisState, redis_server: RedisServer) -> None:
+    opened = await committed(state)
+    async with redis_server.client() as redis:
+        keys, fields = await redis.keys(), await redis.hkeys("{holdfast:0}:checkpoint:" + KEY)
+        await state.commit(next_commit(opened, effects=(effect(2, 0), effect(2, 1)), timers=TIMERS, due=5.0))
+        refused = (RefusedEffect("id-2.0", "no such target"), RefusedEffect("unknown", "no such target"))
+        await state.commit(next_commit(await standing(state), refused=refused))
+        await state.commit(next_commit(await standing(state), dropped=("id-2.0", "id-2.1"), timers=()))
+        assert sorted(await redis.keys()) == sorted(keys)
+        assert set(await redis.hkeys("{holdfast:0}:checkpoint:" + KEY)) == set(fields)
+
+
+async def test_a_key_that_others_took_since_it_was_seen_is_not_handed_out(
+    redis_server: RedisServer, make_state: MakeState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = (make_state(redis_server.url + "?shards=3") for _ in range(2))
+    for number, key in enumerate(("s/leased", "s/committed", "s/first", "s/second")):
+        await committed(one, key, due=10.0 + number)
+    look = one._longest_due
+
+    async def take_meanwhile(before: float, limit: int) -> list[module.DueKey]:
+        seen = await look(before, limit)
+        monkeypatch.undo()
+        assert await other.due(before, 1, 1000.0) == ["s/leased"]
+        await other.commit(next_commit(await standing(other, "s/committed"), due=500.0))
+        return seen
+
+    monkeypatch.setattr(one, "_longest_due", take_meanwhile)
+    assert await one.due(100.0, 3, 1000.0) == ["s/first", "s/second"]
+    assert (await standing(one, "s/leased")).due == 1100.0
+    assert (await standing(one, "s/committed")).due == 500.0
+
+
+@pytest.mark.parametrize("away", ["command", "script"])
+async def test_keys_of_a_server_that_is_away_don_t_hold_up_others(
+    redis_server: RedisServer, make_state: MakeState, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    """To look what is due is a command, and to hand it out a script."""
+    state = make_state(redis_server.url + "?shards=5")
+    keys = {state._shards.of(f"s/{number}"): f"s/{number}" for number in range(100)}
+    for shard, key in keys.items():
+        await committed(state, key, due=5.0 + shard)
+    call = getattr(state._connection, away)
+
+    async def call_others(first: Any, second: Any, *words: Any) -> Any:
+        name = first if away == "command" else second[0]
+        if name.startswith("{holdfast:0}"):
+            raise Unavailable("this server is away")
+        return await call(first, second, *words)
+
+    monkeypatch.setattr(state._connection, away, call_others)
+    assert await state.due(100.0, 10, 1000.0) == [keys[shard] for shard in range(1, 5)]
+    with pytest.raises(Unavailable, match="away"):
+        await state.due(100.0, 10, 1000.0)
+    monkeypatch.undo()
+    assert await state.due(100.0, 10, 1000.0) == [keys[0]]
+
+
+async def test_a_node_of_an_older_version_takes_nothing_from_what_acts(
+    state: RedisState, redis_server: RedisServer
+) -> None:
+    """Its commits know nothing of what acts, and list the key among those that may expire."""
+    acting = await committed(state, effects=(effect(1, 0),), timers=TIMERS, due=5.0)
+    async with redis_server.client() as redis:
+        assert await redis.zscore("{holdfast:0}:idle", KEY) is None, "where it would look what may expire"
+        await redis.hset("{holdfast:0}:checkpoint:" + KEY, mapping={"number": 2, "id": "older", "at": 1})
+        await redis.zadd("{holdfast:0}:idle", {KEY: 1})
+    await committed(state, "s/idle")
+    assert await state.expire(0.0, 1e11) == (0, 1)
+    after = await standing(state)
+    assert after == msgspec.structs.replace(acting, number=2, commit_id="older", at=1e-6)
+    await state.commit(next_commit(after, dropped=("id-1.0",), timers=()))
+    assert await state.expire(0.0, 1e11) == (0, 1), "it is listed again"
+
+
+async def test_a_namespace_from_before_there_were_effects_is_read(
+    state: RedisState, redis_server: RedisServer
+) -> None:
+    fields: dict[Any, Any] = {
+        "epoch": 7,
+        "member": "m",
+        "number": 3,
+        "id": "c",
+        "at": 5000000,
+        "detail": '[[0,0,2],[],""]',
+        "window": 0,
+        "done": 3,
+        "skipped": 0,
+    }
+    await state.open("s/other", 0, "m")
+    async with redis_server.client() as redis:
+        await redis.hset("{holdfast:0}:checkpoint:" + KEY, mapping=fields)
+        await redis.zadd("{holdfast:0}:idle", {KEY: 5000000})
+        await redis.zadd("{holdfast:0}:keys", {KEY: 0})
+    before = await standing(state)
+    assert before == Checkpoint(KEY, 7, 3, "c", RunLog(0, 0, 2), started=None, done=3, member="m", at=5.0)
+    assert before in await state.checkpoints()
+    opened = await state.open(KEY, 7, "m")
+    await state.commit(next_commit(opened, effects=(effect(4, 0),), due=6.5))
+    assert await state.due(7.0, 10, 5.0) == [KEY]
+    assert (await state.open(KEY, opened.epoch, "m")).effects == (effect(4, 0),)
 
 
 # --- shards

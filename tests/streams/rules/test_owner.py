@@ -633,7 +633,8 @@ class TestFailing:
         assert commit.aside == (Aside(name(1), "parked: by hand"),)
         assert commit.parked == "by hand"
         bench.committed()
-        assert bench.out() == [Settle((PendingDeadLetter("parked: by hand", message),), (message,))]
+        letter = PendingDeadLetter("parked: by hand", message, waits=True)
+        assert bench.out() == [Settle((letter,), (message,))]
 
     @pytest.mark.parametrize("log, parked", [(RunLog(0, 50, 60), ""), (None, "by hand")])
     def test_while_the_store_is_slow_the_batch_is_bounded(self, log: RunLog | None, parked: str) -> None:
@@ -1142,6 +1143,24 @@ class TestTooLarge:
         assert bench.owner._seq.inbox == [message.place for message in messages]
         bench.tick()
         assert [message.place.id for message in bench.only(Run).messages] == list("cbafed")
+
+    @pytest.mark.parametrize("log", [None, RunLog(0, 0, 5)])
+    def test_where_a_run_starts_is_waited_for_once(self, log: RunLog | None) -> None:
+        """Else each try of a first message that is too large takes as long as a gap."""
+        bench = Bench(order={"first": "lowest"}).opened(log=log)
+        message = held(3, run=1)
+        bench.offer(message)
+        bench.tick()
+        assert bench.now == GAP_S
+        bench.only(Start)
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+        bench.ran()
+        bench.write()
+        bench.owner.refused("too large", bench.now)
+        bench.tick()
+        assert bench.only(Run).messages == (message,)
+        assert bench.now == message.retry_at < GAP_S + 2 * RETRY_S
 
     def test_what_was_late_or_too_much_stays_on_record(self) -> None:
         bench = Bench(order={"kind": "increasing"}, checkpoint_every=9).opened(log=RunLog(0, 0, 5))

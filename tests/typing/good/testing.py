@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import Any, assert_type
 
 from holdfast import App, Backoff, Brief, Client, Context, Job, Outcome, StreamHandler, Task
-from holdfast.testing import NodeForTests, StartNode, StreamResult, StreamTest, TaskTest, node_for_tests
+from holdfast.testing import (
+    NodeForTests,
+    SentEffect,
+    SetTimer,
+    StartNode,
+    StreamResult,
+    StreamTest,
+    TaskTest,
+    node_for_tests,
+)
 
 app = App("reports")
 
@@ -28,6 +37,11 @@ def of_text(body: str, job: Job) -> str:
 def test_by_themselves() -> None:
     assert_type(StreamTest(Count).send({"key": "a"}), list[Any])
     StreamTest(app, "counts", restart_every=1).restart()
+    acting = StreamTest(Count, targets=["sites"])
+    assert_type(acting.sent, list[SentEffect])
+    assert_type(acting.timers, dict[str, SetTimer])
+    assert_type(acting.advance(30), list[Any])
+    acting.wake("silent")
     TaskTest(publish).run({})
     TaskTest(app, "publish", attempt=2).run({})
     TaskTest(of_text, body=str, timeout_s=5, permanent=KeyError).run("text")

@@ -124,6 +124,9 @@ class MemorySlot:
     def now(self) -> float:
         return self._clock.monotonic()
 
+    def wall(self) -> float:
+        return self._clock.wall()
+
     def progress(self, stream: str, key: str, note: str = "") -> None:
         if (call := self._at_work(stream, key)) is not None:
             call.note = note or call.note

@@ -127,7 +127,18 @@ class MemoryState:
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         keys = sorted(key for key in self.standing if key > after)
-        return [msgspec.structs.replace(self.standing[k], state=None, recent=()) for k in keys[:limit]]
+        left_out: dict[str, Any] = {"state": None, "recent": (), "effects": ()}
+        return [msgspec.structs.replace(self.standing[k], **left_out) for k in keys[:limit]]
+
+    async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
+        longest = sorted(self.standing.values(), key=lambda checkpoint: (checkpoint.due, checkpoint.key))
+        leased = [
+            after
+            for checkpoint in longest
+            if (after := ledger.lease_due(checkpoint, before, lease_s)) is not None
+        ][:limit]
+        self.standing.update({checkpoint.key: checkpoint for checkpoint in leased})
+        return [checkpoint.key for checkpoint in leased]
 
     # --- results
 
@@ -148,7 +159,7 @@ class MemoryState:
         kept = [r for r in self.logged if r.at >= results_before]
         dropped, self.logged = len(self.logged) - len(kept), kept
         self._by_name = {(r.key, r.result.name): r for r in kept}
-        idle = [c for c in self.standing.values() if 0 < c.at < idle_before]
+        idle = [c for c in self.standing.values() if ledger.may_expire(c, idle_before)]
         for checkpoint in idle:
             self.standing[checkpoint.key] = ledger.expire(checkpoint)
         return dropped, len(idle)

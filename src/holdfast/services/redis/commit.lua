@@ -1,14 +1,18 @@
 -- KEYS: shard, checkpoint, recent, idle, logs, log, names, blob
 -- ARGV: shards, number of this shard, key, stream, epoch, number before, number, id, detail, head, done,
 --   skipped, most skipped, window, count of identities, version, state's fate (keep, clear, set, blob),
---   state (set) or its size (blob), whether to forget the suspects; then identities, then name and body of
---   each result
-local FIXED = 19
+--   state (set) or its size (blob), whether to forget the suspects, count of words on what acts; then
+--   identities; then on what acts: when it is due or '', timers or '' to keep them, how many effects are
+--   dropped and how many are refused, id of each dropped one, id and reason of each refused one, id and
+--   record of each new one; then name and body of each result
+-- The keys for what acts lie in the shard's own slot too; only streams that act have any.
+local FIXED = 20
 local shard, checkpoint, recent, idle, logs, log, names, blob = unpack(KEYS)
+
 local known = redis.call('HMGET', shard, 'shards', 'last')
 if known[1] ~= ARGV[1] then return {'shards', known[1] or ''} end
 local stands = redis.call('HMGET', checkpoint,
-  'epoch', 'number', 'id', 'head', 'openings', 'done', 'skipped', 'blob', 'window')
+  'epoch', 'number', 'id', 'head', 'openings', 'done', 'skipped', 'blob', 'window', 'acts')
 if stands[1] ~= ARGV[5] then return {'fenced', stands[1] or '0'} end
 local number = stands[2] or '0'
 if number == ARGV[7] and stands[3] == ARGV[8] then return {'ok', 'again'} end
@@ -39,7 +43,6 @@ elseif fate == 'blob' then
 end
 -- The first change is one that a server without memory refuses: then there is none.
 redis.call('HSET', checkpoint, unpack(changes))
-redis.call('ZADD', idle, text(now), ARGV[3])
 if ARGV[10] == '' and stands[4] then redis.call('HDEL', checkpoint, 'head', 'openings', 'begun') end
 if ARGV[19] == '1' then redis.call('HDEL', checkpoint, 'suspects') end
 if fate ~= 'keep' then
@@ -57,7 +60,52 @@ elseif stands[9] and stands[9] ~= '0' then
   redis.call('DEL', recent)
 end
 
-local first = FIXED + identities + 1
+local first, acting, acted = FIXED + identities + 1, tonumber(ARGV[20]), stands[10]
+if acting == 0 and not acted then
+  redis.call('ZADD', idle, text(now), ARGV[3])
+else
+  local root = string.sub(shard, 1, -#'shard' - 1)
+  local dues, effects = root .. 'due', root .. 'effects:' .. ARGV[3]
+  local due, timers = '', ''
+  if acting > 0 then
+    due, timers = ARGV[first], ARGV[first + 1]
+    local dropped = first + 4
+    local refused = dropped + ARGV[first + 2]
+    local added = refused + 2 * ARGV[first + 3]
+    for i = dropped, refused - 1 do
+      redis.call('HDEL', effects, 'effect:' .. ARGV[i], 'refused:' .. ARGV[i])
+    end
+    for i = refused, added - 1, 2 do
+      if redis.call('HEXISTS', effects, 'effect:' .. ARGV[i]) == 1 then
+        redis.call('HSET', effects, 'refused:' .. ARGV[i], ARGV[i + 1])
+      end
+    end
+    for i = added, first + acting - 1, 2 do
+      redis.call('HSET', effects, 'effect:' .. ARGV[i], ARGV[i + 1])
+    end
+  end
+  if timers == '[]' then
+    redis.call('HDEL', checkpoint, 'timers')
+  elseif timers ~= '' then
+    redis.call('HSET', checkpoint, 'timers', timers)
+  end
+  if due == '' then
+    redis.call('HDEL', checkpoint, 'due')
+    redis.call('ZREM', dues, ARGV[3])
+  else
+    redis.call('HSET', checkpoint, 'due', due)
+    redis.call('ZADD', dues, due, ARGV[3])
+  end
+  -- What acts is not among the idle ones, so that it doesn't expire.
+  if due ~= '' or redis.call('EXISTS', effects) == 1 or redis.call('HEXISTS', checkpoint, 'timers') == 1 then
+    redis.call('HSET', checkpoint, 'acts', 1)
+    redis.call('ZREM', idle, ARGV[3])
+  else
+    redis.call('HDEL', checkpoint, 'acts')
+    redis.call('ZADD', idle, text(now), ARGV[3])
+  end
+end
+first = first + acting
 if #ARGV >= first then
   -- Numbers grow with time, so that those of results that were lost don't return; each shard has its own.
   local shards, remainder = tonumber(ARGV[1]), tonumber(ARGV[2])

@@ -11,7 +11,9 @@ restart or fail-over, and these must stay fenced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -24,7 +26,16 @@ from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import Replicas
 from holdfast.services.redis.results import Results, micros, stream_of
 from holdfast.services.redis.shards import StateShards
-from holdfast.streams.rules.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started
+from holdfast.streams.rules.ledger import (
+    COUNT_MAX,
+    SUSPECTS_MAX,
+    Checkpoint,
+    Commit,
+    Effect,
+    RunLog,
+    Started,
+    Timer,
+)
 
 INLINE_BYTES = 128 << 10
 """Largest state that goes with its commit; a larger one goes before it, in pieces."""
@@ -56,19 +67,40 @@ BARE = (
     "version",
     "done",
     "skipped",
+    "timers",
+    "due",
 )
 
 OPEN = Script.load("open", "shard")
+PEEK = Script.load("peek")
 NOW = Script.load("now", "shard")
 START = Script.load("start", "shard")
 COMMIT = Script.load("commit", "shard")
+LEASE = Script.load("lease", "shard")
 EXPIRE = Script.load("expire_idle")
 
+EFFECT, REFUSED = b"effect:", b"refused:"
+"""What the fields of a stream's effects begin with: the id follows."""
+
+T = TypeVar("T")
 Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
 
 _encode = msgspec.json.encode
 _detail = msgspec.json.Decoder(Detail)
+_timers = msgspec.json.Decoder(tuple[Timer, ...])
+_record = msgspec.msgpack.encode
+_effect = msgspec.msgpack.Decoder(Effect)
 _suspects = msgspec.json.Decoder(tuple[Started, ...], strict=False)  # epochs are texts, for Lua's sake
+
+
+class DueKey(NamedTuple):
+    """A key as it was seen to be due. The longest due is the first in order."""
+
+    due: float
+    key: str
+    shard: int
+    score: bytes
+    """``due`` in the words of the server."""
 
 
 class RedisState:
@@ -96,14 +128,16 @@ class RedisState:
 
     async def peek(self, key: str) -> Checkpoint | None:
         shard = self._shards.of(key)
-        name = self._shards.name(shard, "checkpoint", key)
+        name, effects = self._names(shard, key, "checkpoint", "effects")
         for _ in range(PEEKS_MAX):
-            fields = _fields(await self._connection.command(name, "HGETALL", name))
+            fields, pending = _fields(await self._connection.command(name, "HGETALL", name)), {}
+            if b"acts" in fields:
+                fields, pending = map(_fields, await self._connection.script(PEEK, (name, effects)))
             if not fields:
                 return None
             state = await self._fetch(fields)
             if state is not None or b"blob" not in fields:
-                return _checkpoint(key, fields, state)
+                return _checkpoint(key, fields, state, pending)
         raise Unavailable(f"{key}: the state changes faster than it can be read")
 
     async def now(self, key: str) -> float:
@@ -113,20 +147,25 @@ class RedisState:
 
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         shard = self._shards.of(key)
-        names = self._names(shard, key, "checkpoint", "recent") + self._names(shard, "", "keys")
+        names = (
+            *self._names(shard, key, "checkpoint", "recent"),
+            *self._names(shard, "", "keys"),
+            *self._names(shard, key, "effects"),
+        )
         chance = int(self._clock.random() * CHANCE)
         status, *reply = await self._shards.run(OPEN, shard, names, expect, chance, member, key)
         if status == b"fenced":
             raise _fenced(key, int(reply[0]), expect)
         with reading(f"the checkpoint of {key}"):
             fields, recent = _fields(reply[0]), tuple(identity.decode() for identity in reply[1])
+            effects = _fields(reply[2])
         try:
             state = await self._fetch(fields)
         except HoldfastError as error:
             raise OutcomeUnknown(f"{key} is opened, but its state can't be read: {error}") from error
         if state is None and b"blob" in fields:
             raise OutcomeUnknown(f"{key} was opened, and again by another before its state could be read")
-        return msgspec.structs.replace(_checkpoint(key, fields, state), recent=recent)
+        return msgspec.structs.replace(_checkpoint(key, fields, state, effects), recent=recent)
 
     async def start(self, key: str, epoch: int, head: str) -> int:
         shard = self._shards.of(key)
@@ -156,10 +195,12 @@ class RedisState:
             *self._names(shard, c.key, "names"),
             *((blob,) if blob else ()),
         )
+        acting = _acting(c)
         words: list[Word] = [
             shard, c.key, stream_of(c.key), c.epoch, c.number - 1, c.number, c.id,
             _encode((c.log, c.past, c.parked)), c.starting, c.done, c.skipped, COUNT_MAX, c.window,
-            len(c.identities), c.state_version, fate, state, int(c.clear_suspects), *c.identities,
+            len(c.identities), c.state_version, fate, state, int(c.clear_suspects),
+            len(acting), *c.identities, *acting,
         ]  # fmt: skip
         for result in c.results:
             words += (result.name, result.body)
@@ -193,11 +234,27 @@ class RedisState:
             fields = {
                 name.encode(): value for name, value in zip(BARE, values, strict=True) if value is not None
             }
-            return _checkpoint(key, fields, None)
+            return _checkpoint(key, fields, None, {})
 
         found = await asyncio.gather(*(keys_in(shard) for shard in range(self._shards.count)))
         keys = sorted(key for keys in found for key in keys)[:limit]
         return list(await asyncio.gather(*(read(key) for key in keys)))
+
+    async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
+        """As the port says. Where nothing is due this is one small command for each shard, and the commands
+        for one server are one round trip. While a server can't be reached, keys of others are handed out."""
+        leased: list[str] = []
+        try:
+            while len(leased) < limit:
+                seen = await self._longest_due(before, limit - len(leased))
+                won = await self._lease(seen, before + lease_s)
+                leased += won
+                if len(won) == len(seen):
+                    break  # else others were faster: there may be more
+        except HoldfastError:
+            if not leased:
+                raise
+        return leased
 
     # --- results
 
@@ -221,11 +278,40 @@ class RedisState:
         for shard in range(self._shards.count):
             [idle] = self._names(shard, "", "idle")
             prefixes = self._names(shard, "", "checkpoint:", "recent:")
-            while batch := await self._connection.script(
-                EXPIRE, [idle], micros(before), EXPIRE_BATCH, *prefixes
-            ):
-                expired += batch
+            looked = EXPIRE_BATCH
+            while looked:
+                looked, dropped = await self._connection.script(
+                    EXPIRE, [idle], micros(before), EXPIRE_BATCH, *prefixes
+                )
+                expired += dropped
         return expired
+
+    # --- which keys are due
+
+    async def _longest_due(self, before: float, limit: int) -> list[DueKey]:
+        async def look(shard: int) -> list[DueKey]:
+            [name] = self._names(shard, "", "due")
+            found = await self._connection.command(
+                name, "ZRANGEBYSCORE", name, "(0", f"({before!r}", "WITHSCORES", "LIMIT", 0, limit
+            )
+            with reading(f"the list of keys {name}"):
+                return [DueKey(float(due), key.decode(), shard, due) for key, due in _fields(found).items()]
+
+        pages = await _answers([look(shard) for shard in range(self._shards.count)])
+        return sorted(found for page in pages for found in page)[:limit]
+
+    async def _lease(self, seen: Sequence[DueKey], until: float) -> list[str]:
+        """Hand out keys as they were seen; returns those that nobody else took."""
+
+        async def lease(shard: int) -> list[str]:
+            words = [word for found in seen if found.shard == shard for word in (found.key, found.score)]
+            names, prefix = self._names(shard, "", "due"), self._shards.name(shard, "checkpoint", "")
+            _, keys = await self._shards.run(LEASE, shard, names, repr(until), prefix, *words)
+            return [key.decode() for key in keys]
+
+        pages = await _answers([lease(shard) for shard in {found.shard for found in seen}])
+        won = {key for page in pages for key in page}
+        return [found.key for found in seen if found.key in won]
 
     # --- large states
 
@@ -249,6 +335,17 @@ class RedisState:
         return [self._shards.name(shard, *((kind, key) if key else (kind,))) for kind in kinds]
 
 
+async def _answers(calls: Sequence[Awaitable[list[T]]]) -> list[list[T]]:
+    """Return the answers of all shards that give one. Raises the error of one that doesn't if the others have
+    nothing."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    answers = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not (isinstance(outcome, HoldfastError) and any(answers)):
+            raise outcome
+    return answers
+
+
 def _fate(commit: Commit) -> tuple[str, Word]:
     if commit.state is not None:
         return "set", commit.state
@@ -269,12 +366,47 @@ def _started(fields: Mapping[bytes, bytes]) -> Started | None:
     return Started(fields[b"head"].decode(), int(fields[b"openings"]), int(fields.get(b"begun", 0)))
 
 
-def _checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
+def _acting(commit: Commit) -> Sequence[Word]:
+    """What the commit says of effects, timers, and when its key is due; nothing if it says nothing."""
+    c = commit
+    if not (c.due or c.timers is not None or c.effects or c.dropped or c.refused):
+        return ()
+    words: list[Word] = [
+        repr(c.due) if c.due else "",
+        "" if c.timers is None else _encode(c.timers),
+        len(c.dropped),
+        len(c.refused),
+        *c.dropped,
+    ]
+    for refused in c.refused:
+        words += (refused.id, refused.reason)
+    for effect in c.effects:
+        words += (effect.id, _record(effect))
+    return words
+
+
+def _effects(fields: Mapping[bytes, bytes]) -> tuple[Effect, ...]:
+    effects = []
+    for field, value in fields.items():
+        if field.startswith(EFFECT):
+            effect = _effect.decode(value)
+            reason = fields.get(REFUSED + field.removeprefix(EFFECT))
+            effects.append(
+                effect if reason is None else msgspec.structs.replace(effect, refused=reason.decode())
+            )
+    return tuple(sorted(effects, key=attrgetter("number", "place")))
+
+
+def _checkpoint(
+    key: str, fields: Mapping[bytes, bytes], state: bytes | None, effects: Mapping[bytes, bytes]
+) -> Checkpoint:
     with reading(f"the checkpoint of {key}"):
-        return _read_checkpoint(key, fields, state)
+        return _read_checkpoint(key, fields, state, effects)
 
 
-def _read_checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | None) -> Checkpoint:
+def _read_checkpoint(
+    key: str, fields: Mapping[bytes, bytes], state: bytes | None, effects: Mapping[bytes, bytes]
+) -> Checkpoint:
     log, past, parked = _detail.decode(fields.get(b"detail", b'[null,[],""]'))
     return Checkpoint(
         key=key,
@@ -292,4 +424,7 @@ def _read_checkpoint(key: str, fields: Mapping[bytes, bytes], state: bytes | Non
         skipped=int(fields.get(b"skipped", 0)),
         member=fields.get(b"member", b"").decode(),
         at=int(fields.get(b"at", 0)) / 1e6,
+        effects=_effects(effects),
+        timers=_timers.decode(fields.get(b"timers", b"[]")),
+        due=float(fields.get(b"due", 0)),
     )

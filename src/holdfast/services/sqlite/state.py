@@ -18,7 +18,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Started
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Result, RunLog, Started, Timer
 from holdfast.system.doorbell import SAFETY_S
 
 TOPIC = "results"
@@ -30,12 +30,20 @@ TRIM_EVERY = 256
 """Commits between removals of identities that have left the window."""
 
 COLUMNS = """
-    key, epoch, member, number, commit_id, at, log, past, window, head, openings, begun, parked, done,
-    skipped, suspects, state_version"""
+    s.id, s.key, epoch, member, number, commit_id, at, log, past, window, head, openings, begun, parked, done,
+    skipped, suspects, state_version, a.timers, a.due"""
 
-SELECT = f"SELECT id, {COLUMNS}, state FROM checkpoints WHERE key = ?"  # noqa: S608
+FROM = "FROM checkpoints s LEFT JOIN acting a ON a.checkpoint = s.id"
+
+SELECT = f"SELECT {COLUMNS}, state {FROM} WHERE s.key = ?"
+
+LIST = f"SELECT {COLUMNS}, NULL {FROM} WHERE s.key > ? ORDER BY s.key LIMIT ?"
 
 RECENT = "SELECT names FROM recents WHERE checkpoint = ? ORDER BY number DESC"
+
+EFFECTS = """
+SELECT number, place, id, target, key, body, cause, at, not_before, hops, refused
+FROM effects WHERE checkpoint = ? ORDER BY number, place"""
 
 OPEN = """
 INSERT INTO checkpoints (key, epoch, member) VALUES (?, ?, ?)
@@ -52,11 +60,14 @@ FROM (SELECT column1 AS key, column2 AS head, column3 AS openings, column4 AS be
     FROM (VALUES {rows})) c
 WHERE checkpoints.key = c.key"""
 
-UNUSUAL = """
-WITH c (place, key, epoch, number, window) AS (VALUES {rows})
-SELECT group_concat(c.place) FROM c LEFT JOIN checkpoints s ON s.key = c.key
-WHERE c.place IS NOT NULL
-AND (s.epoch = c.epoch AND s.number = c.number - 1 AND s.window = c.window) IS NOT TRUE"""
+NEXT = "(s.epoch = c.epoch AND s.number = c.number - 1 AND s.window = c.window)"
+
+# The places of commits that aren't just the next ones; and below 0, of those next ones whose checkpoint acts.
+UNUSUAL = f"""
+WITH c (place, key, epoch, number, window) AS (VALUES {{rows}})
+SELECT group_concat(iif({NEXT}, -1 - c.place, c.place))
+FROM c LEFT JOIN checkpoints s ON s.key = c.key LEFT JOIN acting a ON a.checkpoint = s.id
+WHERE c.place IS NOT NULL AND ({NEXT} AND a.checkpoint IS NULL) IS NOT TRUE"""  # noqa: S608
 
 APPLY = """
 WITH c (key, number, id, log, past, window, head, parked, done, skipped, keep, version, state)
@@ -70,6 +81,48 @@ UPDATE checkpoints SET
     state = iif(c.keep, checkpoints.state, c.state),
     state_version = iif(c.state IS NULL, checkpoints.state_version, c.version)
 FROM c WHERE checkpoints.key = c.key"""
+
+DROP_EFFECTS = """
+WITH d (key, id) AS (VALUES {rows})
+DELETE FROM effects WHERE rowid IN (
+    SELECT e.rowid FROM d CROSS JOIN checkpoints s ON s.key = d.key
+    CROSS JOIN effects e ON e.checkpoint = s.id AND e.id = d.id)"""
+
+REFUSE_EFFECT = """
+UPDATE effects SET refused = ? WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?) AND id = ?"""
+
+ADD_EFFECTS = """
+WITH e (key, number, place, id, target, target_key, body, cause, at, not_before, hops, refused)
+AS (VALUES {rows})
+INSERT INTO effects (
+    checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused)
+SELECT s.id, e.number, e.place, e.id, e.target, e.target_key, e.body, e.cause, e.at, e.not_before, e.hops,
+    e.refused
+FROM e CROSS JOIN checkpoints s ON s.key = e.key"""
+
+ACT = """
+WITH c (key, due, timers) AS (VALUES {rows})
+INSERT INTO acting (checkpoint, due, timers)
+SELECT s.id, c.due, coalesce(c.timers, (SELECT timers FROM acting WHERE checkpoint = s.id), '[]')
+FROM c CROSS JOIN checkpoints s ON s.key = c.key WHERE true
+ON CONFLICT (checkpoint) DO UPDATE SET due = excluded.due, timers = excluded.timers"""
+
+ACT_NO_MORE = """
+WITH c (key) AS (VALUES {rows})
+DELETE FROM acting WHERE checkpoint IN (SELECT s.id FROM c CROSS JOIN checkpoints s ON s.key = c.key)
+AND due = 0 AND timers = '[]' AND NOT EXISTS (SELECT 1 FROM effects WHERE checkpoint = acting.checkpoint)"""
+
+DUE = """
+SELECT a.checkpoint, s.key FROM acting a CROSS JOIN checkpoints s ON s.id = a.checkpoint
+WHERE a.due > 0 AND a.due < ? ORDER BY a.due LIMIT ?"""
+
+LEASE = """
+WITH k (checkpoint, key) AS (VALUES {rows})
+UPDATE acting SET due = ? FROM k WHERE acting.checkpoint = k.checkpoint"""
+
+IDLE = """
+SELECT key FROM checkpoints WHERE at > 0 AND at < ?
+AND NOT EXISTS (SELECT 1 FROM acting WHERE checkpoint = checkpoints.id)"""
 
 CLEAR_SUSPECTS = "UPDATE checkpoints SET suspects = '[]' WHERE key = ?"
 
@@ -102,6 +155,7 @@ _encode = msgspec.json.encode
 _log = msgspec.json.Decoder(RunLog | None)
 _past = msgspec.json.Decoder(tuple[RunLog, ...])
 _suspects = msgspec.json.Decoder(tuple[Started, ...])
+_timers = msgspec.json.Decoder(tuple[Timer, ...])
 _names = msgspec.json.Decoder(list[str])
 _begun_rows = msgspec.json.Decoder(list[tuple[str, int, str, int, int, tuple[Started, ...]]])
 
@@ -145,11 +199,18 @@ class SqliteState:
         await self._database.write_many(self._commit_all, _prepare(commit))
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
-        query = f"SELECT id, {COLUMNS}, NULL FROM checkpoints WHERE key > ? ORDER BY key LIMIT ?"  # noqa: S608
         rows = await self._database.read(
-            lambda connection: connection.execute(query, (after, limit)).fetchall()
+            lambda connection: connection.execute(LIST, (after, limit)).fetchall()
         )
         return [_checkpoint(row) for row in rows]
+
+    async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
+        # Mostly nothing is due: the write lock is for when something is.
+        if not await self._database.read(
+            lambda connection: connection.execute(DUE, (before, limit)).fetchall()
+        ):
+            return []
+        return await self._database.write(partial(_lease, before=before, limit=limit, lease_s=lease_s))
 
     # --- results
 
@@ -184,9 +245,8 @@ class SqliteState:
             lambda transaction: transaction.execute(EXPIRE_RESULTS, (EXPIRE_BATCH, results_before)).rowcount
         ):
             results += dropped
-        query = "SELECT key FROM checkpoints WHERE at > 0 AND at < ?"
         idle = await self._database.read(
-            lambda connection: connection.execute(query, (idle_before,)).fetchall()
+            lambda connection: connection.execute(IDLE, (idle_before,)).fetchall()
         )
         for begin in range(0, len(idle), EXPIRE_BATCH):
             keys = [key for (key,) in idle[begin : begin + EXPIRE_BATCH]]
@@ -236,11 +296,14 @@ class SqliteState:
             for commit in [commits[place].commit]
             if not commit.clear_suspects
         ]
-        usual = {row[0] for row in rows}.difference(map(int, transaction.list_rows(UNUSUAL, rows)))
+        told = {int(place) for place in transaction.list_rows(UNUSUAL, rows)}
+        usual = [row[0] for row in rows if row[0] not in told]
         if usual:
-            _apply(transaction, [commits[place] for place in sorted(usual)], at)
+            acting = [commits[place].commit for place in usual if commits[place].acts or -1 - place in told]
+            _apply(transaction, [commits[place] for place in usual], acting, at)
+        applied = set(usual)
         return [
-            None if place in usual else _judge(transaction, prepared, at)
+            None if place in applied else _judge(transaction, prepared, at)
             for place, prepared in enumerate(commits)
         ]
 
@@ -252,6 +315,8 @@ class Prepared(NamedTuple):
     row: tuple[Any, ...]
     recent: tuple[Any, ...] | None
     results: list[tuple[Any, ...]]
+    acts: bool
+    """Whether it says anything of effects, timers, or when its key is due."""
 
 
 def _prepare(commit: Commit) -> Prepared:
@@ -265,6 +330,7 @@ def _prepare(commit: Commit) -> Prepared:
         ),
         recent=_recent_row(c, c.identities) if c.window and c.identities else None,
         results=[(stream, c.key, result.name, c.epoch, result.body) for result in c.results],
+        acts=bool(c.due or c.timers is not None or c.effects or c.dropped or c.refused),
     )  # fmt: skip
 
 
@@ -272,13 +338,18 @@ def _recent_row(commit: Commit, identities: Sequence[str]) -> tuple[Any, ...]:
     return (commit.key, commit.number, len(identities), _text(identities))
 
 
-def _apply(transaction: Transaction, commits: Sequence[Prepared], at: float) -> None:
-    """Apply commits, of different keys, that the ledger accepts and whose window is the standing one."""
+def _apply(
+    transaction: Transaction, commits: Sequence[Prepared], acting: Sequence[Commit], at: float
+) -> None:
+    """Apply commits, of different keys, that the ledger accepts and whose window is the standing one.
+    ``acting`` are those of them whose checkpoint acts, or is to act."""
     transaction.change_rows(APPLY, [prepared.row for prepared in commits], at)
     transaction.change_rows(ADD_RECENT, [prepared.recent for prepared in commits if prepared.recent])
     for commit, *_ in commits:
         if commit.window and commit.number % TRIM_EVERY == 0:
             transaction.execute(TRIM, (commit.key, commit.window))
+    if acting:
+        _act(transaction, acting)
     _publish(transaction, commits, at)
 
 
@@ -286,7 +357,8 @@ def _judge(transaction: Transaction, prepared: Prepared, at: float) -> HoldfastE
     """Let the ledger decide one commit, and write down what it says."""
     commit = prepared.commit
     try:
-        after = ledger.commit(_load(transaction.connection, commit.key), commit, at)
+        before = _load(transaction.connection, commit.key)
+        after = ledger.commit(before, commit, at)
     except Fenced as error:
         return error
     if after is not None:
@@ -296,8 +368,23 @@ def _judge(transaction: Transaction, prepared: Prepared, at: float) -> HoldfastE
         transaction.execute(FORGET, (commit.key,))
         if after.recent:
             transaction.change_rows(ADD_RECENT, [_recent_row(commit, after.recent)])
+        if prepared.acts or (before is not None and before.acts):
+            _act(transaction, [commit])
         _publish(transaction, [prepared], at)
     return None
+
+
+def _act(transaction: Transaction, commits: Sequence[Commit]) -> None:
+    """Write down what commits, of different keys, say of effects, timers, and when their keys are due."""
+    transaction.change_rows(DROP_EFFECTS, [(c.key, id_) for c in commits for id_ in c.dropped])
+    for c in commits:
+        for refused in c.refused:
+            transaction.execute(REFUSE_EFFECT, (refused.reason, c.key, refused.id))
+    effects = [(c.key, *msgspec.structs.astuple(effect)) for c in commits for effect in c.effects]
+    transaction.change_rows(ADD_EFFECTS, effects)
+    acts = [(c.key, c.due, None if c.timers is None else _text(c.timers)) for c in commits]
+    transaction.change_rows(ACT, acts)
+    transaction.change_rows(ACT_NO_MORE, [(c.key,) for c in commits if not c.due])
 
 
 def _publish(transaction: Transaction, commits: Sequence[Prepared], at: float) -> None:
@@ -310,8 +397,8 @@ def _publish(transaction: Transaction, commits: Sequence[Prepared], at: float) -
 def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -> int:
     expired = 0
     for key in keys:
-        standing = _peek(transaction.connection, key)
-        if standing is not None and 0 < standing.at < idle_before:
+        standing = _load(transaction.connection, key)
+        if standing is not None and ledger.may_expire(standing, idle_before):
             transaction.execute(FORGET, (key,))
             transaction.execute("DELETE FROM checkpoints WHERE key = ?", (key,))
             left = ledger.expire(standing)
@@ -321,6 +408,14 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
             )
             expired += 1
     return expired
+
+
+def _lease(transaction: Transaction, before: float, limit: int, lease_s: float) -> list[str]:
+    """Hand out keys that are due, as :func:`holdfast.streams.rules.ledger.lease_due` says."""
+    rows = transaction.execute(DUE, (before, limit)).fetchall()
+    if rows:
+        transaction.change_rows(LEASE, rows, before + lease_s)
+    return [key for _, key in rows]
 
 
 def _begun(transaction: Transaction, keys: Iterable[str]) -> dict[str, Checkpoint]:
@@ -334,17 +429,27 @@ def _begun(transaction: Transaction, keys: Iterable[str]) -> dict[str, Checkpoin
 
 
 def _load(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
-    """The whole checkpoint."""
+    """The whole checkpoint. The caller is in a transaction."""
     row = connection.execute(SELECT, (key,)).fetchone()
-    return (
-        msgspec.structs.replace(_checkpoint(row), recent=_recent(connection, row[0], row[9])) if row else None
-    )
+    if row is None:
+        return None
+    standing = msgspec.structs.replace(_checkpoint(row), recent=_recent(connection, row[0], row[9]))
+    if not _acts(row):
+        return standing
+    effects = tuple(Effect(*effect) for effect in connection.execute(EFFECTS, (row[0],)))
+    return msgspec.structs.replace(standing, effects=effects)
 
 
 def _peek(connection: sqlite3.Connection, key: str) -> Checkpoint | None:
-    """The checkpoint without ``recent``."""
+    """The checkpoint; ``recent`` may be empty."""
     row = connection.execute(SELECT, (key,)).fetchone()
-    return _checkpoint(row) if row else None
+    if row is None or not _acts(row):
+        return _checkpoint(row) if row else None
+    connection.execute("BEGIN")  # checkpoint and effects are to be of one moment
+    try:
+        return _load(connection, key)
+    finally:
+        connection.execute("COMMIT")
 
 
 def _recent(connection: sqlite3.Connection, checkpoint: int, window: int) -> tuple[str, ...]:
@@ -358,7 +463,7 @@ def _recent(connection: sqlite3.Connection, checkpoint: int, window: int) -> tup
 
 def _checkpoint(row: Sequence[Any]) -> Checkpoint:
     (_, key, epoch, member, number, commit_id, at, log, past, _, head, openings, begun, parked, done,
-     skipped, suspects, version, state) = row  # fmt: skip
+     skipped, suspects, version, timers, due, state) = row  # fmt: skip
     return Checkpoint(
         key=key,
         epoch=epoch,
@@ -375,7 +480,14 @@ def _checkpoint(row: Sequence[Any]) -> Checkpoint:
         skipped=skipped,
         member=member,
         at=at,
+        timers=_timers.decode(timers) if timers else (),
+        due=due or 0.0,
     )
+
+
+def _acts(row: Sequence[Any]) -> bool:
+    """Return True if there are timers or effects, or the key is to be due."""
+    return row[-2] is not None
 
 
 def _logged(row: Sequence[Any]) -> Logged:

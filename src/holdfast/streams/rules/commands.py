@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.common.held import Held, PendingDeadLetter
-from holdfast.streams.rules.ledger import Commit
+from holdfast.streams.rules.ledger import Commit, Effect
 from holdfast.streams.rules.sequencer import Gap
 
 
@@ -61,6 +61,13 @@ class Write(msgspec.Struct, frozen=True):
     gaps: tuple[Gap, ...] = ()
 
 
+class HandOver(msgspec.Struct, frozen=True):
+    """Send the effect, which an accepted commit holds, to its target, or to the dead letters if it was
+    refused. Answer, at any time: ``effect_taken``, ``effect_refused`` or ``effect_failed``."""
+
+    effect: Effect
+
+
 class Settle(msgspec.Struct, frozen=True):
     """Send the dead letters, then delete every receipt, then report to senders. Answer: ``settled``, in any
     generation. It goes on even after DROPPED, because an accepted commit covers all of it.
@@ -110,6 +117,7 @@ Command = (
     | Start
     | Run
     | Write
+    | HandOver
     | Settle
     | Return
     | Transfer

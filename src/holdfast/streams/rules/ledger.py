@@ -1,11 +1,14 @@
 """What a state store keeps for a stream, and the rules by which it changes.
 
-Three functions decide every write: :func:`open_`, :func:`start`, :func:`commit`. Stores that can run them
-inside their own transaction do so. Others, such as Redis with Lua, implement the same rules in their
-language, and the conformance suite checks that.
+Four functions decide every write: :func:`open_`, :func:`start`, :func:`commit`, :func:`lease_due`. Stores
+that can run them inside their own transaction do so. Others, such as Redis with Lua, implement the same rules
+in their language, and the conformance suite checks that.
 """
 
 from __future__ import annotations
+
+import base64
+import hashlib
 
 import msgspec
 
@@ -43,6 +46,48 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
     body: bytes
 
 
+class Effect(msgspec.Struct, frozen=True, array_like=True):
+    """What a handler sends elsewhere. It is committed with the state and handed over afterwards.
+
+    ``number`` and ``place`` are those of the commit that added it and its place therein; pending effects are
+    in that order. ``id`` is made of them (see :func:`effect_id`). ``target`` is what the handler named, and
+    ``key`` the target's key. ``cause`` is the identity, without the stream's key, of the message that sent
+    it, and ``hops`` counts the effects that led to it. ``at`` is the wall time of the commit that added it,
+    and ``not_before`` that of its first hand-over. ``refused`` is why its target doesn't take it: then it
+    goes to the dead letters instead.
+    """
+
+    number: int
+    place: int
+    id: str
+    target: str
+    key: str
+    body: bytes
+    cause: str
+    at: float
+    not_before: float = 0.0
+    hops: int = 0
+    refused: str = ""
+
+
+class RefusedEffect(msgspec.Struct, frozen=True, array_like=True):
+    """A pending effect that its target doesn't take, and why."""
+
+    id: str
+    reason: str
+
+
+class Timer(msgspec.Struct, frozen=True, array_like=True):
+    """A time at which a stream wants to be woken. ``name`` is unique in its stream. ``at`` is a wall time.
+    ``setting`` names the commit that set it and the place therein, so that a timer that is set again is
+    another one."""
+
+    name: str
+    at: float
+    body: bytes
+    setting: str
+
+
 class Started(msgspec.Struct, frozen=True, array_like=True):
     """A head whose handler was begun, and that no commit covers yet. It holds in how many openings that
     happened, and the epoch of the last one, in which another start isn't counted again."""
@@ -63,7 +108,8 @@ class Checkpoint(msgspec.Struct, frozen=True):
     ``recent`` holds the newest identities, oldest first, if the stream needs them. ``suspects`` are heads
     that no commit covers, and whose mark was taken by another head: messages may come in any order, and a
     message that kills nodes must not be forgotten because of another. ``parked`` is the reason why the stream
-    is parked, or empty. ``at`` is the wall time of the commit.
+    is parked, or empty. ``at`` is the wall time of the commit. ``effects`` are pending, oldest first. ``due``
+    is the wall time from which the key needs somebody though no message comes; 0: never.
     """
 
     key: str
@@ -82,6 +128,14 @@ class Checkpoint(msgspec.Struct, frozen=True):
     skipped: int = 0
     member: str = ""
     at: float = 0.0
+    effects: tuple[Effect, ...] = ()
+    timers: tuple[Timer, ...] = ()
+    due: float = 0.0
+
+    @property
+    def acts(self) -> bool:
+        """True if the stream has timers or pending effects: it must not expire."""
+        return bool(self.effects or self.timers or self.due)
 
 
 class Commit(msgspec.Struct, frozen=True):
@@ -91,6 +145,9 @@ class Commit(msgspec.Struct, frozen=True):
     unless ``clear_state``. ``starting`` names the head that will run before the next commit, if any;
     ``clear_suspects`` forgets all other heads that were begun. ``done`` and ``skipped`` count the messages
     that this commit handled and skipped, up to ``COUNT_MAX``.
+
+    ``effects`` are added to the pending ones, after ``dropped`` ones (by id) are taken away and ``refused``
+    ones marked. If ``timers`` is None, the stored timers are kept. ``due`` replaces the stored one.
     """
 
     key: str
@@ -111,6 +168,11 @@ class Commit(msgspec.Struct, frozen=True):
     parked: str = ""
     done: int = 0
     skipped: int = 0
+    effects: tuple[Effect, ...] = ()
+    dropped: tuple[str, ...] = ()
+    refused: tuple[RefusedEffect, ...] = ()
+    timers: tuple[Timer, ...] | None = None
+    due: float = 0.0
 
 
 def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Checkpoint:
@@ -166,7 +228,41 @@ def commit(standing: Checkpoint | None, commit: Commit, at: float) -> Checkpoint
         done=current.done + commit.done,
         skipped=min(COUNT_MAX, current.skipped + commit.skipped),
         at=at,
+        effects=_pending(current.effects, commit),
+        timers=current.timers if commit.timers is None else commit.timers,
+        due=commit.due,
     )
+
+
+def _pending(standing: tuple[Effect, ...], commit: Commit) -> tuple[Effect, ...]:
+    if not (commit.dropped or commit.refused):
+        return standing + commit.effects
+    dropped, refused = set(commit.dropped), {effect.id: effect.reason for effect in commit.refused}
+    kept = (
+        msgspec.structs.replace(effect, refused=refused[effect.id]) if effect.id in refused else effect
+        for effect in standing
+        if effect.id not in dropped
+    )
+    return (*kept, *commit.effects)
+
+
+def lease_due(standing: Checkpoint, before: float, lease_s: float) -> Checkpoint | None:
+    """Return the checkpoint after its key was handed to somebody who asked for keys that are due ``before``
+    that wall time; None if it isn't due then. For ``lease_s`` after ``before`` nobody else gets it."""
+    if not 0.0 < standing.due < before:
+        return None
+    return msgspec.structs.replace(standing, due=before + lease_s)
+
+
+def due_when_resumed(standing: Checkpoint) -> float:
+    """Return when a parked stream is due that goes on: its timers count again."""
+    times = [timer.at for timer in standing.timers]
+    return min([*times, standing.due] if standing.due else times, default=0.0)
+
+
+def may_expire(standing: Checkpoint, idle_before: float) -> bool:
+    """Return True if nothing was committed since ``idle_before``, and nothing is waited for or to be sent."""
+    return 0.0 < standing.at < idle_before and not standing.acts
 
 
 def expire(standing: Checkpoint) -> Checkpoint:
@@ -177,6 +273,13 @@ def expire(standing: Checkpoint) -> Checkpoint:
 def identity(key: str, place: Place) -> str:
     """Return a message's identity, ``key:run:seq``."""
     return f"{key}:{place.name}"
+
+
+def effect_id(key: str, epoch: int, number: int, place: int) -> str:
+    """Return the id of an effect, 32 characters that no other effect has: an epoch is issued once, and one
+    commit with a number is accepted in it. Seqs would repeat after a reset."""
+    digest = hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).digest()
+    return base64.b32encode(digest[:20]).decode().lower()
 
 
 def _guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:

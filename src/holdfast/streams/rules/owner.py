@@ -26,6 +26,9 @@ work. The messages that may have been begun under that mark run one at a time, e
 and one that was begun too often is skipped. Where messages have no order, every message that may have been
 delivered before runs in this way.
 
+A commit may hold effects, which are handed over once it is answered, and timers. A timer that is due is a
+head like a message: it is marked, tried, skipped and committed as one, and takes turns with messages.
+
 A stream that uses models has them loaded first (``LoadModels``), before any start is counted. While a model
 doesn't load, the stream waits unchanged, because no message is to blame.
 """
@@ -34,18 +37,21 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 import msgspec
 
+from holdfast.common.acts import Acts
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
-from holdfast.common.message import NO_RUN, Life, Place, Span
+from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.commands import (
     CheckClaim,
     Command,
     Dropped,
     HandOff,
+    HandOver,
     LoadModels,
     Open,
     Peek,
@@ -58,8 +64,10 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result
+from holdfast.streams.rules.effects import EffectMaker, Effects
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
+from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
@@ -76,6 +84,22 @@ there may not have been able to notify it."""
 RUN_LIMIT = 32
 """The most messages in one call of a slot, where each is to be committed soon anyway."""
 
+
+DROP_AFTER_S = 0.25
+"""How long effects that were taken wait for another reason to commit, before a commit drops them."""
+
+DUE_GRACE_S = 10.0
+"""How long after its time something must still be due before another node looks for the owner: while the
+owner lives, it serves its timers and effects itself."""
+
+DUE_STEP_S = 5.0
+"""By how much the stored due time may be too early before it is written again."""
+
+WALL_LOOK_S = 60.0
+"""How often the wall clock is looked at while a timer waits for it: the clock may have been set."""
+
+HOPS = "hops"
+"""The attribute that counts the effects that led to a message."""
 
 SET_ASIDE = (Verdict.LATE, Verdict.FAR)
 """The verdicts of messages that don't run. A commit records such a message before it becomes a dead
@@ -110,7 +134,9 @@ class OwnerRules(msgspec.Struct, frozen=True):
     needs_models: bool = False
 
 
-StandstillKind = Literal["opening", "membership", "moving", "parked", "model", "store", "retry", "gap"]
+StandstillKind = Literal[
+    "opening", "membership", "moving", "parked", "model", "store", "effects", "retry", "gap"
+]
 
 
 class Standstill(msgspec.Struct, frozen=True):
@@ -130,6 +156,7 @@ class BatchEntry(msgspec.Struct, frozen=True):
     reason: str = ""
     run: int = 0
     span: Span | None = None
+    acts: Acts | None = None
 
 
 class Owner:
@@ -137,7 +164,8 @@ class Owner:
     at ``wake_at``.
 
     ``now`` is monotonic seconds. A command belongs to the ``generation`` in which it was taken. Its answer
-    must not be given in a later generation, except for ``settled``."""
+    must not be given in a later generation, except for ``settled`` and the answers to ``HandOver``. Set
+    ``wall_ahead_s``, by how much the wall clock is ahead of ``now``, before every event."""
 
     __slots__ = (
         "_batch",
@@ -149,7 +177,11 @@ class Owner:
         "_composed",
         "_counted",
         "_dirty",
+        "_due",
+        "_effects",
         "_equipped",
+        "_firing",
+        "_firings",
         "_flying",
         "_heard_at",
         "_held",
@@ -157,11 +189,14 @@ class Owner:
         "_loading",
         "_look_at",
         "_looked",
+        "_lost_effects",
         "_marked",
         "_next_head",
+        "_nudged",
         "_out",
         "_recalled",
         "_refused",
+        "_resting",
         "_run_cap",
         "_run_now",
         "_running",
@@ -171,6 +206,10 @@ class Owner:
         "_stored",
         "_suspect",
         "_target",
+        "_timer_first",
+        "_timers",
+        "_timers_changed",
+        "_timers_stored",
         "_unjudged",
         "_wary",
         "epoch",
@@ -185,6 +224,7 @@ class Owner:
         "state_version",
         "suspended",
         "wake_at",
+        "wall_ahead_s",
     )
 
     def __init__(self, key: str, rules: OwnerRules, now: float) -> None:
@@ -194,6 +234,7 @@ class Owner:
         self.generation = 0
         self.suspended = False
         self.wake_at: float | None = None
+        self.wall_ahead_s = 0.0
         self.epoch = 0
         self.number = 0
         self.parked = ""
@@ -234,6 +275,16 @@ class Owner:
         self._flying: list[BatchEntry] = []
         self._commit: Commit | None = None
         self._composed: Composed | None = None
+        self._effects = Effects()
+        self._lost_effects: tuple[Effect, ...] = ()
+        self._timers = Timers()
+        self._timers_stored: tuple[Timer, ...] = ()
+        self._timers_changed = False
+        self._timer_first = self._resting = False
+        self._firing: Held | None = None
+        self._firings: dict[Place, Held] = {}  # until their commit is answered
+        self._due = 0.0
+        self._nudged = False
 
     def commands(self) -> list[Command]:
         """Return the commands to carry out now, in order, and empty the list."""
@@ -249,8 +300,13 @@ class Owner:
 
     @property
     def gapped(self) -> bool:
-        """True while the waiting messages are behind a missing one."""
-        return bool(self._seq.inbox) and not self._running and not self._next_head
+        """True while the waiting messages are behind a missing one, or behind effects that nobody takes."""
+        return bool(self._seq.inbox) and not self._running and (not self._next_head or self._effects.is_full)
+
+    @property
+    def pending_effects(self) -> int:
+        """The number of effects that no target has taken yet."""
+        return len(self._effects)
 
     def standstill(self) -> Standstill | None:
         """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
@@ -270,6 +326,9 @@ class Owner:
             return Standstill("model", "its models, which are being loaded")
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
+        if self._effects.is_full:
+            text = f"targets that take none of its {len(self._effects)} effects"
+            return Standstill("effects", text, self._effects.next_at(0.0, 0.0))
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
         for held in self._held.values():
@@ -290,7 +349,11 @@ class Owner:
         has answered the commit that covers it, or that takes its mark away."""
         if self._starting is not None:
             return self._starting.name
-        return self._counted.name if self._counted is not None and self._counted in self._held else ""
+        counted = self._counted
+        return counted.name if counted is not None and self._is_held(counted) else ""
+
+    def _is_held(self, place: Place) -> bool:
+        return place in (self._firings if place.run == TIMER_RUN else self._held)
 
     def holding(self) -> Iterator[Held]:
         """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
@@ -438,9 +501,22 @@ class Owner:
             entry.held.become(Life.APPENDED)
         if entry.kind in ("done", "skip"):
             self._cautious = max(0, self._cautious - 1)
+        self._change_timers(entry, now)
+        self._resting = False
         if not self._batch:
             self._batch_at = now
         self._batch.append(entry)
+
+    def _change_timers(self, entry: BatchEntry, now: float) -> None:
+        rearmed_at = 0.0
+        if entry.held is not None and entry.held.place.run == TIMER_RUN:
+            self._timers.fired(entry.held)
+            self._firing = None
+            self._timers_changed = True
+            rearmed_at = now + self.wall_ahead_s + REARM_S
+        if entry.acts is not None and entry.acts.timers:
+            self._timers.change(entry.acts.timers, rearmed_at)
+            self._timers_changed = True
 
     # -- opening --------------------------------------------------------------------------------------------
 
@@ -470,10 +546,22 @@ class Owner:
             self._wary, self._suspect = True, checkpoint.started.head
             self._cautious = REACH * self._limit()
             self._begun[checkpoint.started.head] = checkpoint.started.openings
+        self._effects = Effects(() if recalled else checkpoint.effects)
+        self._lost_effects = checkpoint.effects if recalled else ()
+        self._timers = Timers(self.epoch, checkpoint.timers)
+        self._timers_stored, self._due = checkpoint.timers, checkpoint.due
+        self._timers_changed = recalled
+        self._nudged = recalled or (not self._due and checkpoint.acts)
         self._busy_at = now
         self._look_at = now + LOOK_S
         self._judge_held(now)
         self._advance(now)
+
+    def nudged(self, now: float) -> None:
+        """The store says that the stream is due, so it is to be told when that will be so again."""
+        if self.phase is OwnerPhase.OWNER:
+            self._nudged = True
+            self._advance(now)
 
     def _judge_held(self, now: float) -> None:
         unjudged, self._unjudged = self._unjudged, {}
@@ -575,9 +663,41 @@ class Owner:
         if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             return
         self._plan_run(now)
+        self._plan_hand_over(now)
         self._plan_commit(now)
         if self._quiet():
             self._plan_rest(now)
+
+    def _plan_hand_over(self, now: float) -> None:
+        if self.phase is not OwnerPhase.OWNER or self.suspended or not len(self._effects):
+            return
+        wall = now + self.wall_ahead_s
+        self._out += [HandOver(effect) for effect in self._effects.hand_over(now, wall)]
+        if (at := self._effects.next_at(now, wall)) is not None:
+            self._wake(min(at, now + WALL_LOOK_S))
+
+    def effect_taken(self, effect_id: str, epoch: int, now: float) -> None:
+        """Answer to HandOver, of the opening ``epoch``: the target has the effect."""
+        if self._is_answer(epoch):
+            self._effects.taken(effect_id, now)
+            self._advance(now)
+
+    def effect_refused(self, effect_id: str, epoch: int, reason: str, now: float) -> None:
+        """Answer to HandOver, of the opening ``epoch``: the target will never take the effect."""
+        if self._is_answer(epoch):
+            self._effects.refused(effect_id, reason)
+            self._advance(now)
+
+    def effect_failed(self, effect_id: str, epoch: int, now: float) -> None:
+        """Answer to HandOver, of the opening ``epoch``: the target may take the effect later."""
+        if self._is_answer(epoch):
+            self._effects.failed(effect_id, now, now + self.wall_ahead_s)
+            self._advance(now)
+
+    def _is_answer(self, epoch: int) -> bool:
+        """Return True unless an answer is for an opening that is over, whose effects a later one hands over
+        again."""
+        return epoch == self.epoch and self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING)
 
     def _wake(self, at: float) -> None:
         self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
@@ -586,7 +706,7 @@ class Owner:
         if self._running or self._starting is not None:
             return
         self._next_head = ""
-        if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle:
+        if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle or self._effects.is_full:
             return
         head = self._head(now)
         if head is None:
@@ -611,6 +731,48 @@ class Owner:
             self._run(self._together(places))
 
     def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
+        """Return the places to run next: those of messages, or that of a timer that is due. While both are
+        ready they take turns; while a message waits for its next try, timers go on."""
+        fired = self._fired(now)
+        if fired is not None and self._timer_first:
+            return (fired.place,), fired
+        message = self._next_message(now)
+        if fired is None or (message is not None and now >= message[1].retry_at):
+            return message
+        return (fired.place,), fired
+
+    def _fired(self, now: float) -> Held | None:
+        """Return the firing of the timer that is due, unless it waits for its next try."""
+        fired = self._firing
+        if fired is not None and not self._timers.has(fired):
+            del self._firings[fired.place]  # its timer was set anew, or cleared
+            fired = None
+        if fired is None:
+            fired = self._firing = self._fire(now)
+            self._firings |= {fired.place: fired} if fired is not None else {}
+        if fired is None:
+            return None
+        if not fired.spent:
+            if now >= fired.retry_at:
+                return fired
+            self._wake(fired.retry_at)
+        elif self.rules.on_failure == "park":
+            self._park(f"{fired.place.name} failed: {fired.error}", now)
+        else:
+            self._append(BatchEntry("skip", fired, reason=fired.error), now)
+        return None
+
+    def _fire(self, now: float) -> Held | None:
+        timer = self._timers.due(now + self.wall_ahead_s)
+        if timer is not None:
+            fired = Held(place_of(timer), timer.body, {}, [])
+            fired.become(Life.WAITING)
+            return fired
+        if (at := self._timers.next_at) is not None:
+            self._wake(min(at - self.wall_ahead_s, now + WALL_LOOK_S))
+        return None
+
+    def _next_message(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next, after skipping gaps and messages that have no tries left."""
         while True:
             step = self._seq.next(now, self._limit())
@@ -653,7 +815,7 @@ class Owner:
         if not handled:
             self.obstacle = obstacle
             for place in places[:1]:
-                self._give_up_turn(self._held[place])
+                self._give_up_turn(self._find(place))
         self._advance(now)
 
     def _give_up_turn(self, head: Held) -> None:
@@ -676,10 +838,14 @@ class Owner:
             return True
         return self._wary and self.rules.order.kind == "absent" and held.may_be_known
 
+    def _find(self, place: Place) -> Held:
+        """Return the message or the firing that has this place."""
+        return self._firings[place] if place.run == TIMER_RUN else self._held[place]
+
     def _together(self, places: tuple[Place, ...]) -> tuple[Place, ...]:
         """Return the next places for one call of the slot: a suspect runs alone."""
         for count, place in enumerate(places):
-            if self._is_suspect(self._held[place]):
+            if self._is_suspect(self._find(place)):
                 return places[: max(1, count)]
         return places
 
@@ -691,8 +857,10 @@ class Owner:
     def _run(self, places: tuple[Place, ...]) -> None:
         self._running = places
         self._next_head = ""
-        self._seq.take(places)
-        messages = tuple(self._held[place] for place in places)
+        self._timer_first = places[0].run != TIMER_RUN
+        if self._timer_first:
+            self._seq.take(places)
+        messages = tuple(self._find(place) for place in places)
         for held in messages:
             held.become(Life.RUNNING)
         self._out.append(Run(messages, not self._loaded, self.state, self.state_version, len(places)))
@@ -703,7 +871,7 @@ class Owner:
         assert self._starting is not None
         place, self._starting = self._starting, None
         self._marked, self._counted, self._suspect = place.name, place, ""
-        held = self._held.get(place)
+        held = self._firings.get(place) if place.run == TIMER_RUN else self._held.get(place)
         if held is not None and openings > self.rules.max_starts:
             held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
             held.spent = True
@@ -718,24 +886,34 @@ class Owner:
         detail: str,
         permanent: bool,
         now: float,
+        acts: Sequence[Acts | None] = (),
     ) -> None:
-        """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one."""
+        """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one.
+        ``acts`` is what their handler asked for besides, one for each result or none at all."""
         places, self._running = self._running, ()
+        changes = [change for some in acts if some is not None for change in some.timers]
         if not error and state is not None and len(state) > self.rules.max_state_bytes:
             self._loaded = False
             self._put_back(places)
             text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
-            self._too_large([self._held[place] for place in places[: len(results)]], text, now)
+            self._too_large([self._find(place) for place in places[: len(results)]], text, now)
+        elif not error and changes and self._timers.would_be(changes) > TIMERS_MAX:
+            self._loaded = False
+            self._put_back(places)
+            text = f"the stream would have {self._timers.would_be(changes)} timers; it can have {TIMERS_MAX}"
+            self._too_large([self._find(place) for place in places[: len(results)]], text, now)
         elif error:
             self._loaded = False
             self._put_back(places)
             self._run_cap = len(results)  # the messages before the failed one run again, up to a snapshot
-            self._fail(self._held[places[len(results)]], error, detail, permanent, now)
+            self._fail(self._find(places[len(results)]), error, detail, permanent, now)
         else:
             self._run_cap = 0
-            for place, result in zip(places, results, strict=False):
-                self._seq.done(place)
-                self._append(BatchEntry("done", self._held[place], result), now)
+            for place, result, asked in zip_longest(places[: len(results)], results, acts):
+                held = self._find(place)
+                if place.run != TIMER_RUN:
+                    self._seq.done(place)
+                self._append(BatchEntry("done", held, result, acts=asked), now)
             self._put_back(places[len(results) :])
             self.state, self.state_version, self._dirty = state, version, True
         self._advance(now)
@@ -752,8 +930,8 @@ class Owner:
 
     def _put_back(self, places: tuple[Place, ...]) -> None:
         for place in places:
-            self._held[place].become(Life.WAITING)
-        self._seq.put_back(places)
+            self._find(place).become(Life.WAITING)
+        self._seq.put_back(tuple(place for place in places if place.run != TIMER_RUN))
 
     def _fail(self, held: Held, error: str, detail: str, permanent: bool, now: float) -> None:
         held.tries += 1
@@ -783,10 +961,10 @@ class Owner:
         self._put_back(places)
         if guilty and len(places) == 1:
             self._run_cap = 0
-            self._fail(self._held[places[0]], error, detail, False, now)
+            self._fail(self._find(places[0]), error, detail, False, now)
         elif guilty:
             for place in places:
-                self._held[place].suspect = True
+                self._find(place).suspect = True
         self._advance(now)
 
     def unloaded(self) -> None:
@@ -803,18 +981,39 @@ class Owner:
     def _plan_commit(self, now: float) -> None:
         if self._commit is not None or self._starting is not None:
             return
+        if self._must_record(now):
+            self._compose(now)
+            return
         if not self._batch and (self._running or not self._seq.passed):
             return
         due_at = self._batch_at + self.rules.checkpoint_after_s
         if self._running and len(self._batch) < self.rules.checkpoint_every and now < due_at:
             self._wake(due_at)
             return
-        self._compose()
+        self._compose(now)
 
-    def _compose(self) -> None:
+    def _must_record(self, now: float) -> bool:
+        """Return True if a commit must say something about effects, or when the stream is due, though no
+        message asks for a commit."""
+        if self._nudged or self._effects.has_refused:
+            return True
+        if not self._effects.has_taken:
+            return False
+        drop_at = self._effects.taken_at + DROP_AFTER_S
+        if now < drop_at and not self._effects.is_full:
+            self._wake(drop_at)
+            return False
+        return True
+
+    def _compose(self, now: float, *, resting: bool = False) -> None:
+        """Compose the next commit. ``resting``: afterwards the stream is released."""
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
         starting = self._starting_next()
+        effects = self._effects_of(self._flying, now)
+        changed = self._effects.compose()
+        due = self._rest_until(now) if resting else self._due_next(effects, now)
+        self._resting, self._nudged = resting, False
         self._commit = Commit(
             key=self.key,
             epoch=self.epoch,
@@ -841,10 +1040,51 @@ class Owner:
             parked=self.parked,
             done=sum(entry.kind == "done" for entry in self._flying),
             skipped=min(COUNT_MAX, sum(_skipped(entry) for entry in self._flying)),
+            effects=tuple(effects),
+            dropped=changed.dropped,
+            refused=changed.refused,
+            timers=self._timers.all if self._timers_changed else None,
+            due=due,
         )
-        self._dirty = False
+        self._dirty = self._timers_changed = False
         gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
         self._out.append(Write(self._commit, gaps))
+
+    def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
+        """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
+        maker = EffectMaker(self.key, self.epoch, self.number + 1, now + self.wall_ahead_s)
+        for effect in self._lost_effects:
+            maker.again(effect)
+        for entry in entries:
+            if (held := entry.held) is None:
+                continue
+            if entry.acts is not None:
+                maker.add(entry.acts.sends, held.place.name, _hops(held))
+            elif entry.kind == "skip" and held.place.run == TIMER_RUN:
+                maker.set_aside(held.body, held.place.name, entry.reason)
+        return maker.made
+
+    def _due_next(self, added: Sequence[Effect], now: float) -> float:
+        """Return the wall time after which somebody else must look for the owner; 0: never. The stored one is
+        kept if it is early, but not by much."""
+        wall = now + self.wall_ahead_s
+        times = [effect.not_before for effect in added]
+        times += [at for at in (self._effects.due(now, wall), self._next_timer_at) if at > 0.0]
+        if not times:
+            return 0.0
+        due = max(wall, min(times)) + DUE_GRACE_S
+        return self._due if due - DUE_STEP_S <= self._due <= due and not self._nudged else due
+
+    def _rest_until(self, now: float) -> float:
+        """Return the wall time until which nobody needs to own the stream; 0: for ever."""
+        effects_at = self._effects.rest_until(now, now + self.wall_ahead_s)
+        return min((at for at in (effects_at, self._next_timer_at) if at > 0.0), default=0.0)
+
+    @property
+    def _next_timer_at(self) -> float:
+        """The wall time of the next timer; 0 for none that may fire as things are."""
+        at = self._timers.next_at
+        return 0.0 if at is None or self.parked or self._effects.is_full else at
 
     def _starting_next(self) -> str:
         """Return the head that the commit marks. An unfinished mark found at the opening stays until a Start
@@ -864,7 +1104,11 @@ class Owner:
             self._stored = commit.state, commit.state_version
             self._recalled = False
         entries, self._flying = self._flying, []
-        self.number = commit.number
+        self.number, self._due = commit.number, commit.due
+        self._effects.committed(commit.effects)
+        self._lost_effects = ()
+        if commit.timers is not None:
+            self._timers_stored = commit.timers
         self._mark(commit.starting)
         self._settle_entries(entries)
         for place, verdict in self._seq.answer(self._composed):
@@ -899,13 +1143,17 @@ class Owner:
         """Go back to the answered checkpoint, in the same opening. Messages that are set aside stay in the
         batch."""
         self.generation += 1  # the running messages belong to the state that is undone
-        handled = [e.held.place for e in entries if e.held is not None and e.kind in ("done", "skip")]
-        for place in handled:
-            self._held[place].come_back()
-        places = (*handled, *self._running)
-        for place in places:
-            self._held[place].become(Life.WAITING)
-        self._seq.revert(places)
+        handled = [e.held for e in entries if e.held is not None and e.kind in ("done", "skip")]
+        running = [self._find(place) for place in self._running]
+        self._firing = next((held for held in handled if held.place.run == TIMER_RUN), self._firing)
+        for held in handled:
+            held.come_back()
+        for held in (*handled, *running):
+            held.become(Life.WAITING)
+        places = [held.place for held in (*handled, *running) if held.place.run != TIMER_RUN]
+        self._seq.revert(tuple(places))
+        self._effects.revert()
+        self._timers.reset(self._timers_stored)
         self._batch = [entry for entry in entries if entry.kind in ("late", "far", "parked", "park")]
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
@@ -924,10 +1172,14 @@ class Owner:
                 entry.held.become(Life.COMMITTED)
                 entry.held.result = entry.result
                 entry.held.aside = "" if entry.kind == "done" else entry.reason
+                if entry.held.place.run == TIMER_RUN:
+                    del self._firings[entry.held.place]
+                    continue
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=entry.held.detail))
+                    detail, waits = entry.held.detail, entry.kind == "parked"
+                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=detail, waits=waits))
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
                 letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
@@ -945,7 +1197,9 @@ class Owner:
 
     def _plan_rest(self, now: float) -> None:
         if self.phase is OwnerPhase.MOVING and self._marked:
-            self._unmark()
+            self._unmark(now)
+        elif self.phase is OwnerPhase.MOVING and (self._effects.has_taken or self._effects.has_refused):
+            self._compose(now)  # the next owner shall not hand them over again
         elif self.phase is OwnerPhase.MOVING and self._target:
             self.phase = OwnerPhase.TRANSFERRING
             self._out.append(Transfer(self._target))
@@ -953,23 +1207,36 @@ class Owner:
             self.phase = OwnerPhase.RELEASING
             self._out.append(Release())
         elif not self._held and not self._settling:
-            idle_at = self._busy_at + self.rules.idle_timeout_s
-            if now < idle_at:
-                self._wake(idle_at)
-            else:
-                self.phase = OwnerPhase.RELEASING
-                self._out.append(Release())
+            self._plan_release(now)
         elif self._held and self.wake_at is None:
             if now >= self._look_at:
                 self._look_at = now + LOOK_S
                 self._look()
             self._wake(self._look_at)
 
-    def _unmark(self) -> None:
+    def _plan_release(self, now: float) -> None:
+        """Release the stream once it is idle, after the store knows when it is due again. An owner that has a
+        timer soon stays."""
+        idle_s = self.rules.idle_timeout_s
+        at = self._next_timer_at
+        if at > 0.0 and at - self.wall_ahead_s - now <= idle_s:
+            return  # the timer wakes it
+        if self._effects.is_out:
+            return  # its answer comes
+        idle_at = self._busy_at + idle_s
+        if now < idle_at and not self._resting:
+            self._wake(idle_at)
+        elif not self._resting and (self._due or len(self._effects) or at > 0.0):
+            self._compose(now, resting=True)
+        else:
+            self.phase = OwnerPhase.RELEASING
+            self._out.append(Release())
+
+    def _unmark(self, now: float) -> None:
         """Nothing runs here any more, so a move must not count as a start of the head, even if it gave up
         its turn."""
         self._suspect = ""
-        self._compose()
+        self._compose(now)
 
     def move(self, target: str, now: float) -> bool:
         """Begin to move the stream to the membership ``target``; if that is empty, the claim is released.
@@ -995,6 +1262,12 @@ class Owner:
     def released(self) -> None:
         """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
+
+
+def _hops(held: Held) -> int:
+    """Return how many effects led to a message."""
+    hops = held.attributes.get(HOPS, "")
+    return int(hops) if hops.isascii() and hops.isdigit() else 0
 
 
 def _skipped(entry: BatchEntry) -> int:

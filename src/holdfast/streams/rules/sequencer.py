@@ -11,7 +11,7 @@ from __future__ import annotations
 import bisect
 import enum
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -306,8 +306,8 @@ class Sequencer:
         return head.seq if given is None or start_timeout_s is not None else given
 
     def _was_begun(self, head: Place) -> bool:
-        """Return True if an earlier opening has begun this place or a later one of its run. That opening has
-        already waited for the start of the run."""
+        """Return True if this place or a later one of its run was begun before, by an earlier opening or
+        before a revert. The start of the run was waited for then."""
         return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
 
     def _patience(self, now: float, timeout_s: float) -> Wait | None:
@@ -376,9 +376,12 @@ class Sequencer:
             skips = (*skips, span)
         self._begun = msgspec.structs.replace(self._begun, skips=skips)
 
-    def revert(self, places: Iterable[Place]) -> None:
+    def revert(self, places: Sequence[Place]) -> None:
         """Undo what was appended since the answered commit. ``places``, in their order, wait again before all
-        others."""
+        others. The start of a run that they have begun isn't waited for again."""
+        last = max(places)
+        if not self._was_begun(last):
+            self._begun_before = (*self._begun_before, last)
         self._begun, self._passed, self._fresh = self._log, self._past, []
         self._blocked_at = None
         waiting = set(self.inbox)

@@ -25,7 +25,16 @@ from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, RunLog
+from holdfast.streams.rules.ledger import (
+    Aside,
+    Checkpoint,
+    Commit,
+    Effect,
+    RefusedEffect,
+    Result,
+    RunLog,
+    Timer,
+)
 
 T = TypeVar("T")
 
@@ -48,6 +57,8 @@ logs = st.builds(
     seq=seqs,
     skips=st.lists(spans, max_size=2).map(tuple),
 )
+moments = st.floats(1.0, 1e10)
+timers = st.builds(Timer, name=texts, at=moments, body=st.binary(max_size=9), setting=texts)
 contents = st.fixed_dictionaries(
     {},
     optional={
@@ -65,8 +76,14 @@ contents = st.fixed_dictionaries(
         "parked": st.just("") | texts,
         "done": st.integers(0, 9),
         "skipped": st.integers(0, 9),
+        "effects": st.lists(st.tuples(texts, texts, st.binary(max_size=9), moments), max_size=3),
+        "timers": st.none() | st.lists(timers, max_size=2).map(tuple),
+        "due": st.just(0.0) | moments,
     },
 )
+picks = st.lists(st.booleans(), max_size=6).map(tuple)
+"""Which of the pending effects a commit is about."""
+
 keys = st.sampled_from(KEYS)
 off = st.sampled_from((0, 0, 0, 0, -1, 1))
 """By how much a request differs from the right epoch or number: mostly not at all."""
@@ -120,14 +137,41 @@ class StateMachine(RuleBasedStateMachine):
         else:
             assert answer == wanted
 
-    @rule(key=keys, off_epoch=off, off_number=off, content=contents)
-    def commit(self, key: str, off_epoch: int, off_number: int, content: dict[str, Any]) -> None:
+    @rule(key=keys, off_epoch=off, off_number=off, content=contents, picked=picks)
+    def commit(
+        self, key: str, off_epoch: int, off_number: int, content: dict[str, Any], picked: tuple[bool, ...]
+    ) -> None:
         number = self._standing[key].number + 1 if key in self._standing else 1
         plain = Commit(key, self._epoch(key) + off_epoch, number + off_number, f"id-{len(self._sent)}", None)
         bodies = content.get("results", ())
         results = tuple(Result(f"{number}:{i}", body) for i, body in enumerate(bodies))
-        self._sent.append(msgspec.structs.replace(plain, **content | {"results": results}))
+        effects = tuple(
+            Effect(number, place, f"{plain.id}.{place}", target, effect_key, body, "0:1", at)
+            for place, (target, effect_key, body, at) in enumerate(content.get("effects", ()))
+        )
+        made = {"results": results, "effects": effects} | self._answered(key, picked)
+        self._sent.append(msgspec.structs.replace(plain, **content | made))
         self._commit(self._sent[-1])
+
+    def _answered(self, key: str, picked: tuple[bool, ...]) -> dict[str, Any]:
+        """Return which pending effects a commit drops, and which it marks as refused."""
+        pending = self._standing[key].effects if key in self._standing else ()
+        chosen = [effect.id for effect, taken in zip(pending, picked, strict=False) if taken]
+        return {
+            "dropped": tuple(chosen[::2]),
+            "refused": tuple(RefusedEffect(id_, "unknown \N{SNOWMAN}") for id_ in chosen[1::2]),
+        }
+
+    @rule(before=moments, limit=st.integers(1, 3), lease_s=st.floats(0.0, 1e6))
+    def due(self, before: float, limit: int, lease_s: float) -> None:
+        leased = self._run(self._store.due(before, limit, lease_s))
+        known = sorted((c.due, c.key) for c in self._standing.values() if 0.0 < c.due < before)
+        assert sorted(leased) == sorted(set(leased))
+        assert [self._standing[key].due for key in leased] == [due for due, _ in known[:limit]]
+        for key in leased:
+            after = ledger.lease_due(self._standing[key], before, lease_s)
+            assert after is not None
+            self._standing[key] = after
 
     @rule(data=st.data())
     def commit_again(self, data: st.DataObject) -> None:
@@ -142,7 +186,7 @@ class StateMachine(RuleBasedStateMachine):
 
     @rule()
     def expire_checkpoints(self) -> None:
-        committed = [checkpoint for checkpoint in self._standing.values() if checkpoint.at]
+        committed = [c for c in self._standing.values() if ledger.may_expire(c, FOREVER)]
         assert self._run(self._store.expire(0.0, FOREVER)) == (0, len(committed))
         for checkpoint in committed:
             self._standing[checkpoint.key] = ledger.expire(checkpoint)

@@ -11,7 +11,18 @@ import pytest
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced, TooLarge
 from holdfast.ports.state import Logged, StateStore
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Started
+from holdfast.streams.rules.ledger import (
+    COUNT_MAX,
+    Aside,
+    Checkpoint,
+    Commit,
+    Effect,
+    RefusedEffect,
+    Result,
+    RunLog,
+    Started,
+    Timer,
+)
 
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""
@@ -110,6 +121,9 @@ class StateConformance:
             done=5,
             skipped=4,
             member="member-b",
+            effects=(effect(1, 0), effect(1, 1)),
+            timers=TIMERS,
+            due=1234.5,
         )
         assert reopened.at > 0
         assert msgspec.structs.replace(peeked, recent=reopened.recent) == reopened
@@ -499,19 +513,135 @@ class StateConformance:
         assert logged.result.body == b"new"
         assert (await _read_all(state))[-1] == logged
 
+    # --- effects and timers
+
+    async def test_effects_are_pending_until_a_commit_drops_them(
+        self, state: StateStore, other_state: StateStore
+    ) -> None:
+        opened = await state.open(KEY, 0, "member-a")
+        await state.commit(next_commit(opened, effects=(effect(1, 0), effect(1, 1))))
+        await state.commit(next_commit(await _standing(state), effects=(effect(2, 0),)))
+        await state.commit(next_commit(await _standing(state), dropped=("id-1.0", "unknown")))
+        reopened = await other_state.open(KEY, opened.epoch, "member-b")
+        assert reopened.effects == (effect(1, 1), effect(2, 0))
+        await other_state.commit(next_commit(reopened, dropped=("id-2.0", "id-1.1"), effects=(effect(4, 0),)))
+        assert (await _standing(state)).effects == (effect(4, 0),)
+        await other_state.commit(next_commit(await _standing(state), dropped=("id-4.0",)))
+        assert (await _standing(state)).effects == ()
+        assert (await other_state.open(KEY, reopened.epoch, "member-a")).effects == ()
+
+    async def test_a_refused_effect_keeps_its_place(self, state: StateStore) -> None:
+        opened = await state.open(KEY, 0, "member")
+        await state.commit(next_commit(opened, effects=(effect(1, 0), effect(1, 1), effect(1, 2))))
+        refused = RefusedEffect("id-1.1", "no such target \N{SNOWMAN}")
+        await state.commit(next_commit(await _standing(state), refused=(refused,), effects=(effect(2, 0),)))
+        marked = msgspec.structs.replace(effect(1, 1), refused="no such target \N{SNOWMAN}")
+        assert (await _standing(state)).effects == (effect(1, 0), marked, effect(1, 2), effect(2, 0))
+
+    async def test_effects_of_a_repeated_or_refused_commit_are_not_added(self, state: StateStore) -> None:
+        opened = await state.open(KEY, 0, "member")
+        first = next_commit(opened, effects=(effect(1, 0),))
+        await state.commit(first)
+        await state.commit(first)
+        assert (await _standing(state)).effects == (effect(1, 0),)
+        dropping = next_commit(await _standing(state), dropped=("id-1.0",), timers=TIMERS, due=5.0)
+        for wrong in ({"epoch": opened.epoch + 1}, {"number": 1}, {"number": 3}):
+            with pytest.raises(Fenced):
+                await state.commit(
+                    msgspec.structs.replace(dropping, id="other", effects=(effect(2, 0),), **wrong)
+                )
+        standing = await _standing(state)
+        assert (standing.effects, standing.timers, standing.due) == ((effect(1, 0),), (), 0.0)
+
+    async def test_effects_of_many_commits_stay_in_order(self, state: StateStore) -> None:
+        opened = await state.open(KEY, 0, "member")
+        standing, sent = opened, list[Effect]()
+        for number in range(1, 13):
+            effects = tuple(effect(number, place) for place in range(number % 3 + 1))
+            await state.commit(next_commit(standing, effects=effects))
+            standing, sent = await _standing(state), [*sent, *effects]
+        assert list(standing.effects) == sent
+        await state.commit(next_commit(standing, dropped=tuple(one.id for one in sent[1::2])))
+        assert list((await _standing(state)).effects) == sent[::2]
+
+    async def test_timers_are_kept_replaced_or_cleared(self, state: StateStore) -> None:
+        opened = await state.open(KEY, 0, "member")
+        await state.commit(next_commit(opened, timers=TIMERS))
+        await state.commit(next_commit(await _standing(state)))
+        assert (await _standing(state)).timers == TIMERS
+        await state.commit(next_commit(await _standing(state), timers=TIMERS[1:]))
+        assert (await _standing(state)).timers == TIMERS[1:]
+        await state.commit(next_commit(await _standing(state), timers=()))
+        assert (await _standing(state)).timers == ()
+
+    # --- the due index
+
+    async def test_no_key_is_due_that_no_commit_made_due(self, state: StateStore) -> None:
+        assert await state.due(FOREVER, 10, 5.0) == []
+        opened = await state.open(KEY, 0, "member")
+        await state.commit(next_commit(opened, effects=(effect(1, 0),), timers=TIMERS))
+        assert await state.due(FOREVER, 10, 5.0) == []
+
+    async def test_due_keys_are_handed_out_in_order_of_their_time(
+        self, state: StateStore, other_state: StateStore
+    ) -> None:
+        for key, due in (("s/late", 300.0), ("t/early", 100.0), ("s/middle", 200.0), ("s/not", 400.0)):
+            opened = await state.open(key, 0, "member")
+            await state.commit(next_commit(opened, due=due))
+        assert await state.due(100.0, 10, 5.0) == []
+        assert await other_state.due(400.0, 2, 1000.0) == ["t/early", "s/middle"]
+        assert await state.due(400.0, 10, 1000.0) == ["s/late"]
+        assert await other_state.due(400.0, 10, 1000.0) == []
+
+    async def test_a_key_is_due_again_when_its_lease_ends(
+        self, state: StateStore, other_state: StateStore
+    ) -> None:
+        opened = await state.open(KEY, 0, "member")
+        await state.commit(next_commit(opened, due=100.0))
+        assert await state.due(200.0, 10, 50.0) == [KEY]
+        assert (await _standing(state)).due == 250.0
+        assert await other_state.due(250.0, 10, 50.0) == []
+        assert await other_state.due(250.5, 10, 50.0) == [KEY]
+
+    async def test_a_commit_replaces_the_time_and_the_lease(self, state: StateStore) -> None:
+        opened = await state.open(KEY, 0, "member")
+        await state.commit(next_commit(opened, due=100.0))
+        assert await state.due(200.0, 10, 500.0) == [KEY]
+        await state.commit(next_commit(await _standing(state), due=150.0))
+        assert await state.due(200.0, 10, 500.0) == [KEY]
+        await state.commit(next_commit(await _standing(state)))
+        assert await state.due(FOREVER, 10, 500.0) == []
+        reopened = await state.open(KEY, opened.epoch, "member")
+        assert reopened.due == 0.0
+
+    async def test_askers_at_once_get_each_key_once(self, state: StateStore, other_state: StateStore) -> None:
+        keys = [f"s/{number}" for number in range(20)]
+        for key in keys:
+            opened = await state.open(key, 0, "member")
+            await state.commit(next_commit(opened, due=100.0))
+        pages = await asyncio.gather(
+            *(client.due(200.0, 4, 1000.0) for client in [state, other_state] * 6),
+        )
+        leased = [key for page in pages for key in page]
+        assert len(leased) == len(set(leased))
+        while more := await state.due(200.0, 4, 1000.0):
+            leased += more
+        assert sorted(leased) == sorted(keys)
+
     # --- listing and expiry
 
     async def test_checkpoints_are_listed_by_page(self, state: StateStore) -> None:
         keys = [f"s/{i}" for i in (3, 1, 20, 2, 10)] + ["t/é", "t/z", "T/a"]
         for key in keys:
             opened = await state.open(key, 0, "member")
-            await state.commit(next_commit(opened, state=b"big", identities=("a",), window=1))
+            more = {"identities": ("a",), "window": 1, "effects": (effect(1, 0),)}
+            await state.commit(next_commit(opened, state=b"big", **more))
         listed: list[Checkpoint] = []
         while page := await state.checkpoints(listed[-1].key if listed else "", 3):
             assert len(page) <= 3
             listed += page
         assert [c.key for c in listed] == sorted(keys)
-        assert {(c.number, c.state, c.recent) for c in listed} == {(1, None, ())}
+        assert {(c.number, c.state, c.recent, c.effects) for c in listed} == {(1, None, (), ())}
         assert await state.checkpoints() == listed
 
     async def test_expiry_drops_old_results_only(self, state: StateStore) -> None:
@@ -532,7 +662,7 @@ class StateConformance:
 
     async def test_an_expired_checkpoint_leaves_its_epoch_and_number(self, state: StateStore) -> None:
         opened = await state.open(KEY, 0, "member-a")
-        commit = rich_commit(opened)
+        commit = msgspec.structs.replace(rich_commit(opened), effects=(), timers=(), due=0.0)
         await state.commit(commit)
         standing = await _standing(state)
         assert await state.expire(0.0, standing.at) == (0, 0)
@@ -549,6 +679,22 @@ class StateConformance:
             await state.commit(commit)
         await state.commit(next_commit(expired, state=b"new"))
         assert (await _standing(state)).number == 2
+
+    async def test_a_checkpoint_with_something_to_do_never_expires(self, state: StateStore) -> None:
+        acts: dict[str, dict[str, Any]] = {
+            "s/timer": {"timers": TIMERS},
+            "s/effect": {"effects": (effect(1, 0),)},
+            "s/due": {"due": 9.0},
+        }
+        for key, content in acts.items():
+            await state.commit(next_commit(await state.open(key, 0, "member"), **content))
+        assert await state.expire(0.0, FOREVER) == (0, 0)
+        for key in acts:
+            standing = await state.peek(key)
+            assert standing is not None
+            cleared = next_commit(standing, dropped=("id-1.0",), timers=())
+            await state.commit(cleared)
+        assert await state.expire(0.0, FOREVER) == (0, 3)
 
 
 def next_commit(standing: Checkpoint, **changes: Any) -> Commit:
@@ -573,6 +719,31 @@ def rich_commit(standing: Checkpoint) -> Commit:
         starting="3:18",
         done=5,
         skipped=4,
+        effects=(effect(1, 0), effect(1, 1)),
+        timers=TIMERS,
+        due=1234.5,
+    )
+
+
+TIMERS = (
+    Timer("silent \N{SNOWMAN}", 1764000000.123456, b"\0\xff", "7.1.0"),
+    Timer("nightly", 1764000001.0, b"", "7.1.1"),
+)
+
+
+def effect(number: int, place: int) -> Effect:
+    """Return an effect with a value in every field, as the commit ``number`` adds it at ``place``."""
+    return Effect(
+        number,
+        place,
+        id=f"id-{number}.{place}",
+        target="alerts \N{SNOWMAN}",
+        key="door/1",
+        body=b"\0\xff{}",
+        cause="3:17",
+        at=1764000000.123456,
+        not_before=1764000001.5,
+        hops=2,
     )
 
 

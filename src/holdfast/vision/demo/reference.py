@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
+from holdfast import Context
 from holdfast.extend.commands import die_with
 from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
@@ -37,13 +38,14 @@ def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
 def track(camera: DemoCamera, seconds: float) -> Results:
     """One stream in a loop."""
     frames = _Frames(camera.key)
+    context = cast("Context", frames)  # it has what tracking asks for
     handler = Tracking()
-    handler.open(frames, None)
+    handler.open(context, None)
     results = []
     for still in stills(camera.video, fps=FPS, seconds=seconds):
         frames.jpeg = still.jpeg
         message = Frame(camera.key, RUN, still.number, still.timestamp_ms, "")
-        results.append(handler.process(message, frames))
+        results.append(handler.process(message, context))
     return msgspec.json.decode(msgspec.json.encode(results), type=Results)  # as the results log has them
 
 

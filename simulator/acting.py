@@ -1,0 +1,416 @@
+"""Streams that act: handlers that send effects, in chains and to targets that are away, and set timers."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+from unittest import mock
+
+import msgspec
+
+from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.ports.slots import MessageWork
+from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.services.memory.queue import MemoryQueue, QueueEvent
+from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
+from holdfast.streams import due
+from holdfast.streams.deliverer import StreamTarget
+from holdfast.streams.handler import Context, StreamHandler
+from holdfast.streams.rules import effects
+from holdfast.streams.rules.ledger import Effect
+from holdfast.streams.spec import StreamSpec
+from simulator import invariants, scenario
+from simulator.faults import Faulty
+from simulator.handler import Chain, Number
+from simulator.scenario import STREAM, TROUBLE_S, Scenario
+from simulator.stage import SimNode
+from simulator.world import MAX_STARTS, TIMEOUT_S, World, spec_of
+
+SINK = "sink"
+PICKY = "picky"
+PINGS = "pings"
+PONGS = "pongs"
+HOPS_LIMIT = 3
+"""How often a ping comes back."""
+
+HEAL_LIMIT_S = 900.0
+CLOCK_STEPS_S = (-60.0, -5.0, 5.0, 60.0)
+CLOCKS_DIFFER_S = 1.0
+EARLY_S = 0.01
+
+
+class Away(msgspec.Struct, frozen=True):
+    """A while in which the sink takes nothing."""
+
+    begin_s: float
+    end_s: float
+
+
+class SinkEvent(msgspec.Struct, frozen=True):
+    """An effect arrived at a target."""
+
+    at: float
+    target: str
+    effect: OutgoingEffect
+
+
+def acts_of(key: str, run: int, seq: int) -> list[tuple[str, str]]:
+    """What a message sends: targets and their keys, in order."""
+    random = Random(f"{key}:{run}:{seq}")  # noqa: S311 - to be repeated, not to be secret
+    sends = [(SINK, random.choice(("a", "b"))) for _ in range(random.choice((0, 1, 1, 3)))]
+    if random.random() < 0.1:
+        sends.append((PICKY, ""))
+    if random.random() < 0.2:
+        sends.append((PINGS, random.choice(("p", "q"))))
+    return sends
+
+
+class Actor(Chain):
+    """The chain, whose every message sends and sets timers by what it is."""
+
+    def process(self, message: Number, context: Context) -> Any:
+        seq = message.seq
+        cause = f"{message.key}:{message.run}:{seq}"
+        for number, (target, key) in enumerate(acts_of(message.key, message.run, seq)):
+            body = {"key": key, "cause": cause, "number": number, "try": 0, "ttl": HOPS_LIMIT}
+            delay_s = 3.0 if target == SINK and number == 2 else 0.0
+            context.send(target, body, key=key, delay_s=delay_s)
+        if seq % 2:
+            body = {
+                "cause": cause,
+                "left": seq % 3,
+                "fails": seq % 7 == 1,
+                "kills": seq == 7 and message.key == "k0",
+            }
+            context.wake(f"t{seq % 3}", after_s=(0.5, 5.0, 40.0)[seq % 3], body=body)
+        if seq % 5 == 4:
+            context.unwake("t0")
+        return super().process(message, context)
+
+    def wake(self, name: str, body: Any, context: Context) -> Any:
+        context.send(SINK, {"woke": name, **body}, key="timers")
+        if body["fails"] and context.attempt == 1:
+            raise ValueError("this timer fails")
+        if body["left"]:
+            context.wake(name, after_s=2.0, body={**body, "left": body["left"] - 1})
+
+
+class Ping(msgspec.Struct):
+    """A message that handlers send to one another."""
+
+    key: str
+    cause: str
+    number: int
+    ttl: int
+
+
+class Player(StreamHandler[Ping]):
+    """Sends each ping back as a pong, and each pong as a ping, as long as its time to live lasts."""
+
+    other = PONGS
+
+    def process(self, message: Ping, context: Context) -> Any:
+        context.send(SINK, msgspec.to_builtins(message), key=self.other)
+        if message.ttl:
+            back = msgspec.structs.replace(message, ttl=message.ttl - 1)
+            context.send(self.other, msgspec.to_builtins(back), key=message.key)
+
+
+class Opponent(Player):
+    """The other side."""
+
+    other = PINGS
+
+
+class Sink:
+    """A target with moods: it is away at times, and refuses what is meant for ``PICKY``."""
+
+    def __init__(self, world: ActingWorld, name: str) -> None:
+        self.max_batch = 4
+        self._world = world
+        self._name = name
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        now = asyncio.get_running_loop().time()
+        if self._name == PICKY:
+            raise InvalidMessage("it takes nothing, ever")
+        if any(away.begin_s <= now < away.end_s for away in self._world.away):
+            self._world.counts["target away"] += 1
+            raise Unavailable("the target is away")
+        self._world.log += [SinkEvent(now, self._name, effect) for effect in effects]
+
+
+def make(seed: int) -> Scenario:
+    """The scenario of a seed, without numbers that start anew."""
+    made = scenario.make(seed)
+    messages = tuple(message for message in made.messages if not message.run) or made.messages[:1]
+    if not made.restarts:
+        messages = made.messages
+    return msgspec.structs.replace(made, restarts=False, faults_again=(), messages=messages)
+
+
+class ActingWorld(World):
+    """The world of streams, whose handlers act."""
+
+    clock_steps_s = CLOCK_STEPS_S
+
+    def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
+        super().__init__(scenario, verbose)
+        random = scenario.random("acting")
+        self.specs = {
+            STREAM: msgspec.structs.replace(spec_of(scenario), handler=Actor),
+            PINGS: _played(scenario, PINGS, Player),
+            PONGS: _played(scenario, PONGS, Opponent),
+        }
+        self.queues |= {name: self._queue() for name in (PINGS, PONGS)}
+        self.target_names = (SINK, PICKY, PINGS, PONGS)
+        self.away = [
+            Away(begin_s, begin_s + random.choice((1.0, 10.0, 200.0)))
+            for begin_s in sorted(random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2))))
+        ]
+        self.early: list[str] = []
+        self.timers_kill = not any(message.kills for message in scenario.messages)
+        """Of one poison only it is sure that it doesn't pull others with it."""
+
+    def _queue(self) -> MemoryQueue:
+        queue = MemoryQueue(self.clock, frees_on_evict=self.scenario.frees_on_evict)
+        queue.choose = lambda visible: self.choose(queue, visible)
+        return queue
+
+    def make_works(self, node: SimNode) -> Any:
+        difference_s = self.scenario.random(f"wall:{node.name}").uniform(-CLOCKS_DIFFER_S, CLOCKS_DIFFER_S)
+        node.clock.set_by_s = node.slot_clock.set_by_s = difference_s - node.clock._offset_s
+        return super().make_works(node)
+
+    def targets(self, node: SimNode) -> dict[str, Target]:
+        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, PICKY)}
+        streams = {
+            name: StreamTarget(self.specs[name], Faulty(self.queues[name], "queue", node.line))
+            for name in (PINGS, PONGS)
+        }
+        return {**sinks, **streams}
+
+    async def _before(self, node: SimNode, work: MessageWork) -> None:
+        if work.wake:
+            self.counts["woken"] += 1
+            self._check_time(node, work)
+            if json.loads(work.body)["kills"] and self.timers_kill and not node.clock.gate.dead:
+                self.counts["poisonous timer"] += 1
+                node.crash()
+                self.restart_later(node.index, 0.3)
+        await super()._before(node, work)
+
+    def _check_time(self, node: SimNode, work: MessageWork) -> None:
+        """A timer that stands with this body isn't run before its time."""
+        settings = [
+            timer for c in self.state.standing.values() for timer in c.timers if timer.name == work.wake
+        ]
+        at = [timer.at for timer in settings if timer.body == work.body]
+        if at and min(at) > node.clock.wall() + EARLY_S:
+            self.early.append(
+                f"{node.name} ran {work.wake} {min(at) - node.clock.wall():.1f} s before its time"
+            )
+
+    async def live(self) -> str:
+        random = self.scenario.random("bounds")
+        with (
+            mock.patch.object(effects, "PENDING_MAX", random.choice((4, 1000))),
+            mock.patch.object(due, "KEYS_A_CALL", random.choice((2, 100))),
+        ):
+            return await super().live()
+
+    def _heal(self) -> None:
+        super()._heal()
+        for node in self.nodes.values():
+            node.clock.set_by_s = node.slot_clock.set_by_s = -node.clock._offset_s
+
+    async def finish(self) -> str:
+        if late := await super().finish():
+            return late
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + HEAL_LIMIT_S
+        while loop.time() < deadline:
+            await self._resume_parked()
+            if not self._left():
+                return ""
+            await asyncio.sleep(0.5)
+        return f"{HEAL_LIMIT_S:g} s after healing there is still: {self._left()[:4]}"
+
+    def _left(self) -> list[str]:
+        """What is still to be done."""
+        left = [f"{name} holds messages" for name, queue in self.queues.items() if queue.messages]
+        for checkpoint in self.state.standing.values():
+            if checkpoint.effects:
+                left.append(f"{checkpoint.key} has {len(checkpoint.effects)} pending effects")
+            if checkpoint.timers:
+                left.append(f"{checkpoint.key} has the timers {[t.name for t in checkpoint.timers]}")
+            if checkpoint.due:
+                left.append(f"{checkpoint.key} is due at {checkpoint.due}")
+        return left
+
+
+def _played(scenario: Scenario, name: str, handler: type[Player]) -> StreamSpec:
+    return StreamSpec(
+        name=name,
+        handler=handler,
+        message=Ping,
+        timeout_s=TIMEOUT_S,
+        max_starts=MAX_STARTS,
+        max_tries=4,
+        inbox_limit=scenario.inbox_limit,
+        checkpoint_every=scenario.checkpoint_every,
+        idle_timeout_s=scenario.idle_timeout_s,
+    )
+
+
+# --- what must hold
+
+
+class Acted:
+    """What the history says of effects and timers."""
+
+    def __init__(self) -> None:
+        self.effects: dict[str, tuple[str, Effect]] = {}
+        """By id: the full key and the effect, of every commit that was ever accepted."""
+        self.standing: list[str] = []
+        """The ids of effects whose commit the store has not forgotten, in order."""
+        self.applied: list[CommitRecord] = []
+        self.arrived: dict[str, int] = {}
+        self.marked: dict[str, int] = {}
+        """Refused effects, and when a commit said so, as a place in the history."""
+
+
+def check(world: ActingWorld, unfinished: str) -> list[str]:
+    """Every violation found, in words."""
+    numbers = copy.copy(world)
+    numbers.log = [event for event in world.log if _is_of_numbers(event)]
+    wrong = [*invariants.check(numbers, unfinished), *world.early]
+    acted = Acted()
+    for place, event in enumerate(world.log):
+        if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
+            wrong += _committed(event, acted, place)
+        elif isinstance(event, Forgot):
+            _forgot(event, acted)
+        elif isinstance(event, SinkEvent):
+            wrong += _arrived(event, acted, place)
+        elif isinstance(event, QueueEvent) and event.kind == "buried" and event.letter is not None:
+            wrong += _buried(event.letter.id, acted)
+    if not unfinished:
+        wrong += _delivered(world, acted)
+    wrong += _in_order(world, acted)
+    return wrong
+
+
+def _is_of_numbers(event: Any) -> bool:
+    if isinstance(event, SinkEvent):
+        return False
+    if isinstance(event, QueueEvent):
+        return event.letter is None or ":" in event.letter.id  # the id of an effect has none
+    key = event.commit.key if isinstance(event, CommitRecord) else getattr(event, "key", STREAM + "/")
+    return not isinstance(event, OpenRecord | CommitRecord | Began) or key.startswith(f"{STREAM}/")
+
+
+def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
+    commit, wrong = event.commit, list[str]()
+    acted.applied.append(event)
+    by_cause: dict[str, list[Effect]] = defaultdict(list)
+    for effect in commit.effects:
+        if effect.id in acted.effects:
+            wrong.append(f"{commit.key}: the id of effect {effect.id} was used twice")
+        acted.effects[effect.id] = (commit.key, effect)
+        acted.standing.append(effect.id)
+        by_cause[effect.cause].append(effect)
+    for refused in commit.refused:
+        acted.marked.setdefault(refused.id, place)
+    for effect in commit.effects:
+        if effect.refused:
+            acted.marked.setdefault(effect.id, place)
+    for id_ in commit.dropped:
+        if id_ not in acted.arrived and acted.effects.get(id_, ("", None))[1] is not None:
+            effect = acted.effects[id_][1]
+            if effect.target == SINK and not effect.refused:
+                wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
+    wrong += _superseded(event)
+    if commit.key.startswith(f"{STREAM}/"):
+        for result in commit.results:
+            told = json.loads(result.body)
+            wanted = acts_of(commit.key.partition("/")[2], told["run"], told["seq"])
+            sent = [(e.target, e.key) for e in by_cause.get(result.name, ())]
+            if sent != wanted:
+                wrong.append(f"{commit.key}:{result.name} sent {sent}, not {wanted}")
+    return wrong
+
+
+def _superseded(event: CommitRecord) -> list[str]:
+    """A timer fires in the setting that stands, or in one that was made in the same commit."""
+    before = {f"wake:{t.name}:{t.setting}" for t in event.before.timers} if event.before else set()
+    causes = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
+    return [
+        f"{event.commit.key}: {cause} fired, which does not stand"
+        for cause in causes - before
+        if f":{event.commit.epoch}." not in cause
+    ]
+
+
+def _forgot(event: Forgot, acted: Acted) -> None:
+    while acted.applied and acted.applied[-1].at >= event.since:
+        for effect in acted.applied.pop().commit.effects:
+            acted.standing.remove(effect.id)
+
+
+def _arrived(event: SinkEvent, acted: Acted, place: int) -> list[str]:
+    effect = event.effect
+    known = acted.effects.get(effect.id)
+    if known is None:
+        return [f"{effect.id} of {effect.sender} arrived before a commit with it was accepted"]
+    acted.arrived.setdefault(effect.id, place)
+    key, committed = known
+    same = (effect.body, effect.key, effect.sender) == (committed.body, committed.key, key)
+    return [] if same else [f"{effect.id} arrived otherwise than it was committed"]
+
+
+def _buried(effect_id: str, acted: Acted) -> list[str]:
+    if effect_id in acted.effects and effect_id not in acted.marked:
+        return [f"effect {effect_id} was dead-lettered before a commit said so"]
+    return []
+
+
+def _delivered(world: ActingWorld, acted: Acted) -> list[str]:
+    """Every effect that an accepted commit holds is at its target, or with the dead letters."""
+    wrong = []
+    messages = {
+        event.attributes.get("id", "")
+        for name in (PINGS, PONGS)
+        for event in world.queues[name].log
+        if isinstance(event, QueueEvent) and event.kind == "sent"
+    }
+    letters = {id_ for queue in world.queues.values() for id_ in queue.letters}
+    for id_ in acted.standing:
+        key, effect = acted.effects[id_]
+        there = id_ in acted.arrived or id_ in messages
+        if effect.target == PICKY:
+            there = id_ in letters and id_ in acted.marked
+        if not there and not (effect.refused and id_ in letters):
+            wrong.append(f"effect {id_} of {key} to {effect.target} is lost")
+    return wrong
+
+
+def _in_order(world: ActingWorld, acted: Acted) -> list[str]:
+    """First arrivals of each sender, target and key are in the order of their commits."""
+    wrong, last = [], dict[tuple[str, str, str], int]()
+    for id_ in acted.standing:
+        key, effect = acted.effects[id_]
+        if id_ not in acted.arrived or effect.not_before or world.rewound:
+            continue
+        lane = key, effect.target, effect.key
+        if acted.arrived[id_] < last.get(lane, -1):
+            wrong.append(
+                f"effect {id_} of {key} to {effect.target}/{effect.key} arrived before an earlier one"
+            )
+        last[lane] = acted.arrived[id_]
+    return wrong

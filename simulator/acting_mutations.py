@@ -1,0 +1,110 @@
+"""Protections of streams that act, each to be switched off."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast.common.held import Held
+from holdfast.common.message import TIMER_RUN
+from holdfast.common.protocol import Done, Nudge
+from holdfast.services.memory.state import MemoryState
+from holdfast.streams.router import Router
+from holdfast.streams.rules import ledger
+from holdfast.streams.rules.effects import Effects
+from holdfast.streams.rules.ledger import Effect
+from holdfast.streams.rules.owner import BatchEntry, Owner
+from holdfast.streams.rules.timers import Timers
+from holdfast.streams.work import StreamWork
+
+_compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
+_hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
+_due, _lease, _pending = Timers.due, MemoryState.due, ledger._pending
+
+
+def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
+    """Effects are pending before their commit is answered."""
+    _compose(self, now, resting=resting)
+    assert self._commit is not None
+    for effect in self._commit.effects:
+        self._effects._add(effect)
+
+
+def keep_reverted(self: Owner, entries: list[BatchEntry]) -> None:
+    """The effects of a commit that was refused stay pending."""
+    commit = self._commit
+    _revert(self, entries)
+    for effect in commit.effects if commit is not None else ():
+        self._effects._add(effect)
+
+
+def each_alone(self: Effects, effect: Effect) -> None:
+    """No effect waits for an earlier one."""
+    _add(self, msgspec.structs.replace(effect, at=0.0, not_before=effect.not_before or 0.1))
+
+
+def go_on(self: Effects, effect_id: str, now: float, wall: float) -> None:
+    """After a failure the next effect of the lane is handed over."""
+    if (lane := self._lane(effect_id)) is not None:
+        lane.is_out = False
+        lane.retry_at = now + 0.2
+        lane.effects.rotate(-1)
+
+
+def taken_at_once(self: Effects, now: float, wall: float) -> list[Effect]:
+    """What is handed over counts as taken."""
+    ready = _hand_over(self, now, wall)
+    for effect in ready:
+        self.taken(effect.id, now)
+    return ready
+
+
+def refuse_at_once(self: Effects, effect_id: str, reason: str) -> None:
+    """A refused effect goes to the dead letters before a commit says so."""
+    if (lane := self._lane(effect_id)) is not None:
+        lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=reason)
+        lane.is_out = False
+
+
+def never_due(self: Owner, added: Any, now: float) -> float:
+    return 0.0
+
+
+def due_late(self: Owner, added: Any, now: float) -> float:
+    due = _due_next(self, added, now)
+    return due + 1e6 if due else 0.0
+
+
+async def trust_claims(self: Router, stream: str, key: str) -> None:
+    """A living claim is taken for an owner."""
+    claim = await self._claim(stream, key)
+    if (
+        claim is not None
+        and claim.member == self._host.membership.id
+        and self.owners.adopt(stream, key, claim)
+    ):
+        self.owners.nudge(key)
+
+
+async def nudge_only(self: StreamWork, request: Nudge) -> Done:
+    """A nudge doesn't adopt a key whose claim is this node's own."""
+    return Done(self.owners.nudge(request.key))
+
+
+def uncounted_timer(self: Owner, head: Held) -> bool:
+    """A timer begins without a start."""
+    return head.place.run == TIMER_RUN or _marked(self, head)
+
+
+def due_early(self: Timers, wall: float) -> Any:
+    return _due(self, wall + 20.0)
+
+
+def stays_after_firing(self: Timers, held: Held) -> None:
+    """A commit leaves the timer that has fired."""
+
+
+def drop_all(standing: Any, commit: Any) -> Any:
+    """A commit drops every pending effect."""
+    return commit.effects if commit.dropped else _pending(standing, commit)

@@ -1,0 +1,57 @@
+"""Asks the state store which streams are due though no message comes, and brings them to their owners."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.cluster.host import Host
+from holdfast.errors import HoldfastError
+from holdfast.ports.state import StateStore
+from holdfast.streams.router import Router
+
+ASK_EVERY_S = 5.0
+"""How often a node asks. What is due until the next time is brought to its owner early, which is harmless."""
+
+LEASE_S = 30.0
+"""After how long a stream that is still due is handed to somebody else."""
+
+KEYS_A_CALL = 100
+NUDGES_AT_ONCE = 32
+"""How many streams are brought to their owners at once: many timers may be set to the same time."""
+
+
+class DueStreams:
+    """Asks for one node."""
+
+    def __init__(self, host: Host, state: StateStore, router: Router) -> None:
+        self._host = host
+        self._state = state
+        self._router = router
+        self._room = asyncio.Semaphore(NUDGES_AT_ONCE)
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        clock = self._host.clock
+        while True:
+            await clock.sleep(ASK_EVERY_S * (0.75 + clock.random() / 2))
+            while await self.ask() == KEYS_A_CALL:
+                pass
+
+    async def ask(self) -> int:
+        """Ask once, and bring the streams that are due to their owners; returns how many there were."""
+        host = self._host
+        if not host.membership.alive or host.draining:
+            return 0
+        before = host.clock.wall() + ASK_EVERY_S
+        try:
+            keys = await self._state.due(before, KEYS_A_CALL, LEASE_S)
+        except HoldfastError as error:
+            host.log.debug("could not ask what is due", error=str(error))
+            return 0
+        await asyncio.gather(*(self._nudge(key) for key in keys))
+        return len(keys)
+
+    async def _nudge(self, key: str) -> None:
+        async with self._room:
+            self._host.stats.nudges += 1
+            await self._router.nudge(key.partition("/")[0], key)

@@ -1,0 +1,262 @@
+"""The pending effects of one stream: which may be handed over now, and what the next commit says of them.
+
+Effects with the same target and key form a *lane*. Of each lane only the oldest effect is handed over, and
+the next one waits until its outcome is known, so that first hand-overs are in order. An effect that its
+target refuses keeps its place: a commit marks it, and then it is handed over to the dead letters.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.common.acts import Send
+from holdfast.common.retry import Backoff
+from holdfast.streams.rules.ledger import Effect, RefusedEffect, effect_id
+
+PENDING_MAX = 1000
+"""With so many pending effects a stream runs no further message."""
+
+PENDING_BYTES_MAX = 4 << 20
+"""As ``PENDING_MAX``, for the sum of their bodies."""
+
+HOPS_MAX = 16
+"""How many effects may lead to one another. A longer chain is taken for a loop."""
+
+KEEP_S = 86_400.0
+"""How long a target may be away, before its effects go to the dead letters."""
+
+TRY_AGAIN = Backoff(0.2, 300.0)
+"""The pauses before an effect that failed is handed over again."""
+
+REST_MAX_S = 300.0
+"""The longest time for which a stream rests without an owner, while a target is away."""
+
+
+class EffectChanges(NamedTuple):
+    """What a commit says of effects that were pending before it."""
+
+    dropped: tuple[str, ...] = ()
+    refused: tuple[RefusedEffect, ...] = ()
+
+
+class EffectLane:
+    """The effects of one stream to one target and key, oldest first."""
+
+    __slots__ = ("effects", "is_out", "retry_at", "tries")
+
+    def __init__(self) -> None:
+        self.effects: deque[Effect] = deque()
+        self.is_out = False
+        """True while the oldest one's outcome isn't known, or its refusal isn't committed."""
+        self.tries = 0
+        self.retry_at = 0.0
+
+
+class Effects:
+    """The pending effects of one opening. ``now`` is monotonic seconds, ``wall`` the wall time."""
+
+    __slots__ = ("_bytes", "_count", "_flying", "_lane_of", "_lanes", "_refused", "_taken", "taken_at")
+
+    def __init__(self, pending: Iterable[Effect] = ()) -> None:
+        self._lanes: dict[tuple[str, ...], EffectLane] = {}
+        self._lane_of: dict[str, tuple[str, ...]] = {}
+        self._count = self._bytes = 0
+        self._taken: list[str] = []
+        self._refused: list[RefusedEffect] = []
+        self._flying = EffectChanges()
+        self.taken_at = 0.0
+        """When the first effect was taken that no commit has dropped."""
+        for effect in pending:
+            self._add(effect)
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def is_full(self) -> bool:
+        """True while no further message may run."""
+        return self._count >= PENDING_MAX or self._bytes >= PENDING_BYTES_MAX
+
+    @property
+    def is_out(self) -> bool:
+        """True while the outcome of a hand-over isn't known."""
+        return any(lane.is_out for lane in self._lanes.values())
+
+    @property
+    def has_taken(self) -> bool:
+        """True while a commit is to drop effects that were taken."""
+        return bool(self._taken)
+
+    @property
+    def has_refused(self) -> bool:
+        """True while a commit is to mark effects that were refused."""
+        return bool(self._refused)
+
+    def __iter__(self) -> Iterator[Effect]:
+        for lane in self._lanes.values():
+            yield from lane.effects
+
+    # -- hand-over ------------------------------------------------------------------------------------------
+
+    def hand_over(self, now: float, wall: float) -> list[Effect]:
+        """Return the effects to hand over now. Each needs an answer: ``taken``, ``refused`` or ``failed``."""
+        ready: list[Effect] = []
+        for lane in self._lanes.values():
+            if not lane.is_out and lane.retry_at <= now and lane.effects[0].not_before <= wall:
+                lane.is_out = True
+                ready.append(lane.effects[0])
+        return ready
+
+    def next_at(self, now: float, wall: float) -> float | None:
+        """Return when the next hand-over is possible without an answer, in monotonic seconds."""
+        waits = [
+            max(lane.retry_at, now + lane.effects[0].not_before - wall)
+            for lane in self._lanes.values()
+            if not lane.is_out
+        ]
+        return min(waits, default=None)
+
+    def taken(self, effect_id: str, now: float) -> None:
+        """The target has taken an effect, so the next commit drops it."""
+        if (lane := self._lane(effect_id)) is not None:
+            if not self._taken:
+                self.taken_at = now
+            self._taken.append(effect_id)
+            self._remove(lane)
+
+    def refused(self, effect_id: str, reason: str) -> None:
+        """The target will never take an effect. The dead letters get it once a commit says so."""
+        if self._lane(effect_id) is not None:
+            self._refused.append(RefusedEffect(effect_id, reason))
+
+    def failed(self, effect_id: str, now: float, wall: float) -> None:
+        """The target didn't answer, or not to the purpose: hand the effect over again later. After ``KEEP_S``
+        it is refused."""
+        if (lane := self._lane(effect_id)) is None:
+            return
+        effect = lane.effects[0]
+        if not effect.refused and wall - effect.at > KEEP_S:
+            self.refused(effect_id, f"its target took nothing for {KEEP_S / 3600:g} hours")
+            return
+        lane.is_out = False
+        lane.tries += 1
+        lane.retry_at = now + TRY_AGAIN.delay_s(lane.tries, 0.5)
+
+    # -- commits --------------------------------------------------------------------------------------------
+
+    def compose(self) -> EffectChanges:
+        """Return what the next commit says of effects that are pending."""
+        self._flying = EffectChanges(tuple(self._taken), tuple(self._refused))
+        self._taken, self._refused = [], []
+        return self._flying
+
+    def committed(self, added: Iterable[Effect]) -> None:
+        """The commit is answered: its effects are pending, and refused ones go to the dead letters."""
+        for refused in self._flying.refused:
+            lane = self._lanes[self._lane_of[refused.id]]
+            lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=refused.reason)
+            lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0
+        self._flying = EffectChanges()
+        for effect in added:
+            self._add(effect)
+
+    def revert(self) -> None:
+        """The commit had no effect, so the next one says it."""
+        self._taken = [*self._flying.dropped, *self._taken]
+        self._refused = [*self._flying.refused, *self._refused]
+        self._flying = EffectChanges()
+
+    def due(self, now: float, wall: float) -> float:
+        """Return the wall time from which the stream needs somebody for its effects; 0: never."""
+        waits = [
+            wall if lane.is_out else max(wall + lane.retry_at - now, lane.effects[0].not_before)
+            for lane in self._lanes.values()
+        ]
+        return min(waits, default=0.0)
+
+    def rest_until(self, now: float, wall: float) -> float:
+        """Return the wall time until which the stream may rest without an owner; 0: for ever. The older
+        effects are that their target doesn't take, the longer is the rest."""
+        waits = [
+            max(
+                wall + lane.retry_at - now,
+                lane.effects[0].not_before,
+                wall + min(REST_MAX_S, (wall - lane.effects[0].at) / 4) if lane.tries else wall,
+            )
+            for lane in self._lanes.values()
+        ]
+        return min(waits, default=0.0)
+
+    def _lane(self, effect_id: str) -> EffectLane | None:
+        """Return the lane whose oldest effect this is, if its outcome isn't known yet."""
+        lane = self._lanes.get(self._lane_of.get(effect_id, ()))
+        waits = lane is not None and lane.is_out and lane.effects[0].id == effect_id
+        return lane if waits and all(refused.id != effect_id for refused in self._refused) else None
+
+    def _add(self, effect: Effect) -> None:
+        alone = (effect.id,) if effect.not_before > effect.at else ()  # it keeps nothing else waiting
+        name = (effect.target, effect.key, *alone)
+        self._lane_of[effect.id] = name
+        self._lanes.setdefault(name, EffectLane()).effects.append(effect)
+        self._count += 1
+        self._bytes += len(effect.body)
+
+    def _remove(self, lane: EffectLane) -> None:
+        effect = lane.effects.popleft()
+        name = self._lane_of.pop(effect.id)
+        lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0
+        if not lane.effects:
+            del self._lanes[name]
+        self._count -= 1
+        self._bytes -= len(effect.body)
+
+
+class EffectMaker:
+    """Makes the effects of one commit, in the order in which they were sent."""
+
+    def __init__(self, key: str, epoch: int, number: int, wall: float) -> None:
+        self._key = key
+        self._epoch = epoch
+        self._number = number
+        self._wall = wall
+        self.made: list[Effect] = []
+
+    def add(self, sends: Iterable[Send], cause: str, hops: int) -> None:
+        """Add what the handler of ``cause`` sent. ``hops`` counts the effects that led to it."""
+        for send in sends:
+            reason = (
+                "" if hops < HOPS_MAX else f"a chain of {HOPS_MAX} effects led to it, so it seems endless"
+            )
+            self._make(send, cause, hops + 1, reason)
+
+    def again(self, effect: Effect) -> None:
+        """Add an effect that the store has lost."""
+        delay_s = max(0.0, effect.not_before - self._wall)
+        send = Send(effect.target, effect.key, effect.body, delay_s)
+        self._make(send, effect.cause, effect.hops, effect.refused)
+
+    def set_aside(self, body: bytes, cause: str, reason: str) -> None:
+        """Add the dead letter of a timer that is skipped."""
+        self._make(Send("", "", body), cause, 0, reason)
+
+    def _make(self, send: Send, cause: str, hops: int, refused: str) -> None:
+        place = len(self.made)
+        self.made.append(
+            Effect(
+                self._number,
+                place,
+                effect_id(self._key, self._epoch, self._number, place),
+                send.target,
+                send.key,
+                send.body,
+                cause,
+                at=self._wall,
+                not_before=self._wall + send.delay_s if send.delay_s > 0 else 0.0,
+                hops=hops,
+                refused=refused,
+            )
+        )

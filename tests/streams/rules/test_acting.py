@@ -1,0 +1,465 @@
+"""An owner whose handler acts: effects, timers, and when the store says that the stream is due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.common.acts import Acts, Send, TimerChange
+from holdfast.common.message import Place
+from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
+from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
+from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
+from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX
+from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, held
+
+WALL = 1_700_000_000.0
+
+
+class ActingBench(Bench):
+    """A bench whose wall clock is ``WALL`` ahead."""
+
+    def __init__(self, **rules: Any) -> None:
+        super().__init__(**rules)
+        self.owner.wall_ahead_s = WALL
+
+    def acted(self, *acts: Acts | None) -> None:
+        """The run has handled its messages, and their handler asked for this."""
+        results: list[bytes | None] = [b"done"] * len(acts)
+        self.owner.ran(results, b"s", 1, "", "", False, self.now, acts)
+
+    def sent(self, seq: int, *sends: Send) -> Commit:
+        """A message is handled that sends this; returns the commit, which isn't answered."""
+        self.offer(held(seq))
+        [command] = self.out()
+        if isinstance(command, Start):
+            self.owner.started(1, self.now)
+            command = self.only(Run)
+        assert isinstance(command, Run)
+        self.acted(Acts(sends))
+        return self.write()
+
+    def answered(self) -> list[Effect]:
+        """The commit is answered; returns what is handed over."""
+        self.owner.committed(self.now)
+        out = self.out()
+        for command in out:
+            if isinstance(command, Settle):
+                self.owner.settled(self.now)
+        return [command.effect for command in (*out, *self.out()) if isinstance(command, HandOver)]
+
+    def taken(self, effect: Effect) -> None:
+        self.owner.effect_taken(effect.id, self.owner.epoch, self.now)
+
+    def wake_after(self, seconds: float, name: str = "t", body: bytes = b"") -> Acts:
+        return Acts((), (TimerChange(name, WALL + self.now + seconds, body),))
+
+
+def to(target: str, key: str = "", body: bytes = b"{}", delay_s: float = 0.0) -> Send:
+    return Send(target, key, body, delay_s)
+
+
+def test_effects_are_handed_over_once_their_commit_is_answered() -> None:
+    bench = ActingBench()
+    bench.opened()
+    commit = bench.sent(0, to("alerts", "door", b"1"), to("reports", "", b"2"))
+    assert [(e.target, e.key, e.body, e.cause) for e in commit.effects] == [
+        ("alerts", "door", b"1", Place(0, 0).name),
+        ("reports", "", b"2", Place(0, 0).name),
+    ]
+    bench.silent()
+    assert bench.answered() == list(commit.effects)
+
+
+def test_ids_of_effects_name_epoch_and_commit() -> None:
+    ids = set()
+    for epoch in (1, 2):
+        bench = ActingBench()
+        bench.opened(epoch=epoch)
+        commit = bench.sent(0, to("a"), to("a"))
+        ids |= {effect.id for effect in commit.effects}
+        bench.answered()
+        ids |= {effect.id for effect in bench.sent(1, to("a")).effects}
+    assert len(ids) == 6
+    assert all(len(effect_id) == 32 for effect_id in ids)
+
+
+def test_one_effect_of_a_target_and_key_is_handed_over_at_a_time() -> None:
+    bench = ActingBench()
+    bench.opened()
+    first, second, other = bench.sent(0, to("a", "x"), to("a", "x"), to("a", "y")).effects
+    assert bench.answered() == [first, other]
+    bench.taken(other)
+    bench.silent()
+    bench.taken(first)
+    assert bench.only(HandOver).effect == second
+
+
+def test_a_delayed_effect_waits_for_its_time_and_keeps_nothing_else_waiting() -> None:
+    bench = ActingBench()
+    bench.opened()
+    delayed, prompt = bench.sent(0, to("a", "x", delay_s=5.0), to("a", "x")).effects
+    assert bench.answered() == [prompt]
+    bench.now = 5.0
+    bench.owner.ticked(bench.now)
+    assert bench.only(HandOver).effect == delayed
+
+
+def test_an_effect_that_failed_is_handed_over_again_before_the_next() -> None:
+    bench = ActingBench()
+    bench.opened()
+    first, _ = bench.sent(0, to("a"), to("a")).effects
+    bench.answered()
+    bench.owner.effect_failed(first.id, 1, bench.now)
+    bench.silent()
+    bench.tick()
+    assert bench.only(HandOver).effect == first
+
+
+def test_the_next_commit_drops_what_was_taken() -> None:
+    bench = ActingBench()
+    bench.opened()
+    [first] = bench.sent(0, to("a")).effects
+    bench.answered()
+    bench.taken(first)
+    bench.silent()
+    assert bench.sent(1).dropped == (first.id,)
+
+
+def test_without_another_message_a_commit_drops_what_was_taken_soon() -> None:
+    bench = ActingBench()
+    bench.opened()
+    [first] = bench.sent(0, to("a")).effects
+    bench.answered()
+    bench.taken(first)
+    bench.tick()
+    assert bench.now == DROP_AFTER_S
+    commit = bench.write()
+    assert (commit.dropped, commit.effects, commit.due) == ((first.id,), (), 0.0)
+
+
+def test_a_refused_effect_goes_to_the_dead_letters_once_a_commit_says_so_and_keeps_its_turn() -> None:
+    bench = ActingBench()
+    bench.opened()
+    first, second = bench.sent(0, to("a"), to("a")).effects
+    bench.answered()
+    bench.owner.effect_refused(first.id, 1, "no such door", bench.now)
+    commit = bench.write()
+    assert [(refused.id, refused.reason) for refused in commit.refused] == [(first.id, "no such door")]
+    bench.silent()
+    [letter] = bench.answered()
+    assert (letter.id, letter.refused) == (first.id, "no such door")
+    bench.taken(letter)
+    assert bench.only(HandOver).effect == second
+
+
+def test_answers_of_an_earlier_opening_do_not_count() -> None:
+    bench = ActingBench()
+    bench.opened()
+    [first] = bench.sent(0, to("a")).effects
+    bench.answered()
+    bench.owner.fenced(bench.now)
+    bench.out()
+    bench.owner.claim_checked(True, bench.now)
+    bench.only(Peek)
+    bench.owner.peeked(Checkpoint(KEY, epoch=5), bench.now)
+    bench.only(Open)
+    bench.owner.opened(Checkpoint(KEY, epoch=6, number=1, effects=(first,), due=1.0), bench.now)
+    assert HandOver(first) in bench.out()
+    bench.owner.effect_taken(first.id, 1, bench.now)
+    bench.now += DROP_AFTER_S
+    bench.owner.ticked(bench.now)
+    bench.silent()
+    bench.taken(first)
+    bench.tick()
+    assert bench.write().dropped == (first.id,)
+
+
+def test_a_commit_that_was_refused_takes_effects_and_timers_with_it() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.begin(held(0))
+    bench.acted(Acts((to("a"),), (TimerChange("t", WALL + 100.0, b""),)))
+    assert len(bench.write().effects) == 1
+    bench.owner.refused("too large", bench.now)
+    bench.now += RETRY_S
+    bench.owner.ticked(bench.now)
+    bench.only(Run)
+    bench.acted(None)
+    commit = bench.write()
+    assert (commit.effects, commit.timers or (), commit.due) == ((), (), 0.0)
+    assert bench.answered() == []
+
+
+def test_no_message_runs_while_too_many_effects_are_pending() -> None:
+    bench = ActingBench()
+    bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
+    effects = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    bench.offer(held(0))
+    bench.silent()
+    assert bench.owner.gapped
+    waits = bench.owner.standstill()
+    assert waits is not None
+    assert waits.kind == "effects"
+    bench.taken(effects[0])
+    assert any(isinstance(command, Start) for command in bench.out())
+
+
+def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
+    return Effect(number, 0, f"id-{number}", target, str(number), b"", "0:1", at)
+
+
+def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
+    bench = ActingBench()
+    bench.opened(effects=(pending(1, WALL - KEEP_S - 1.0),), due=1.0)
+    [effect] = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    bench.owner.effect_failed(effect.id, 1, bench.now)
+    [refused] = bench.write().refused
+    assert refused.id == "id-1"
+    assert "24 hours" in refused.reason
+
+
+def test_a_chain_of_effects_ends_after_sixteen_hops() -> None:
+    bench = ActingBench()
+    bench.opened()
+    message = held(0)
+    message.attributes["hops"] = "16"
+    bench.begin(message)
+    bench.acted(Acts((to("a"),)))
+    [effect] = bench.write().effects
+    assert "endless" in effect.refused
+
+
+def test_a_commit_with_effects_is_due_after_a_grace_and_an_idle_stream_with_none_never() -> None:
+    bench = ActingBench()
+    bench.opened()
+    assert bench.sent(0, to("a")).due == WALL + DUE_GRACE_S
+    [effect] = bench.answered()
+    bench.taken(effect)
+    bench.tick()
+    assert bench.write().due == 0.0
+
+
+def test_a_target_that_is_away_keeps_no_owner() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.sent(0, to("a"))
+    [effect] = bench.answered()
+    commits: list[Commit] = []
+    while not commits:
+        bench.owner.effect_failed(effect.id, 1, bench.now)
+        commits = written(bench)
+        if not commits:
+            bench.tick()
+            commits = written(bench)
+    [commit] = commits
+    assert bench.now >= IDLE_S
+    assert WALL + bench.now < commit.due <= WALL + bench.now + 300.0
+    bench.owner.committed(bench.now)
+    assert any(isinstance(command, Release) for command in bench.out())
+
+
+def test_a_move_waits_for_no_target_and_first_drops_what_was_taken() -> None:
+    bench = ActingBench()
+    bench.opened()
+    first, _ = bench.sent(0, to("a", "x"), to("a", "y")).effects
+    bench.answered()
+    bench.taken(first)
+    bench.owner.move("other", bench.now)
+    assert bench.write().dropped == (first.id,)
+    bench.owner.committed(bench.now)
+    bench.only(Transfer)
+
+
+def written(bench: ActingBench) -> list[Commit]:
+    return [command.commit for command in bench.out() if isinstance(command, Write)]
+
+
+# -- timers
+
+
+def set_timer(bench: ActingBench, seq: int, seconds: float, name: str = "t", body: bytes = b"") -> Commit:
+    """A message is handled that sets a timer, and its commit is answered."""
+    bench.offer(held(seq))
+    if any(isinstance(command, Start) for command in bench.out()):
+        bench.owner.started(1, bench.now)
+        bench.only(Run)
+    bench.acted(bench.wake_after(seconds, name, body))
+    commit = bench.write()
+    bench.answered()
+    return commit
+
+
+def woken(bench: ActingBench) -> Run:
+    """Time goes on until a timer fires that has a mark."""
+    bench.tick()
+    start = bench.only(Start)
+    assert start.head.startswith("wake:")
+    bench.owner.started(1, bench.now)
+    return bench.only(Run)
+
+
+def test_a_timer_fires_at_its_time_and_its_commit_removes_it() -> None:
+    bench = ActingBench()
+    bench.opened()
+    commit = set_timer(bench, 0, 7.0, body=b"5")
+    assert [(timer.name, timer.at, timer.body) for timer in commit.timers or ()] == [("t", WALL + 7.0, b"5")]
+    assert commit.due == WALL + 7.0 + DUE_GRACE_S
+    [fired] = woken(bench).messages
+    assert bench.now == 7.0
+    assert fired.body == b"5"
+    bench.acted(None)
+    commit = bench.write()
+    assert (commit.timers, commit.due) == ((), 0.0)
+    assert commit.log is not None
+    assert commit.log.seq == 0
+    bench.owner.committed(bench.now)
+    bench.silent()
+
+
+def test_a_timer_that_is_set_again_by_its_firing_stays() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 1.0)
+    woken(bench)
+    bench.acted(bench.wake_after(0.0))
+    [timer] = bench.write().timers or ()
+    assert timer.at == WALL + 1.0 + REARM_S
+
+
+def test_a_timer_does_not_fire_before_its_time_if_the_wall_clock_is_set_back() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 5.0)
+    bench.owner.wall_ahead_s -= 100.0
+    bench.tick()
+    assert bench.now == 5.0
+    bench.silent()
+    bench.tick()
+    assert bench.now <= 65.0
+    bench.silent()
+
+
+def test_a_cleared_timer_does_not_fire() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 5.0)
+    bench.begin(held(1))
+    bench.acted(Acts((), (TimerChange("t", None),)))
+    assert bench.write().timers == ()
+    bench.answered()
+    bench.now = 6.0
+    bench.owner.ticked(bench.now)
+    bench.silent()
+
+
+def test_a_due_timer_and_messages_take_turns() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.begin(held(0))
+    bench.acted(bench.wake_after(0.0))
+    bench.offer(held(1))
+    runs = []
+    for _ in range(3):
+        out = bench.out()
+        runs += [command.messages[0].place.name for command in out if isinstance(command, Run)]
+        if any(isinstance(command, Start) for command in out):
+            bench.owner.started(1, bench.now)
+        elif any(isinstance(command, Run) for command in out):
+            bench.acted(None)
+        else:
+            bench.owner.committed(bench.now)
+    assert any(name.startswith("wake:t:") for name in runs)
+
+
+def test_a_timer_that_fails_is_tried_again_and_then_becomes_a_dead_letter_by_commit() -> None:
+    bench = ActingBench(max_tries=2)
+    bench.opened()
+    set_timer(bench, 0, 1.0, body=b"5")
+    woken(bench)
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    bench.silent()
+    bench.tick()
+    bench.only(Run)
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    commit = bench.write()
+    assert commit.timers == ()
+    [letter] = commit.effects
+    assert (letter.body, letter.refused, letter.cause.startswith("wake:t:")) == (b"5", "Boom", True)
+    assert [aside.name for aside in commit.aside] == [letter.cause]
+    assert bench.answered() == [letter]
+
+
+def test_messages_go_on_while_a_timer_waits_for_its_next_try() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 1.0)
+    woken(bench)
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    bench.offer(held(1))
+    assert bench.only(Run).messages[0].place == Place(0, 1)
+
+
+def test_a_timer_that_was_begun_by_an_earlier_opening_is_counted_and_skipped_at_last() -> None:
+    bench = ActingBench(max_starts=2)
+    timer = Timer("t", WALL - 1.0, b"5", "1.1")
+    name = "wake:t:1.1"
+    bench.opened(timers=(timer,), due=WALL, started=Started(name, 2, 1))
+    [start] = [command for command in bench.out() if isinstance(command, Start)]
+    assert start.head == name
+    bench.owner.started(3, bench.now)
+    commit = bench.write()
+    assert [aside.name for aside in commit.aside] == [name]
+    assert "poison" in commit.aside[0].reason
+
+
+def test_the_timers_of_a_parked_stream_wait() -> None:
+    bench = ActingBench()
+    timer = Timer("t", WALL - 1.0, b"", "1.1")
+    bench.opened(timers=(timer,), parked="paused", due=1.0)
+    assert not any(isinstance(command, Start | Run) for command in bench.out())
+
+
+def test_a_stream_with_more_timers_than_it_may_have_fails_the_message_that_sets_them() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.begin(held(0))
+    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS_MAX + 1))
+    bench.acted(Acts((), changes))
+    bench.silent()
+    assert "64" in bench.owner._held[Place(0, 0)].error
+
+
+def test_an_owner_that_goes_says_when_the_next_timer_is_due() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 1000.0)
+    commits = written(bench)
+    while not commits:
+        bench.tick()
+        commits = written(bench)
+    assert [commit.due for commit in commits] == [WALL + 1000.0]
+    bench.owner.committed(bench.now)
+    assert any(isinstance(command, Release) for command in bench.out())
+
+
+def test_an_owner_with_a_timer_soon_stays() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, IDLE_S + 30.0)
+    bench.tick()
+    while bench.now < IDLE_S + 30.0:
+        bench.silent()
+        bench.tick()
+    assert bench.only(Start).head.startswith("wake:")
+
+
+def test_a_nudge_is_answered_by_the_right_time() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 20.0)
+    bench.owner.nudged(bench.now)
+    assert bench.write().due == WALL + 20.0 + DUE_GRACE_S
+    bench.answered()
+    bench.owner.nudged(bench.now)
+    assert bench.write().due == WALL + 20.0 + DUE_GRACE_S
