@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -49,9 +50,12 @@ class Rig:
                 "cameras",
                 "cameras/1",
                 effect,
-                lambda outcome, reason, name=name: self.answers.update({name: (outcome, reason)}),
+                partial(self._note, name),
             )
         await settle_down()
+
+    def _note(self, name: str, outcome: str, reason: str) -> None:
+        self.answers[name] = (outcome, reason)
 
 
 @pytest.fixture

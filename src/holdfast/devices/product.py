@@ -82,7 +82,7 @@ class DevicesProduct(Product):
         """The outboxes, to which handlers send commands as effects."""
         if not app.outboxes:
             return {}
-        from holdfast.devices.opening import open_outbox  # noqa: PLC0415
+        from holdfast.devices.adapters import open_outbox  # noqa: PLC0415
         from holdfast.devices.target import OutboxTarget  # noqa: PLC0415
 
         opening = services.opening("outbox_url", services.config.outbox_url)
