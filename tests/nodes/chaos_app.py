@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast import App, Context, StreamHandler
+from holdfast import App, Context, Job, StreamHandler
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.streams.rules.ledger import Commit
@@ -27,6 +27,7 @@ app = App("chaos")
 fifo = App("fifo")
 seeing = App("seeing")
 both = App("both")
+acting = App("acting")
 
 
 class Item(msgspec.Struct):
@@ -123,6 +124,61 @@ class Chain(StreamHandler[Item]):
 
     def snapshot(self) -> bytes:
         return msgspec.json.encode(self.state)
+
+
+SITES = 6
+FLUSH_S = 0.2
+
+
+class ActingState(msgspec.Struct):
+    """What a stream has seen, what waits for its timer, and how many effects it has sent to each site."""
+
+    last: int = -1
+    waiting: list[int] = []
+    sent: dict[str, int] = {}
+
+
+@acting.stream("chain", seq="n", first_seq=0, **RULES)
+class Acting(StreamHandler[Item]):
+    """Sends each message to a task and to a site, and, when its timer fires, what came since to a site."""
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.state = msgspec.json.decode(state, type=ActingState) if state else ActingState()
+
+    def process(self, message: Item, context: Context) -> Any:
+        assert message.n == self.state.last + 1, f"{message.n} came after {self.state.last}"
+        self.state.last = message.n
+        self._send(message.n, context, n=message.n)
+        context.send("note", {"source": context.key, "n": message.n})
+        if not self.state.waiting:
+            context.wake("flush", after_s=FLUSH_S)
+        self.state.waiting.append(message.n)
+        return {"n": message.n}
+
+    def wake(self, name: str, body: Any, context: Context) -> None:
+        self._send(self.state.last, context, waited=self.state.waiting)
+        self.state.waiting = []
+
+    def _send(self, turn: int, context: Context, **more: Any) -> None:
+        """Send to one of two sites: effects to both are numbered each for itself."""
+        site = f"site-{(int(context.key.rpartition('-')[2]) + turn % 2) % SITES}"
+        number = self.state.sent[site] = self.state.sent.get(site, 0) + 1
+        context.send("sites", {"source": context.key, "site": site, "number": number, **more}, key=site)
+
+    def snapshot(self) -> bytes:
+        return msgspec.json.encode(self.state)
+
+
+@acting.stream("sites")
+def site(message: dict[str, Any], context: Context) -> Any:
+    """Tells what came."""
+    return message
+
+
+@acting.task("note")
+def note(body: dict[str, Any], job: Job) -> Any:
+    """Tells which it is."""
+    return body
 
 
 def stop_where_told(place: Path) -> None:
