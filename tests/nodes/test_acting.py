@@ -93,7 +93,9 @@ class Site:
         return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)
 
     def _check_sites(self) -> None:
-        numbers, n, waited = defaultdict(list), defaultdict(list), defaultdict(list)
+        numbers = defaultdict[tuple[str, str], list[int]](list)
+        n = defaultdict[str, list[int]](list)
+        waited = defaultdict[str, list[Any]](list)
         seen = set()
         for effect in self.handed_over("sites"):
             source, site, number = effect["source"], effect["site"], effect["number"]

@@ -86,12 +86,6 @@ async def test_an_effect_that_is_refused_takes_no_other_with_it(rig: Rig) -> Non
     assert rig.answers["b"] == ("refused", "no such door")
 
 
-async def test_an_unknown_target_is_waited_for_and_warned_of(rig: Rig) -> None:
-    await rig.hand_over("a", target="window")
-    assert rig.answers == {"a": ("failed", "")}
-    assert rig.log.events("warning") == ["a target is not declared on this node"]
-
-
 async def test_nothing_is_handed_over_past_the_membership(rig: Rig) -> None:
     rig.host.membership.alive = False
     await rig.hand_over("a")
