@@ -93,8 +93,10 @@ class Site:
         return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)
 
     def _check_sites(self) -> None:
-        numbers, n, waited = defaultdict(list), defaultdict(list), defaultdict(list)
-        seen = set()
+        numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
+        n: dict[str, list[int]] = defaultdict(list)
+        waited: dict[str, list[int]] = defaultdict(list)
+        seen: set[tuple[str, str, int]] = set()
         for effect in self.handed_over("sites"):
             source, site, number = effect["source"], effect["site"], effect["number"]
             if (source, site, number) in seen:
