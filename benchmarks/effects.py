@@ -48,7 +48,9 @@ class Follower:
         self._state = nodes.services.state()
         self._queue = nodes.services.queue("sink")
         self._stream = stream
-        self._cursors = sqlite3.connect(nodes.database.parent / "follower.db", isolation_level=None)
+        self._cursors = sqlite3.connect(
+            nodes.database.parent / "follower.db", isolation_level=None, check_same_thread=False
+        )
         self._cursors.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
         self._cursors.execute("CREATE TABLE cursor (at INTEGER)")
         self._cursors.execute("INSERT INTO cursor VALUES (0)")
@@ -87,12 +89,12 @@ async def following(nodes: Cluster, stream: str, wanted: bool) -> AsyncIterator[
         yield
         return
     follower = Follower(nodes, stream)
-    running = asyncio.create_task(follower.run())
     try:
-        yield
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(follower.run())
+            yield
+            running.cancel()
     finally:
-        running.cancel()
-        await asyncio.wait((running,))
         follower.close()
 
 
