@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import time
+from typing import Any
 
 import msgspec
 
@@ -115,6 +116,58 @@ class Shared(StreamHandler[Message]):
     def process(self, message: Message, context: Context) -> str:
         """Says which model it has."""
         return self.model
+
+
+effects = App("effects")
+
+
+@effects.stream("sender", key="key", seq="n", message=Message, first_seq=0)
+def send_on(message: Message, context: Context) -> None:
+    """Sends each message on, as an effect."""
+    context.send("sink", {"n": message.n})
+
+
+@effects.stream("teller", key="key", seq="n", message=Message, first_seq=0)
+def tell(message: Message, context: Context) -> dict[str, int]:
+    """Has each message as its result, for a follower of the log."""
+    return {"n": message.n}
+
+
+@effects.stream("both", key="key", seq="n", message=Message, first_seq=0)
+def send_and_tell(message: Message, context: Context) -> dict[str, int]:
+    """Does both: the result tells when the effect was committed."""
+    context.send("sink", {"n": message.n})
+    return {"n": message.n}
+
+
+@effects.stream("sink", key="key")
+def sink(message: dict[str, Any], context: Context) -> list[float]:
+    """The message's number, and when it came."""
+    return [message["n"], time.time()]
+
+
+timers = App("timers")
+
+
+class Alarms(msgspec.Struct):
+    """Times at which a stream is to be woken (wall time)."""
+
+    key: str
+    at: list[float]
+
+
+@timers.stream("alarms", message=Alarms)
+class Alarm(StreamHandler[Alarms]):
+    """Sets timers; the results tell when each was due, and when it came."""
+
+    def process(self, message: Alarms, context: Context) -> None:
+        """Set them all."""
+        for n, at in enumerate(message.at):
+            context.wake(f"t{n}", at=at, body=at)
+
+    def wake(self, name: str, body: float, context: Context) -> list[float]:
+        """When it was due, and when it came."""
+        return [body, time.time()]
 
 
 idle = App("idle")

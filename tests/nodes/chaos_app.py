@@ -169,7 +169,7 @@ class Acting(StreamHandler[Item]):
         return msgspec.json.encode(self.state)
 
 
-@acting.stream("sites")
+@acting.stream("sites", identity_window=20_000)  # in minutes of chaos, repeats come late
 def site(message: dict[str, Any], context: Context) -> Any:
     """Tells what came."""
     return message

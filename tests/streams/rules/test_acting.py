@@ -191,6 +191,24 @@ def test_a_commit_that_was_refused_takes_effects_and_timers_with_it() -> None:
     assert bench.answered() == []
 
 
+def test_what_a_store_has_lost_and_its_owner_knows_is_committed_again() -> None:
+    bench = ActingBench()
+    bench.only(Peek)
+    bench.owner.peeked(None, bench.now)
+    bench.only(Open)
+    timer, effect = Timer("t", WALL + 500.0, b"5", "1.1"), pending(1)
+    bench.owner.opened(Checkpoint(KEY, epoch=9, effects=(effect,), timers=(timer,)), 0.0, recalled=True)
+    assert_recalled(bench.write(), timer, effect)
+    bench.owner.committed(bench.now)
+    [again] = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    assert (again.body, again.id != effect.id) == (effect.body, True)
+
+
+def assert_recalled(commit: Commit, timer: Timer, effect: Effect) -> None:
+    assert commit.timers == (timer,)
+    assert [each.body for each in commit.effects] == [effect.body]
+
+
 def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     bench = ActingBench()
     bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
@@ -388,6 +406,23 @@ def test_a_timer_that_fails_is_tried_again_and_then_becomes_a_dead_letter_by_com
     assert (letter.body, letter.refused, letter.cause.startswith("wake:t:")) == (b"5", "Boom", True)
     assert [aside.name for aside in commit.aside] == [letter.cause]
     assert bench.answered() == [letter]
+
+
+def test_a_timer_whose_commit_is_refused_fires_again() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 1.0)
+    woken(bench)
+    bench.acted(Acts((to("a"),)))
+    assert len(bench.write().effects) == 1
+    bench.owner.refused("too large", bench.now)
+    bench.silent()
+    bench.tick()
+    [fired] = bench.only(Run).messages
+    assert fired.place.name.startswith("wake:t:")
+    bench.acted(None)
+    commit = bench.write()
+    assert (commit.timers, commit.effects) == ((), ())
 
 
 def test_messages_go_on_while_a_timer_waits_for_its_next_try() -> None:

@@ -327,8 +327,7 @@ class Owner:
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
         if self._effects.is_full:
-            text = f"targets that take none of its {len(self._effects)} effects"
-            return Standstill("effects", text, self._effects.next_at(0.0, 0.0))
+            return Standstill("effects", f"targets that take none of its {len(self._effects)} effects")
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
         for held in self._held.values():
@@ -1158,7 +1157,7 @@ class Owner:
         self._flying, self._commit, self._composed, self._running = [], None, None, ()
         self.state, self.state_version = self._stored
         self._loaded = self._loading = False
-        self._dirty = self._recalled
+        self._dirty = self._timers_changed = self._recalled
         self._next_head = ""
         self._refused += 1  # another content, another id
         if self.suspended:

@@ -378,9 +378,9 @@ class Sequencer:
 
     def revert(self, places: Sequence[Place]) -> None:
         """Undo what was appended since the answered commit. ``places``, in their order, wait again before all
-        others. The start of a run that they have begun isn't waited for again."""
-        last = max(places)
-        if not self._was_begun(last):
+        others; there are none if only a timer has fired. The start of a run that they have begun isn't waited
+        for again."""
+        if places and not self._was_begun(last := max(places)):
             self._begun_before = (*self._begun_before, last)
         self._begun, self._passed, self._fresh = self._log, self._past, []
         self._blocked_at = None

@@ -1,0 +1,246 @@
+"""Streams that send one effect a message, against the same stream and a follower that sends its results.
+
+All messages show at one instant to warm nodes; the clock stops when the target, another stream, has committed
+the last one. The follower is what one writes without effects: it reads the log of results, sends what it read
+to the target's queue in batches as large as they come, each with an id, and then keeps its cursor, confirmed
+by the disk. It has a process for itself, and no replacement if it dies; effects need neither.
+
+With ``--before`` and a checkout of the code before effects, streams without effects are compared with it:
+messages a second, and processor time a message.
+
+Run as ``python -m benchmarks.effects``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from statistics import median
+
+from benchmarks.cluster import ROOT, Cluster, cluster
+from benchmarks.report import Report, percentile
+from holdfast.ports.queue import Outgoing
+
+NODES = 2
+TIMEOUT_S = 120.0
+CHECK_S = 0.005
+PAGE = 1000
+"""The most results that the follower reads at once."""
+
+PACE_S = 0.02
+SMALL = 2_000
+"""Messages of the run that is subtracted, so that starting costs nothing."""
+
+
+class Follower:
+    """Sends what the log of a stream tells to another stream, and keeps where it is."""
+
+    def __init__(self, nodes: Cluster, stream: str) -> None:
+        self._state = nodes.services.state()
+        self._queue = nodes.services.queue("sink")
+        self._stream = stream
+        self._cursors = sqlite3.connect(
+            nodes.database.parent / "follower.db", isolation_level=None, check_same_thread=False
+        )
+        self._cursors.executescript("PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL;")
+        self._cursors.execute("CREATE TABLE cursor (at INTEGER)")
+        self._cursors.execute("INSERT INTO cursor VALUES (0)")
+
+    async def run(self) -> None:
+        """Follow for ever."""
+        (after,) = self._cursors.execute("SELECT at FROM cursor").fetchone()
+        size = self._queue.max_batch
+        while True:
+            found = await self._state.results(after, PAGE, wait_s=1.0, stream=self._stream)
+            if not found:
+                continue
+            sent = [
+                Outgoing(
+                    b'{"key":"%s",%s' % (logged.key.partition("/")[2].encode(), logged.result.body[1:]),
+                    {"id": f"{logged.key}:{logged.result.name}"},
+                )
+                for logged in found
+            ]
+            await asyncio.gather(*(self._queue.send(sent[i : i + size]) for i in range(0, len(sent), size)))
+            after = found[-1].cursor
+            await asyncio.to_thread(self._keep, after)
+
+    def _keep(self, after: int) -> None:
+        self._cursors.execute("UPDATE cursor SET at = ?", (after,))
+
+    def close(self) -> None:
+        """Close its file."""
+        self._cursors.close()
+
+
+@contextlib.asynccontextmanager
+async def following(nodes: Cluster, stream: str, wanted: bool) -> AsyncIterator[None]:
+    """A follower, where one is wanted."""
+    if not wanted:
+        yield
+        return
+    follower = Follower(nodes, stream)
+    try:
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(follower.run())
+            yield
+            running.cancel()
+    finally:
+        follower.close()
+
+
+async def arrived(nodes: Cluster, count: int) -> float:
+    """Wait until the target has committed so many messages; returns the monotonic time of that."""
+    clock = nodes.services.clock
+    deadline = clock.monotonic() + TIMEOUT_S
+    with contextlib.closing(
+        sqlite3.connect(f"file:{nodes.database}?mode=ro", uri=True, isolation_level=None)
+    ) as database:
+        done = 0
+        while done < count:
+            row = database.execute("SELECT sum(done) FROM checkpoints WHERE key GLOB 'sink/*'").fetchone()
+            done = row[0] or 0
+            if clock.monotonic() > deadline:
+                raise RuntimeError(f"{done} of {count} effects have arrived after {TIMEOUT_S:g} s")
+            await asyncio.sleep(CHECK_S)
+        return clock.monotonic()
+
+
+async def rate(messages: int, keys: int, lead_s: float, follow: bool) -> float:
+    """Messages a second, until the target has committed what they led to."""
+    stream = "teller" if follow else "sender"
+    async with cluster("benchmarks.apps:effects", slots=1) as nodes:
+        await nodes.start_all(NODES)
+        async with following(nodes, stream, follow):
+            await nodes.send(stream, (_body(key, 0) for key in range(keys)))
+            await arrived(nodes, keys)
+            begin_at = nodes.services.clock.monotonic() + lead_s
+            numbers = range(keys, keys + messages)
+            await nodes.send(stream, (_body(n % keys, n // keys) for n in numbers), begin_at)
+            if nodes.services.clock.monotonic() >= begin_at:
+                raise RuntimeError(f"sending took longer than {lead_s} s")
+            end_at = await arrived(nodes, keys + messages)
+        await verify(nodes, messages + keys)
+        return messages / (end_at - begin_at)
+
+
+async def latencies_ms(messages: int, keys: int, follow: bool) -> list[float]:
+    """From the commit of each of some paced messages to the target's handler."""
+    stream = "teller" if follow else "both"
+    async with cluster("benchmarks.apps:effects", slots=1) as nodes:
+        await nodes.start_all(NODES)
+        async with following(nodes, stream, follow):
+            await nodes.send(stream, (_body(key, 0) for key in range(keys)))
+            await arrived(nodes, keys)
+            for n in range(keys, keys + messages):
+                await nodes.send(stream, [_body(n % keys, n // keys)])
+                await asyncio.sleep(PACE_S)
+            await arrived(nodes, keys + messages)
+        state, after = nodes.services.state(), 0
+        committed: dict[tuple[str, int], float] = {}
+        came: dict[tuple[str, int], float] = {}
+        while page := await state.results(after, 5000):
+            after = page[-1].cursor
+            for logged in page:
+                name, _, key = logged.key.partition("/")
+                told = json.loads(logged.result.body)
+                if name == "sink":
+                    came[key, int(told[0])] = told[1]
+                else:
+                    committed[key, told["n"]] = logged.at
+        return [1000 * (came[each] - at) for each, at in committed.items() if each[1] > 0]
+
+
+def _body(key: int, n: int) -> bytes:
+    return b'{"key":"k%d","n":%d}' % (key, n)
+
+
+async def verify(nodes: Cluster, messages: int) -> None:
+    """Every message came to the target once."""
+    state, after = nodes.services.state(), 0
+    came: list[tuple[str, int]] = []
+    while page := await state.results(after, 5000, stream="sink"):
+        after = page[-1].cursor
+        came += [(logged.key, int(json.loads(logged.result.body)[0])) for logged in page]
+    if len(came) != messages or len(set(came)) != messages:
+        raise AssertionError(f"{len(came)} effects came, {len(set(came))} different ones, for {messages}")
+
+
+def plain(place: Path, messages: int) -> tuple[float, float]:
+    """Messages a second of streams without effects, of the code there, and its processor time."""
+    command = [sys.executable, "-m", "benchmarks.streams", "--only", "holdfast", "--rounds", "1"]
+    command += ["--lead-s", "5", "--messages", str(messages)]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(place / "src"), str(place)])}
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    ran = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    told = json.loads(ran.stdout.strip().splitlines()[-1])
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return told["figures"]["messages_per_s"], cpu_s
+
+
+def compare_plain(before: Path, messages: int, rounds: int, report: Report) -> None:
+    """Streams without effects, of the code before and of this."""
+    rates: dict[str, list[float]] = {"before": [], "now": []}
+    cpu_us: dict[str, list[float]] = {"before": [], "now": []}
+    for number in range(rounds):
+        places = [("before", before), ("now", ROOT)]
+        for name, place in places if number % 2 else reversed(places):
+            _, small_s = plain(place, SMALL)
+            found, large_s = plain(place, messages)
+            rates[name].append(found)
+            cpu_us[name].append(1e6 * (large_s - small_s) / (messages - SMALL))
+            report.say(f"    {name} {found:,.0f}/s, {cpu_us[name][-1]:.0f} µs a message")
+    report.figure("vs_without", median(rates["now"]) / median(rates["before"]), "≥ 0.97")
+    report.figure("cpu_vs_without", median(cpu_us["now"]) / median(cpu_us["before"]), "≤ 1.03")
+    report.detail |= {"plain_rates": rates, "plain_cpu_us": cpu_us}
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.effects", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more rounds")
+    parser.add_argument("--messages", type=int, default=10_000)
+    parser.add_argument("--paced", type=int, default=300, help="messages by which the latency is measured")
+    parser.add_argument("--keys", type=int, default=64)
+    parser.add_argument("--rounds", type=int, help="the median counts (default 3, with --full 7)")
+    parser.add_argument("--lead-s", type=float, default=2.0, help="for sending, before all show")
+    parser.add_argument("--before", type=Path, help="a checkout of the code before effects")
+    asked = parser.parse_args()
+    rounds = asked.rounds or (7 if asked.full else 3)
+    report = Report("effects")
+    report.say(f"effects: {asked.messages:,} messages of {asked.keys} keys, each of which sends one effect")
+    rates: dict[str, list[float]] = {"effects": [], "follower": []}
+    for _ in range(rounds):
+        for name, measured in rates.items():
+            measured.append(asyncio.run(rate(asked.messages, asked.keys, asked.lead_s, name == "follower")))
+            report.say(f"    {name} {measured[-1]:,.0f}/s")
+    report.figure("messages_per_s", median(rates["effects"]))
+    report.figure("vs_follower", median(rates["effects"]) / median(rates["follower"]), "≥ 1.3")
+    took_ms = asyncio.run(latencies_ms(asked.paced, asked.keys, follow=False))
+    report.figure("effect_p50_ms", median(took_ms), "≤ 15")
+    report.figure("effect_p99_ms", percentile(took_ms, 99))
+    followed_ms = asyncio.run(latencies_ms(asked.paced, asked.keys, follow=True))
+    report.figure("follower_p50_ms", median(followed_ms))
+    if asked.before:
+        compare_plain(asked.before.resolve(), asked.messages, rounds, report)
+    report.end(
+        messages=asked.messages,
+        keys=asked.keys,
+        nodes=NODES,
+        rates=rates,
+        durability="SQLite, full: commits and the follower's cursor are confirmed by the disk",
+    )
+
+
+if __name__ == "__main__":
+    main()
