@@ -89,7 +89,7 @@ async def idle_calls(seconds: float, report: Report) -> None:
             name.removeprefix("cmdstat_"): told["calls"] - before.get(name, {"calls": 0})["calls"]
             for name, told in after.items()
         }
-        calls = {name: count for name, count in calls.items() if count}
+        calls = {name: count for name, count in calls.items() if count and name != "info"}
         report.detail["idle_calls"] = calls
         report.figure("idle_calls_per_node_5s", 5 * sum(calls.values()) / seconds / IDLE_NODES, "≤ 1")
 
