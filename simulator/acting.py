@@ -158,6 +158,7 @@ class ActingWorld(World):
     """The world of streams, whose handlers act."""
 
     clock_steps_s = CLOCK_STEPS_S
+    acts = True
 
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)

@@ -121,6 +121,9 @@ class World(Stage):
     """Streams on the stage."""
 
     clock_steps_s: Sequence[float] = CLOCK_STEPS_S
+    acts = False
+    """Whether streams have effects or timers. Else no node asks which are due: seeds go on meaning what they
+    meant."""
 
     def __init__(self, scenario: Scenario, verbose: bool = False) -> None:
         super().__init__(scenario, verbose)
@@ -178,6 +181,8 @@ class World(Stage):
             models=models,
             targets=self.targets(node),
         )
+        if not self.acts:
+            setattr(work.due, "run", _rest)  # noqa: B010 - an attribute of this one object
         return [work], [slots]
 
     def targets(self, node: SimNode) -> dict[str, Target]:
@@ -391,6 +396,10 @@ class World(Stage):
         waiting = self._waiting_letters()
         for start in range(0, len(waiting), self.queue.max_batch):
             await self.queue.redrive(waiting[start : start + self.queue.max_batch])
+
+
+async def _rest() -> None:
+    await asyncio.Event().wait()
 
 
 def spec_of(scenario: Scenario) -> StreamSpec:

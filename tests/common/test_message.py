@@ -9,6 +9,7 @@ from holdfast.common.message import (
     NEXT,
     RUN_DIGITS,
     SEQ_DIGITS,
+    TIMER_RUN,
     Life,
     Place,
     check_key,
@@ -144,7 +145,14 @@ def test_unusable_numbers_name_the_field(value: object, why: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "place", [Place(0, 0), Place(3, 10**SEQ_DIGITS - 1), Place(2, 0, "a:b"), Place(0, 0, "7")]
+    "place",
+    [
+        Place(0, 0),
+        Place(3, 10**SEQ_DIGITS - 1),
+        Place(2, 0, "a:b"),
+        Place(0, 0, "7"),
+        Place(TIMER_RUN, 0, "silent:1.2"),
+    ],
 )
 def test_a_place_is_known_by_its_name(place: Place) -> None:
     assert Place.named(place.name) == place

@@ -1067,7 +1067,7 @@ GATEWAY = [
         "a query loses its parameters",
         'f"{{ path_beg {PATH} }}"',
         '"{ always_true }"',
-        "tests/gateway/test_queries.py::test_get_asks_by_parameters[haproxy]",
+        "tests/gateway/test_queries.py::test_get_asks_by_parameters",
     ),
     _at(
         "src/holdfast/gateway/clients.py",

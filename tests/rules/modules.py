@@ -1,4 +1,4 @@
-"""The modules that decide and do no I/O, each with the test file that bears its name."""
+"""The modules that decide and do no I/O, each with its test files: one bears its name."""
 
 from pathlib import Path
 
@@ -18,6 +18,11 @@ MODULES = {
 }
 
 
-def own_tests(path: Path) -> Path:
-    """The test file of a module."""
-    return TESTS / path.relative_to(SOURCE).with_name(f"test_{path.name}")
+TOGETHER = {"owner": "acting", "effects": "acting", "timers": "acting"}
+"""The test file that some modules have in common, besides their own: an owner acts by what they decide."""
+
+
+def own_tests(path: Path) -> list[Path]:
+    """The test files of a module."""
+    names = [path.stem, *([TOGETHER[path.stem]] if path.stem in TOGETHER else [])]
+    return [TESTS / path.relative_to(SOURCE).with_name(f"test_{name}.py") for name in names]

@@ -1,4 +1,4 @@
-"""Each module of rules is covered, branch by branch, by the test file that bears its name."""
+"""Each module of rules is covered, branch by branch, by its own test files."""
 
 import io
 import re
@@ -16,7 +16,8 @@ from tests.rules.modules import FOLDERS, MODULES, ROOT, SOURCE, TESTS, own_tests
 @pytest.mark.slow
 def test_the_tests_of_each_rules_module_cover_its_branches(tmp_path: Path) -> None:
     data = tmp_path / "coverage"
-    tests = [own for path in MODULES.values() if (own := own_tests(path)).exists()]
+    own = [test for path in MODULES.values() for test in own_tests(path) if test.exists()]
+    tests = list(dict.fromkeys(own))
     packages = [".".join(folder.relative_to(SOURCE.parent).parts) for folder in FOLDERS]
     measure: list[str | Path] = [
         *("coverage", "run", "--branch", "--source", ",".join(packages)),
@@ -38,7 +39,7 @@ def missing(measured: coverage.Coverage, path: Path) -> str:
     try:
         covered = measured.report(
             include=[str(path)],
-            contexts=["^$", f"^{re.escape(str(own_tests(path).relative_to(TESTS)))}$"],
+            contexts=["^$", *(f"^{re.escape(str(own.relative_to(TESTS)))}$" for own in own_tests(path))],
             show_missing=True,
             skip_covered=True,
             file=told,

@@ -19,6 +19,8 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
+    "batch-count": 41, "batch-first": 34, "follow-up-again": 1, "follow-up-answer": 12, "follow-up-first": 1,
+    "task-pause": 7, "task-pause-free": 9,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
     "effect-refused-commit": 25, "effect-taken": 1, "effect-unknown": 5,
@@ -30,8 +32,8 @@ LIKELY = {
     "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
-    "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 5,
-    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-too-late": 727126421612, "task-tries": 16,
+    "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 23,
+    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-too-late": 727126421612, "task-tries": 0,
     "too-large": 9, "transfer-version": 45,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""

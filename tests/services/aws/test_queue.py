@@ -459,7 +459,7 @@ def test_dead_letter_queues_are_called_after_theirs() -> None:
 async def test_no_message_shows_before_its_time(queue: SqsQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[dict[str, object]] = []
 
-    async def send(entries: list[dict[str, object]], keys: list[str]) -> list[str]:
+    async def send(entries: list[dict[str, object]], keys: list[str], dedupe_ids: list[str]) -> list[str]:
         sent.extend(entries)
         return [""] * len(entries)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.common.acts import Acts, Send, TimerChange
+from holdfast.common.held import Held
 from holdfast.common.message import Place
 from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
 from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX
+from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
 from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, held
 
 WALL = 1_700_000_000.0
@@ -293,6 +294,32 @@ def written(bench: ActingBench) -> list[Commit]:
     return [command.commit for command in bench.out() if isinstance(command, Write)]
 
 
+def test_an_answer_that_comes_twice_changes_nothing() -> None:
+    bench = ActingBench()
+    bench.opened()
+    [effect] = bench.sent(0, to("a")).effects
+    bench.answered()
+    assert bench.owner.pending_effects == 1
+    bench.owner.effect_failed(effect.id, 7, bench.now)
+    bench.owner.effect_refused(effect.id, 7, "no", bench.now)
+    bench.taken(effect)
+    bench.taken(effect)
+    bench.owner.effect_failed(effect.id, 1, bench.now)
+    bench.owner.effect_refused(effect.id, 1, "no", bench.now)
+    bench.tick()
+    commit = bench.write()
+    assert (commit.dropped, commit.refused, bench.owner.pending_effects) == ((effect.id,), (), 0)
+
+
+def test_a_nudge_to_an_owner_that_goes_changes_nothing() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.owner.drop()
+    bench.out()
+    bench.owner.nudged(bench.now)
+    bench.silent()
+
+
 # -- timers
 
 
@@ -423,6 +450,42 @@ def test_a_timer_whose_commit_is_refused_fires_again() -> None:
     bench.acted(None)
     commit = bench.write()
     assert (commit.timers, commit.effects) == ((), ())
+
+
+def test_a_timer_that_is_set_anew_while_its_next_try_is_awaited_fires_in_the_new_setting_only() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 1.0)
+    woken(bench)
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    bench.offer(held(1))
+    bench.only(Run)
+    bench.acted(Acts((), (*bench.wake_after(30.0).timers, *bench.wake_after(40.0, "u").timers)))
+    assert {timer.name for timer in bench.write().timers or ()} == {"t", "u"}
+    bench.answered()
+    while not any(isinstance(command, Start | Run) for command in bench.out()):
+        bench.tick()
+    assert bench.now == 31.0
+
+
+def test_a_stream_parks_at_a_timer_that_fails_if_it_is_to() -> None:
+    bench = ActingBench(max_tries=1, on_failure="park")
+    bench.opened()
+    set_timer(bench, 0, 1.0)
+    woken(bench)
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    commit = bench.write()
+    assert commit.parked.startswith("wake:t:")
+    assert commit.timers is None
+
+
+def test_the_name_of_a_timer_is_that_of_its_place() -> None:
+    timers = Timers(1, [Timer("a:b", 5.0, b"", "1.1"), Timer("c", 6.0, b"", "1.2")])
+    place = place_of(timers.all[1])
+    assert (timer_of(place), timer_of(Place(0, 1)), len(timers)) == ("c", "", 2)
+    timers.fired(Held(place, b"", {}, []))
+    timers.fired(Held(place, b"", {}, []))
+    assert [timer.name for timer in timers.all] == ["a:b"]
 
 
 def test_messages_go_on_while_a_timer_waits_for_its_next_try() -> None:

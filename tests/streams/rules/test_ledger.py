@@ -10,12 +10,19 @@ from holdfast.streams.rules.ledger import (
     SUSPECTS_MAX,
     Checkpoint,
     Commit,
+    Effect,
+    RefusedEffect,
     RunLog,
     Started,
+    Timer,
     commit,
+    due_when_resumed,
+    effect_id,
     expire,
     identity,
     is_repeat,
+    lease_due,
+    may_expire,
     open_,
     start,
 )
@@ -173,3 +180,50 @@ def test_identity_is_key_run_seq() -> None:
 def test_counts_of_skips_end_where_stores_can_still_count() -> None:
     standing = msgspec.structs.replace(STANDING, skipped=COUNT_MAX - 1)
     assert applied(standing, changed(skipped=COUNT_MAX)).skipped == COUNT_MAX
+
+
+EFFECTS = tuple(Effect(1, place, f"id-{place}", "a", "", b"", "0:1", 5.0) for place in range(3))
+TIMER = Timer("t", 50.0, b"", "1.1")
+
+
+def test_a_commit_adds_effects_behind_what_is_pending() -> None:
+    standing = msgspec.structs.replace(STANDING, effects=EFFECTS[:1])
+    assert applied(standing, changed(effects=EFFECTS[1:])).effects == EFFECTS
+
+
+def test_a_commit_drops_and_marks_what_it_names() -> None:
+    standing = msgspec.structs.replace(STANDING, effects=EFFECTS)
+    after = applied(standing, changed(dropped=("id-0",), refused=(RefusedEffect("id-2", "no"),)))
+    assert after.effects == (EFFECTS[1], msgspec.structs.replace(EFFECTS[2], refused="no"))
+
+
+def test_a_key_that_is_due_is_leased() -> None:
+    standing = msgspec.structs.replace(STANDING, due=10.0)
+    assert lease_due(standing, 10.0, 5.0) is None
+    assert lease_due(STANDING, 99.0, 5.0) is None
+    leased = lease_due(standing, 11.0, 5.0)
+    assert leased is not None
+    assert leased.due == 16.0
+
+
+def test_a_resumed_stream_is_due_for_its_timers_and_effects() -> None:
+    assert due_when_resumed(STANDING) == 0.0
+    timed = msgspec.structs.replace(STANDING, timers=(TIMER,))
+    assert due_when_resumed(timed) == 50.0
+    assert due_when_resumed(msgspec.structs.replace(timed, due=7.0)) == 7.0
+
+
+def test_what_acts_does_not_expire() -> None:
+    idle = msgspec.structs.replace(STANDING, at=1.0)
+    assert may_expire(idle, 2.0)
+    assert not may_expire(idle, 1.0)
+    for acts in ({"effects": EFFECTS}, {"timers": (TIMER,)}, {"due": 3.0}):
+        assert not may_expire(msgspec.structs.replace(idle, **acts), 2.0)
+
+
+def test_an_effect_s_id_follows_from_its_commit() -> None:
+    ids = {
+        effect_id("s/k", epoch, number, place) for epoch in (1, 2) for number in (1, 2) for place in (0, 1)
+    }
+    assert len(ids) == 8
+    assert {len(each) for each in ids} == {32}

@@ -125,6 +125,8 @@ class TestJudging:
         assert seqs.next(GAP_S, 9) == ready(second)
         handle(seqs, second)
         offered(seqs, third)
+        seqs.revert(())  # of a commit in which only a timer fired
+        assert seqs.inbox == [third]
         seqs.revert((first, second))
         assert seqs.inbox == [first, second, third]
         assert seqs.cursor == RunLog(0, 0, 3)

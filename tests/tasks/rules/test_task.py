@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from holdfast.errors import Fenced
 from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    EndAttempt,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 
 NOW = 100.0
 WISH = StartAttempt("k", "t", "member", "node", tries=2, lease_s=10.0, group="g")
@@ -183,3 +191,17 @@ def test_the_attempt_of_one_known_to_be_gone_need_not_lapse() -> None:
     begun = rules.start(RUNNING, wish, NOW + 1)
     assert (begun.member, begun.epoch, begun.attempts) == ("other", 2, 2)
     assert rules.start(RUNNING, changed_wish(member="other", instead_of="another"), NOW + 1) is RUNNING
+
+
+def test_each_member_of_a_batch_counts_once_and_the_last_one_ends_it() -> None:
+    batch = rules.count(None, CountMember("b", 2, follow_ups=b"f"), NOW)
+    assert (batch.members, batch.follow_ups, batch.ended) == ("00", b"f", False)
+    once = rules.count(batch, CountMember("b", 2, 1, failed=True), NOW)
+    assert once.members == rules.count(once, CountMember("b", 2, 1), NOW).members == "02"
+    ended = rules.count(once, CountMember("b", 2, 0), NOW)
+    assert (ended.state, ended.members) == (State.FAILED, "12")
+    assert ended.detail == "1 of 2 tasks did not succeed"
+    assert rules.count(ended, CountMember("b", 2, 0, failed=True), NOW) is ended
+    assert rules.count(QUEUED, CountMember("k", 2, 0), NOW) is QUEUED
+    well = rules.count(None, CountMember("b", 1, 0), NOW)
+    assert (well.state, well.detail) == (State.SUCCEED, "")
