@@ -517,13 +517,6 @@ RULES: dict[str, Mutation] = {
         lambda self, task: False,
         world="tasks",
     ),
-    "task-too-late": Mutation(
-        "an attempt does not begin once its node may no longer run it",
-        TaskWork,
-        "_come_too_late",
-        lambda self, item, now: self._run(item, item.attempt, now),
-        world="tasks",
-    ),
     "task-maximum": Mutation(
         "no more tasks run at once than the app's maximum", ConcurrencyLimiter, "granted", 99, world="tasks"
     ),

@@ -33,7 +33,7 @@ LIKELY = {
     "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
     "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 23,
-    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-too-late": 727126421612, "task-tries": 0,
+    "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-tries": 0,
     "too-large": 9, "transfer-version": 45,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
