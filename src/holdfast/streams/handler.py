@@ -47,7 +47,8 @@ class Context(Protocol):
         """Report that the work advances. This restarts the handler's ``timeout_s``."""
 
     def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
-        """Send an effect: ``body``, a value that JSON can hold or bytes, to a ``target`` by name or URL.
+        """Send an effect: ``body``, a value that JSON can hold or bytes, to a ``target`` by name or URL: a
+        stream, a type of task or an outbox of the app, a queue, or a webhook.
 
         The effect is committed with the state and the result of this message, and handed over after that, at
         least once. If the message fails or the commit doesn't happen, nothing is sent. Effects with the same
