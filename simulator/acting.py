@@ -13,17 +13,17 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.common import effects
+from holdfast.common.acts import Effect
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.slots import MessageWork
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
-from holdfast.streams.deliverer import StreamTarget
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.rules import effects
-from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.target import StreamTarget
 from simulator import invariants, scenario
 from simulator.faults import Faulty
 from simulator.handler import Chain, Number

@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
+from holdfast.common.acts import Effect
+from holdfast.common.effects import Effects
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
 from holdfast.common.protocol import Done, Nudge
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.effects import Effects
-from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.cluster import keeper
 from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.common.effects import Effects
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
 from holdfast.devices import dispatcher
@@ -35,7 +36,6 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
 from holdfast.streams.rules import commands, ledger
-from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer

@@ -135,8 +135,8 @@ def make_node(services: Services, place: str | App) -> Node:
 
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
-    from holdfast.streams.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.streams.work import StreamWork  # noqa: PLC0415
+    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
 
     queues = {name: services.queue(name) for name in app.streams}
     return StreamWork(
@@ -153,7 +153,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
 
 def _targets(services: Services, app: App, host: Host, queues: Mapping[str, Queue]) -> dict[str, Target]:
     """What takes the effects of streams, by what handlers call it."""
-    from holdfast.streams.deliverer import StreamTarget  # noqa: PLC0415
+    from holdfast.streams.target import StreamTarget  # noqa: PLC0415
 
     made: dict[tuple[str, str], Target] = {
         ("stream", name): StreamTarget(app.streams[name], queue) for name, queue in queues.items()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.common.effects import EffectMaker
 from holdfast.common.message import TIMER_RUN, Place, Span
 from holdfast.common.protocol import Done, Poke
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
@@ -19,7 +20,6 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.effects import EffectMaker
 from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
 from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.streams.rules.timers import place_of

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
@@ -34,7 +35,6 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
-from holdfast.streams.deliverer import Deliverer, HandOverOutcome
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER

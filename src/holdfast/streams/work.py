@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
@@ -43,7 +44,6 @@ from holdfast.ports.state import StateStore
 from holdfast.ports.target import Target
 from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
-from holdfast.streams.deliverer import Deliverer
 from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -24,6 +24,7 @@ from holdfast.errors import (
     TooLarge,
 )
 from holdfast.ports.slots import MessageWork
+from holdfast.slots.sends import AnyName
 from holdfast.streams.codec import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
@@ -48,19 +49,6 @@ class SetTimer(NamedTuple):
 
     at: float
     body: Any = None
-
-
-class AnyName(Collection[str]):
-    """The targets of a handler that is tested without its app: every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 class StreamTest:

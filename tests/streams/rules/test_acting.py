@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.common.acts import Acts, Send, TimerChange
+from holdfast.common.acts import Acts, Effect, Send, TimerChange
+from holdfast.common.effects import KEEP_S, PENDING_MAX
 from holdfast.common.held import Held
 from holdfast.common.message import Place
 from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
-from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
 from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
 from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, held

@@ -42,7 +42,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.common.acts import Acts
+from holdfast.common.acts import Acts, Effect, hops_of
+from holdfast.common.effects import EffectMaker, Effects
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
@@ -64,8 +65,7 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import EffectMaker, Effects
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, Timer
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
 
@@ -97,9 +97,6 @@ DUE_STEP_S = 5.0
 
 WALL_LOOK_S = 60.0
 """How often the wall clock is looked at while a timer waits for it: the clock may have been set."""
-
-HOPS = "hops"
-"""The attribute that counts the effects that led to a message."""
 
 SET_ASIDE = (Verdict.LATE, Verdict.FAR)
 """The verdicts of messages that don't run. A commit records such a message before it becomes a dead
@@ -1058,7 +1055,7 @@ class Owner:
             if (held := entry.held) is None:
                 continue
             if entry.acts is not None:
-                maker.add(entry.acts.sends, held.place.name, _hops(held))
+                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes))
             elif entry.kind == "skip" and held.place.run == TIMER_RUN:
                 maker.set_aside(held.body, held.place.name, entry.reason)
         return maker.made
@@ -1261,12 +1258,6 @@ class Owner:
     def released(self) -> None:
         """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
-
-
-def _hops(held: Held) -> int:
-    """Return how many effects led to a message."""
-    hops = held.attributes.get(HOPS, "")
-    return int(hops) if hops.isascii() and hops.isdigit() else 0
 
 
 def _skipped(entry: BatchEntry) -> int:

@@ -1,4 +1,5 @@
-"""Hands effects over to their targets, those of many streams in one call where the target allows that."""
+"""Hands effects over to their targets, those of many streams or tasks in one call where the target allows
+that."""
 
 from __future__ import annotations
 
@@ -9,15 +10,12 @@ from typing import Literal
 import msgspec
 
 from holdfast.cluster.host import Host
+from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.target import OutgoingEffect, Target
-from holdfast.streams.producer import StreamProducer
-from holdfast.streams.rules.ledger import Effect
-from holdfast.streams.rules.owner import HOPS
-from holdfast.streams.spec import StreamSpec
 
 HandOverOutcome = Literal["taken", "refused", "failed"]
 Answer = Callable[[HandOverOutcome, str], None]
@@ -29,8 +27,7 @@ CALLS_AT_ONCE = 8
 class WaitingEffect(msgspec.Struct, frozen=True):
     """An effect that waits for a call to its target."""
 
-    stream: str
-    key: str
+    sender: str
     effect: Effect
     answer: Answer
 
@@ -58,7 +55,8 @@ class TargetLane:
 
 class Deliverer:
     """Hands over the effects of one node. ``targets`` are those that it knows by name, and ``open_url`` opens
-    those at URLs; ``queues`` are those of the streams, whose dead letters get what is refused."""
+    those at URLs; ``queues`` are those of the streams, or of the types of tasks, that send them: their dead
+    letters get what is refused."""
 
     def __init__(
         self,
@@ -76,11 +74,11 @@ class Deliverer:
         self._targets: dict[str, Target] = {**targets, **letters}
         self._lanes: dict[str, TargetLane] = {}
 
-    def hand_over(self, stream: str, key: str, effect: Effect, answer: Answer) -> None:
-        """Hand over one effect of the full ``key``; ``answer`` is called with the outcome, and why it was
-        refused."""
-        name = f"letters of {stream}" if effect.refused else effect.target
-        waiting = WaitingEffect(stream, key, effect, answer)
+    def hand_over(self, queue: str, sender: str, effect: Effect, answer: Answer) -> None:
+        """Hand over one effect of ``sender``: the full key of a stream, or type and trace id of a task.
+        ``queue`` names its queue. ``answer`` is called with the outcome, and why it was refused."""
+        name = f"letters of {queue}" if effect.refused else effect.target
+        waiting = WaitingEffect(sender, effect, answer)
         try:
             lane = self._lane(name)
         except HoldfastError as error:
@@ -111,7 +109,7 @@ class Deliverer:
 
     async def _not_opened(self, waiting: WaitingEffect, name: str, error: HoldfastError) -> None:
         self._log.warning(
-            "a target can't be opened", key=waiting.key, target=redact(name), error=redact(str(error))
+            "a target can't be opened", key=waiting.sender, target=redact(name), error=redact(str(error))
         )
         self._judge([waiting], error)
 
@@ -131,7 +129,7 @@ class Deliverer:
     async def _call(self, name: str, lane: TargetLane, batch: Sequence[WaitingEffect]) -> None:
         now = self._host.clock.monotonic()
         if not self._host.membership.alive or now < lane.paused_until:
-            # Somebody else may own the stream by now, or the target has its pause.
+            # Somebody else may have the sender by now, or the target has its pause.
             self._tell(batch, "failed")
             return
         try:
@@ -149,7 +147,7 @@ class Deliverer:
                     await self._call(name, lane, [waiting])
                 return
             else:
-                self._log.warning("an effect was refused", key=batch[0].key, **said)
+                self._log.warning("an effect was refused", key=batch[0].sender, **said)
             self._judge(batch, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
@@ -174,11 +172,11 @@ class Deliverer:
 
 
 class LettersTarget:
-    """The dead letters of a stream, for effects that were refused and timers that were skipped."""
+    """The dead letters of a queue, for effects that were refused and timers that were skipped."""
 
-    def __init__(self, stream: str, queue: Queue, clock: Clock) -> None:
+    def __init__(self, name: str, queue: Queue, clock: Clock) -> None:
         self.max_batch = queue.max_batch
-        self._stream = stream
+        self._name = name
         self._queue = queue
         self._clock = clock
 
@@ -192,27 +190,11 @@ class LettersTarget:
             effect.body,
             effect.refused,
             sent_to,
-            stream=self._stream,
+            stream=self._name,
             key=effect.sender.partition("/")[2],
             seq=effect.cause,
             at=self._clock.wall(),
         )
-
-
-class StreamTarget:
-    """A stream, which takes effects as messages in its queue. An effect's id is the message's."""
-
-    def __init__(self, spec: StreamSpec, queue: Queue) -> None:
-        self.max_batch = queue.max_batch
-        self._producer = StreamProducer(spec.name, queue, spec)
-
-    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        await self._producer.send_outgoing([self._outgoing(effect) for effect in effects])
-
-    def _outgoing(self, effect: OutgoingEffect) -> Outgoing:
-        made = self._producer.outgoing_raw(effect.body, effect.key, effect.id)
-        attributes = {**made.attributes, HOPS: str(effect.hops)}
-        return msgspec.structs.replace(made, attributes=attributes, dedupe_id=effect.id)
 
 
 def _may_pass(error: HoldfastError) -> bool:
@@ -227,7 +209,7 @@ def _outgoing(waiting: WaitingEffect) -> OutgoingEffect:
         effect.target,
         effect.key,
         effect.body,
-        waiting.key,
+        waiting.sender,
         effect.cause,
         effect.hops,
         redact(effect.refused),

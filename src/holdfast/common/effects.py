@@ -1,4 +1,5 @@
-"""The pending effects of one stream: which may be handed over now, and what the next commit says of them.
+"""The pending effects of one stream or task: which may be handed over now, and what the next commit says of
+them.
 
 Effects with the same target and key form a *lane*. Of each lane only the oldest effect is handed over, and
 the next one waits until its outcome is known, so that first hand-overs are in order. An effect that its
@@ -13,9 +14,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.common.acts import Send
+from holdfast.common.acts import Effect, RefusedEffect, Send, effect_id
 from holdfast.common.retry import Backoff
-from holdfast.streams.rules.ledger import Effect, RefusedEffect, effect_id
 
 PENDING_MAX = 1000
 """With so many pending effects a stream runs no further message."""
@@ -33,7 +33,7 @@ TRY_AGAIN = Backoff(0.2, 300.0)
 """The pauses before an effect that failed is handed over again."""
 
 REST_MAX_S = 300.0
-"""The longest time for which a stream rests without an owner, while a target is away."""
+"""The longest time for which a stream or a task rests without an owner, while a target is away."""
 
 
 class EffectChanges(NamedTuple):
@@ -57,7 +57,8 @@ class EffectLane:
 
 
 class Effects:
-    """The pending effects of one opening. ``now`` is monotonic seconds, ``wall`` the wall time."""
+    """The pending effects of one opening of a stream, or of one task. ``now`` is monotonic seconds, ``wall``
+    the wall time."""
 
     __slots__ = ("_bytes", "_count", "_flying", "_lane_of", "_lanes", "_refused", "_taken", "taken_at")
 
