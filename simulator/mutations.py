@@ -51,6 +51,7 @@ from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
+from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 
 
@@ -221,6 +222,36 @@ def _follow_up_early(
     outcome = outcome_of(item.message.envelope.app, ended)
     self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
     _end(self, item, end, letter)
+
+
+def _effects_early(
+    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
+) -> None:
+    if end.effects:
+        ended = Task(item.trace, item.type, epoch=end.epoch, effects=end.effects)
+        self._tasks.spawn(self._effects.send(item, ended))
+    _end(self, item, end, letter)
+
+
+_tell_completer = Completer.tell
+
+
+def _tell_without_effects(self: Completer, item: InHand, ended: Task) -> None:
+    _tell_completer(self, item, msgspec.structs.replace(ended, effects=b""))
+
+
+async def _effects_aside(self: Completer, item: InHand, ended: Task) -> None:
+    self._tasks.spawn(self._effects.send(item, ended))
+    self._delete(item)
+
+
+_make_job = AttemptJob.__init__
+_recorders: dict[str, Any] = {}
+
+
+def _with_what_failed_attempts_sent(self: AttemptJob, *args: Any) -> None:
+    _make_job(self, *args)
+    self.recorder = _recorders.setdefault(self.trace_id, self.recorder)
 
 
 async def _send_once(self: Completer, handed: Any) -> None:
@@ -490,6 +521,34 @@ RULES: dict[str, Mutation] = {
         follow_ups,
         "follow_up_trace",
         lambda *_: f"quick-{next(_identities)}",
+        world="tasks",
+    ),
+    "task-effects-early": Mutation(
+        "an effect is handed over once the outcome is stored that it was sent with",
+        Completer,
+        "end",
+        _effects_early,
+        world="tasks",
+    ),
+    "task-effects-failed": Mutation(
+        "what a failed attempt has sent is dropped",
+        AttemptJob,
+        "__init__",
+        _with_what_failed_attempts_sent,
+        world="tasks",
+    ),
+    "task-effects-first": Mutation(
+        "effects are handed over before the message is deleted",
+        Completer,
+        "_settle_with_effects",
+        _effects_aside,
+        world="tasks",
+    ),
+    "task-effects-again": Mutation(
+        "who finds a task ended with effects left hands them over",
+        Completer,
+        "tell",
+        _tell_without_effects,
         world="tasks",
     ),
     "batch-count": Mutation("a task of a batch counts once", task, "count", _count_the_next, world="tasks"),

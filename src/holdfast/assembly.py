@@ -6,7 +6,7 @@ process takes to start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.app import App
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from holdfast.cluster.host import Host
     from holdfast.cluster.node import Node
-    from holdfast.ports.queue import Queue
     from holdfast.ports.target import Target
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.periodic import Deed, Times
@@ -146,18 +145,20 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         services.state(),
         services.slots(place),
         models=app.models,
-        targets=_targets(services, app, host, queues),
+        targets=_targets(services, app, host),
         open_target=TargetUrls(services),
     )
 
 
-def _targets(services: Services, app: App, host: Host, queues: Mapping[str, Queue]) -> dict[str, Target]:
-    """What takes the effects of streams, by what handlers call it."""
-    from holdfast.streams.target import StreamTarget  # noqa: PLC0415
+def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
+    """What takes the effects of streams and tasks, by what handlers call it."""
+    made: dict[tuple[str, str], Target] = {}
+    if app.streams:
+        from holdfast.streams.target import StreamTarget  # noqa: PLC0415
 
-    made: dict[tuple[str, str], Target] = {
-        ("stream", name): StreamTarget(app.streams[name], queue) for name, queue in queues.items()
-    }
+        made |= {
+            ("stream", name): StreamTarget(spec, services.queue(name)) for name, spec in app.streams.items()
+        }
     if app.tasks:
         from holdfast.tasks.opening import make_producer  # noqa: PLC0415
         from holdfast.tasks.target import TaskTarget  # noqa: PLC0415
@@ -178,6 +179,7 @@ def _named(made: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
     from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
@@ -215,6 +217,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             member=lambda: host.membership.id,
         ),
         producer,
+        targets=_targets(services, app, host),
+        open_target=TargetUrls(services),
         scheduler=ScheduleFollower(
             app.name,
             Scheduler(

@@ -171,6 +171,15 @@ class Deliverer:
             waiting.answer(outcome, reason)
 
 
+TARGET, TARGET_KEY = "target", "target_key"
+"""The attributes of an effect's dead letter."""
+
+
+def is_effect(letter: DeadLetter) -> bool:
+    """Return True for the dead letter of an effect, which no handler of its queue can be given."""
+    return {TARGET, TARGET_KEY} <= letter.attributes.keys()
+
+
 class LettersTarget:
     """The dead letters of a queue, for effects that were refused and timers that were skipped."""
 
@@ -184,7 +193,7 @@ class LettersTarget:
         await self._queue.bury([self._letter(effect) for effect in effects])
 
     def _letter(self, effect: OutgoingEffect) -> DeadLetter:
-        sent_to = {"target": effect.target, "target_key": effect.key} if effect.target else {}
+        sent_to = {TARGET: effect.target, TARGET_KEY: effect.key} if effect.target else {}
         return DeadLetter(
             effect.id,
             effect.body,

@@ -54,8 +54,9 @@ NEXT: dict[Life, frozenset[Life]] = {
     Life.RUNNING: frozenset({Life.APPENDED, Life.WAITING, Life.RECEIVED}),
     # In a batch whose commit isn't answered: nothing may be deleted from the queue for it.
     Life.APPENDED: frozenset({Life.COMMITTED, Life.RECEIVED}),
-    # Covered by an accepted commit: only now is it dead-lettered (if the commit set it aside) or deleted.
-    Life.COMMITTED: frozenset({Life.BURIED, Life.DELETED}),
+    # Covered by an accepted commit: only now is it dead-lettered (if the commit set it aside) or deleted. A
+    # task's message goes back to its queue while a target doesn't take its effects.
+    Life.COMMITTED: frozenset({Life.BURIED, Life.DELETED, Life.GIVEN_BACK}),
     Life.BURIED: frozenset({Life.DELETED}),
     Life.DELETED: frozenset(),
     Life.GIVEN_BACK: frozenset(),

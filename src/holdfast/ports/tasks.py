@@ -9,6 +9,7 @@ from holdfast.errors import Fenced
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -47,6 +48,9 @@ class TaskStore(Protocol):
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         """Record (trace, epoch) of outcomes whose briefs were sent. Unknown ones are ignored."""
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         """Cancel a task; returns its record, or None if it isn't known."""

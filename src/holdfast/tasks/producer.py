@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.cluster.deliverer import is_effect
+from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
@@ -61,10 +63,11 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class _Sending(NamedTuple):
-    """A task that is ready to be sent, and its message."""
+    """A task that is ready to be sent, and its message. ``hops`` effects led to it."""
 
     order: DueFollowUp
     body: bytes
+    hops: int = 0
 
     @property
     def trace(self) -> str:
@@ -105,12 +108,14 @@ class Producer:
         self._unread: list[collections.deque[Delivery]] = []
         self._closes = 0
 
-    async def send(self, orders: Sequence[Order]) -> list[str]:
+    async def send(self, orders: Sequence[Order], *, hops: Sequence[int] = ()) -> list[str]:
         """Send tasks; returns their trace ids, in order. If the task of an order, by its trace id or dedupe
-        key, has already begun or ended, it isn't sent again. Raises InvalidMessage and TooLarge before
-        anything is sent. If a queue doesn't answer, some may have been sent. Sending the same again does no
-        harm if the orders have trace ids or dedupe keys."""
+        key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
+        it. Raises InvalidMessage and TooLarge before anything is sent. If a queue doesn't answer, some may
+        have been sent. Sending the same again does no harm if the orders have trace ids or dedupe keys."""
         sent = [self._checked(order) for order in orders]
+        if hops:
+            sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
         await self._look_for({name for order in orders for name in order.types})
         await self._send(sent)
         return [each.trace for each in sent]
@@ -165,7 +170,8 @@ class Producer:
         for each, task in zip(sent, standing, strict=True):
             if not task.epoch and not task.ended:  # else a node has its message already
                 name = task_queue(self._app, each.type)
-                message = Outgoing(each.body, delay_s=each.order.delay_s, key=each.trace)
+                hops = {HOPS: str(each.hops)} if each.hops else {}
+                message = Outgoing(each.body, hops, each.order.delay_s, each.trace)
                 outgoing.setdefault(name, []).append(message)
         for name, messages in outgoing.items():
             queue = self._queue(name)
@@ -323,9 +329,9 @@ class Producer:
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
-        that the queue refuses for good stays a dead letter."""
+        that the queue refuses for good stays a dead letter, and so does an effect that its target refused."""
         queue = self._queue(task_queue(self._app, task_type))
-        chosen = list(letters)
+        chosen = self._of_tasks(letters)
         return sum(
             [
                 await self._redrive(queue, chosen[start : start + queue.max_batch])
@@ -352,7 +358,7 @@ class Producer:
         still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
         again, passed = list[DeadLetter](), 0
-        for letter in letters:
+        for letter in self._of_tasks(letters):
             task = await self._store.get(letter.key) if letter.key else None
             if task is None or task.state in (State.FAILED, State.TIMEOUT):
                 again.append(letter)
@@ -368,6 +374,17 @@ class Producer:
                 await self._store.reset(traces)
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
         return len(again), passed
+
+    def _of_tasks(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Return those letters that are no effects."""
+        found = list[DeadLetter]()
+        for letter in letters:
+            if is_effect(letter):
+                reason = "it is an effect, which no handler of this app takes; send it by what its target is"
+                self._log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
+            else:
+                found.append(letter)
+        return found
 
     def _checked(self, order: Order, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,

@@ -77,7 +77,8 @@ class TaskType(Generic[B, R]):
 
     def __call__(self, body: B, job: Job | None = None) -> R:
         """Run the handler with that body, and return what it returns; await it for an ``async`` handler.
-        Without a ``job``, the handler gets one for a first attempt, whose progress and log are dropped."""
+        Without a ``job``, the handler gets one for a first attempt, whose progress, log and effects are
+        dropped."""
         handler: Any = self.handler
         if inspect.isclass(handler):
             made: Any = handler()
@@ -125,10 +126,11 @@ class TaskType(Generic[B, R]):
         return self.spec.group_of(body_of(body))
 
     def _unread_job(self) -> Job:
-        from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - for tests alone
+        from holdfast.slots.sends import AnyName  # noqa: PLC0415 - for tests alone
+        from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - as above
 
         task = Task("test", self.name, attempts=1, epoch=1)
-        return AttemptJob(_Unread(), self._app, 1, self.spec.attempt(Body(b""), task))
+        return AttemptJob(_Unread(), self._app, 1, self.spec.attempt(Body(b""), task), AnyName())
 
 
 class _Unread:

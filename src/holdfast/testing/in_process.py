@@ -131,7 +131,7 @@ class ThreadTaskWorker:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._thread = SlotThread("holdfast-test-task-slot")
-        self._worker = TaskExecutor(app.name, app.tasks, self)
+        self._worker = TaskExecutor(app.name, app.tasks, self, app.targets)
 
     async def close(self) -> None:
         """Let the thread end. An attempt under way goes on alone."""

@@ -33,15 +33,7 @@ from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import StreamWorker
 from holdfast.testing.in_process import HandlerDriver
-
-
-class SentEffect(NamedTuple):
-    """An effect that a handler sent: what it gave to ``context.send``, with the key that counts."""
-
-    target: str
-    body: Any
-    key: str
-    delay_s: float = 0.0
+from holdfast.testing.sent import SentEffect, decoded, sent_effect
 
 
 class SetTimer(NamedTuple):
@@ -220,7 +212,7 @@ class StreamTest:
         if queried.error:
             assert self._error is not None
             raise self._error
-        return _decoded(queried.answer)
+        return decoded(queried.answer)
 
     def restart(self) -> None:
         """Continue with a new instance from the last snapshot, and load its models again."""
@@ -255,7 +247,7 @@ class StreamTest:
             raise self._error
         self._take(key, acts or Acts(), timer)
         self._states[key] = (ran.state, ran.version)
-        self.results.append(_decoded(ran.results[0]))
+        self.results.append(decoded(ran.results[0]))
         self._handled += 1
         if self._restart_every and self._handled % self._restart_every == 0:
             self.restart()
@@ -273,7 +265,7 @@ class StreamTest:
             rearmed_at = self.wall_s + REARM_S
         timers.change(acts.timers, rearmed_at)
         for send in acts.sends:
-            self.sent.append(SentEffect(send.target, _decoded(send.body), send.key, send.delay_s))
+            self.sent.append(sent_effect(send))
 
     def _timers_of(self, key: str) -> Timers:
         return self._timers.setdefault(key, Timers())
@@ -388,13 +380,6 @@ def _annotated(handler: Any) -> Any:
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     found = hints.get(parameters[0]) if parameters else None
     return None if found is Any or isinstance(found, typing.TypeVar) else found
-
-
-def _decoded(result: bytes | None) -> Any:
-    try:
-        return None if result is None else msgspec.json.decode(result)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return result
 
 
 def _body(timer: Timer) -> Any:

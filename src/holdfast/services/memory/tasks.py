@@ -16,6 +16,7 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -79,6 +80,11 @@ class MemoryTasks:
         for trace, epoch in sent:
             if trace in self.standing:
                 self._change("briefed", trace, partial(rules.briefed, epoch=epoch))
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        for each in left:
+            if each.trace in self.standing:
+                self._change("handed_over", each.trace, partial(rules.handed_over, left=each))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         if trace not in self.standing:

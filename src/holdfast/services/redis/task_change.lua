@@ -81,10 +81,15 @@ function requests.give_back(task, trace, epoch, spent, detail, pause)
     pauses = pauses and text(number(task, 'pauses') + 1) or nil})
 end
 
-requests['end'] = function(task, trace, epoch, state, result, detail)
+requests['end'] = function(task, trace, epoch, state, result, detail, effects)
   if task and ENDED[task.state] and (task.epoch or '0') == epoch and task.state == state then return task end
   if not stands(task, epoch) then return nil end
-  return ended(task, state, result, detail)
+  return replace(ended(task, state, result, detail), {effects = effects})
+end
+
+function requests.handed_over(task, trace, epoch, left)
+  local stands = task and ENDED[task.state] and (task.epoch or '0') == epoch and task.effects
+  return stands and replace(task, {effects = left}) or task
 end
 
 function requests.briefed(task, trace, epoch)

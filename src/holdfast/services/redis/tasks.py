@@ -25,8 +25,10 @@ from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 from holdfast.services.redis.shards import StateShards
 from holdfast.tasks.rules.task import (
+    EFFECTS_KEEP_S,
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -108,7 +110,7 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
+        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
@@ -117,6 +119,10 @@ class RedisTasks:
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change("briefed", sent, self._shards)
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        # What a replica doesn't know of is handed over again.
+        await self._change("handed_over", [(e.trace, e.epoch, e.effects) for e in left], self._shards)
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change("cancel", [(trace, reason)])
@@ -175,7 +181,9 @@ class RedisTasks:
         dropped, shards = 0, set(range(self._shards.count))
         while shards:
             for shard in list(shards):
-                looked, some = await self._in_shard(EXPIRE, shard, max(0, _micros(before)), EXPIRE_BATCH)
+                looked, some = await self._in_shard(
+                    EXPIRE, shard, max(0, _micros(before)), EXPIRE_BATCH, _micros(EFFECTS_KEEP_S)
+                )
                 dropped += some
                 if looked < EXPIRE_BATCH:
                     shards.remove(shard)
@@ -269,6 +277,7 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     "progress": float,
     "result": bytes,
     "follow_ups": bytes,
+    "effects": bytes,
     "briefed": lambda value: value == b"1",
 }
 

@@ -21,6 +21,7 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -120,6 +121,9 @@ class SqliteTasks:
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        await self._change([TaskChange(_handed_over, each.trace, each) for each in left], confirmed=False)
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change([TaskChange(_cancel, trace, reason)])
@@ -260,6 +264,10 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
 
 def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
     return standing and rules.briefed(standing, epoch)
+
+
+def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
+    return standing and rules.handed_over(standing, left)
 
 
 def _cancel(standing: Task | None, reason: str, now: float) -> Task | None:

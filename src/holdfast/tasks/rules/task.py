@@ -23,6 +23,10 @@ MEMBERS_MAX = 10_000
 """The most tasks in a batch."""
 
 
+EFFECTS_KEEP_S = 7 * 86_400.0
+"""For how much longer a task with pending effects is kept: far longer than a target may be away."""
+
+
 class State(enum.StrEnum):
     """The state of a task. The last four are outcomes. DUPLICATED is the outcome of a message only, whose
     task had ended before, so nothing ran."""
@@ -49,6 +53,7 @@ class Task(msgspec.Struct, frozen=True):
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
     cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
     tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.
     ``members`` is empty but for a batch: one digit for each of its tasks, 0 if it hasn't ended, 1 if it has
     succeeded, 2 if it ended otherwise.
     """
@@ -74,6 +79,7 @@ class Task(msgspec.Struct, frozen=True):
     pauses: int = 0
     follow_ups: bytes = b""
     members: str = ""
+    effects: bytes = b""
 
     @property
     def ended(self) -> bool:
@@ -125,13 +131,24 @@ class ReturnAttempt(msgspec.Struct, frozen=True):
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
-    """The attempt of ``epoch`` ended with the outcome ``state``."""
+    """The attempt of ``epoch`` ended with the outcome ``state``. ``effects`` are those that it sent, encoded,
+    if it has succeeded."""
 
     trace: str
     epoch: int
     state: State
     result: bytes = b""
     detail: str = ""
+    effects: bytes = b""
+
+
+class EffectsLeft(msgspec.Struct, frozen=True):
+    """Of the effects of the outcome of ``epoch``, these are still to be handed over, encoded as in the
+    record."""
+
+    trace: str
+    epoch: int
+    effects: bytes = b""
 
 
 class CountMember(msgspec.Struct, frozen=True):
@@ -220,7 +237,15 @@ def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
     ):
         return standing  # a repeat
     task = _guard(standing, end.trace, end.epoch)
-    return _ended(task, end.state, end.result, end.detail, now)
+    ended = _ended(task, end.state, end.result, end.detail, now)
+    return msgspec.structs.replace(ended, effects=end.effects)
+
+
+def handed_over(standing: Task, left: EffectsLeft) -> Task:
+    """Return the task after some of its effects were handed over. Once all are, none comes back, whatever
+    another node says that had its message too."""
+    stands = standing.ended and standing.epoch == left.epoch and standing.effects
+    return msgspec.structs.replace(standing, effects=left.effects) if stands else standing
 
 
 def briefed(standing: Task, epoch: int) -> Task:
@@ -272,7 +297,10 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
 
 
 def expired(standing: Task, before: float) -> bool:
-    """Return True if nothing has happened to the task since ``before``, and no attempt was valid then."""
+    """Return True if nothing has happened to the task since ``before``, and no attempt was valid then. One
+    with pending effects is kept longer."""
+    if standing.effects:
+        before -= EFFECTS_KEEP_S
     return standing.moved_at < before and standing.until < before
 
 

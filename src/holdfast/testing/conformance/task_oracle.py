@@ -28,6 +28,7 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -94,7 +95,9 @@ ends = st.builds(
     state=st.sampled_from(sorted(rules.ENDED)),
     result=st.binary(max_size=9),
     detail=texts,
+    effects=st.binary(max_size=9),
 )
+lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
 
 
 def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
@@ -177,6 +180,14 @@ class TaskMachine(RuleBasedStateMachine):
         for trace, epoch in asked:
             if trace in self._standing:
                 self._standing[trace] = rules.briefed(self._standing[trace], epoch)
+
+    @rule(batch=batch_of(lefts))
+    def handed_over(self, batch: list[EffectsLeft]) -> None:
+        asked: list[EffectsLeft] = self._aimed(batch)
+        self._run(self._store.handed_over(asked))
+        for left in asked:
+            if left.trace in self._standing:
+                self._standing[left.trace] = rules.handed_over(self._standing[left.trace], left)
 
     @rule(trace=traces, reason=texts)
     def cancel(self, trace: str, reason: str) -> None:

@@ -13,9 +13,11 @@ from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.rules.task import (
     BATCH,
+    EFFECTS_KEEP_S,
     TRACE_BYTES_MAX,
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -64,12 +66,45 @@ class TasksConformance:
             assert isinstance(refused, Fenced)
             assert refused.epoch == 0
 
+    async def test_effects_are_kept_with_the_outcome_until_they_are_handed_over(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        first, rest = b"\x00\xff two effects", b"\x91 one"
+        [begun] = await tasks.start([wish("k")])
+        end = EndAttempt("k", begun.epoch, State.SUCCEED, effects=first)
+        [ended] = await tasks.end([end])
+        assert isinstance(ended, Task)
+        assert ended.effects == first
+        assert await tasks.end([end]) == [ended], "a repeat"
+        await tasks.handed_over([EffectsLeft("k", begun.epoch + 1), EffectsLeft("unknown", 1)])
+        assert await other_tasks.get("k") == ended, "that was another outcome"
+        await tasks.handed_over([EffectsLeft("k", begun.epoch, rest)])
+        known = await other_tasks.get("k")
+        assert known is not None
+        assert known.effects == rest
+        await tasks.handed_over([EffectsLeft("k", begun.epoch)])
+        await tasks.handed_over([EffectsLeft("k", begun.epoch, rest)])
+        known = await other_tasks.get("k")
+        assert known is not None
+        assert known.effects == b"", "they don't come back"
+
+    async def test_a_task_with_effects_is_kept_longer(self, tasks: TaskStore) -> None:
+        for trace, effects in (("a", b"pending"), ("b", b"")):
+            [begun] = await tasks.start([wish(trace)])
+            await tasks.end([EndAttempt(trace, begun.epoch, State.SUCCEED, effects=effects)])
+        now = await tasks.now()
+        assert await tasks.expire(now + EFFECTS_KEEP_S / 2) == 1
+        assert await tasks.get("b") is None
+        assert await tasks.get("a") is not None
+        assert await tasks.expire(now + 2 * EFFECTS_KEEP_S) == 1
+
     async def test_empty_batches_change_nothing(self, tasks: TaskStore) -> None:
         assert await tasks.queue([]) == []
         assert await tasks.start([]) == []
         assert await tasks.beat([]) == await tasks.give_back([]) == await tasks.end([]) == []
         assert await tasks.reset([]) == []
         await tasks.briefed([])
+        await tasks.handed_over([])
 
     async def test_a_task_goes_from_queued_to_its_outcome(
         self, tasks: TaskStore, other_tasks: TaskStore
