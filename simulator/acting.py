@@ -284,6 +284,8 @@ class Acted:
         self.arrived: dict[str, int] = {}
         self.marked: dict[str, int] = {}
         """Refused effects, and when a commit said so, as a place in the history."""
+        self.settings: set[tuple[str, str]] = set()
+        """The full keys and settings of all timers that ever stood."""
 
 
 def check(world: ActingWorld, unfinished: str) -> list[str]:
@@ -332,11 +334,10 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
         if effect.refused:
             acted.marked.setdefault(effect.id, place)
     for id_ in commit.dropped:
-        if id_ not in acted.arrived and acted.effects.get(id_, ("", None))[1] is not None:
-            effect = acted.effects[id_][1]
-            if effect.target == SINK and not effect.refused:
-                wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
-    wrong += _superseded(event)
+        _, dropped = acted.effects.get(id_, ("", None))
+        if dropped and dropped.target == SINK and not dropped.refused and id_ not in acted.arrived:
+            wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
+    wrong += _superseded(event, acted)
     if commit.key.startswith(f"{STREAM}/"):
         for result in commit.results:
             told = json.loads(result.body)
@@ -347,15 +348,17 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     return wrong
 
 
-def _superseded(event: CommitRecord) -> list[str]:
+def _superseded(event: CommitRecord, acted: Acted) -> list[str]:
     """A timer fires in the setting that stands, or in one that was made in the same commit."""
-    before = {f"wake:{t.name}:{t.setting}" for t in event.before.timers} if event.before else set()
-    causes = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
-    return [
-        f"{event.commit.key}: {cause} fired, which does not stand"
-        for cause in causes - before
-        if f":{event.commit.epoch}." not in cause
-    ]
+    key = event.commit.key
+    before, after = (
+        {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set[str]()
+        for standing in (event.before, event.after)
+    )
+    fired = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
+    gone = {cause for cause in fired - before if (key, cause) in acted.settings}
+    acted.settings |= {(key, setting) for setting in after}
+    return [f"{key}: {cause} fired, which stands no more" for cause in sorted(gone)]
 
 
 def _forgot(event: Forgot, acted: Acted) -> None:

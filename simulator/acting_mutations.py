@@ -9,18 +9,17 @@ import msgspec
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
 from holdfast.common.protocol import Done, Nudge
-from holdfast.services.memory.state import MemoryState
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.rules.owner import BatchEntry, Owner
-from holdfast.streams.rules.timers import Timers
+from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
 
 _compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
-_due, _lease, _pending = Timers.due, MemoryState.due, ledger._pending
+_due, _pending = Timers.due, ledger._pending
 
 
 def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
@@ -103,6 +102,11 @@ def due_early(self: Timers, wall: float) -> Any:
 
 def stays_after_firing(self: Timers, held: Held) -> None:
     """A commit leaves the timer that has fired."""
+
+
+def has_name(self: Timers, held: Held) -> bool:
+    """A timer that was set anew, or cleared and set, still fires in its old setting."""
+    return any(timer.name == timer_of(held.place) for timer in self.all)
 
 
 def drop_all(standing: Any, commit: Any) -> Any:

@@ -555,6 +555,7 @@ RULES: dict[str, Mutation] = {
     ),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
+    "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(

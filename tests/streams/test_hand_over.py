@@ -103,3 +103,4 @@ async def test_what_was_refused_goes_to_the_dead_letters_of_its_stream(rig: Rig)
         {"target": "door", "target_key": "k"},
     )
     assert rig.answers == {"a": ("taken", "")}
+    assert (rig.host.stats.effects, rig.host.stats.set_aside) == (0, 1)

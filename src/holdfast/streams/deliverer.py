@@ -14,6 +14,7 @@ from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, 
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.rules.owner import HOPS
@@ -159,7 +160,9 @@ class Deliverer:
         if lane.away:
             self._log.info("a target takes effects again", target=redact(name))
             lane.away = False
-        self._stats.effects += len(batch)
+        letters = sum(bool(waiting.effect.refused) for waiting in batch)
+        self._stats.effects += len(batch) - letters
+        self._stats.set_aside += letters
         self._tell(batch, "taken")
 
     def _judge(self, batch: Sequence[WaitingEffect], error: HoldfastError) -> None:
@@ -210,7 +213,8 @@ class StreamTarget:
         await self._producer.send_outgoing([self._outgoing(effect) for effect in effects])
 
     def _outgoing(self, effect: OutgoingEffect) -> Outgoing:
-        made = self._producer.outgoing_raw(effect.body, effect.key, effect.id)
+        message = StreamMessage(effect.body, key=effect.key or None, message_id=effect.id)
+        made = self._producer.outgoing(message)
         attributes = {**made.attributes, HOPS: str(effect.hops)}
         return msgspec.structs.replace(made, attributes=attributes, dedupe_id=effect.id)
 
