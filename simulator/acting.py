@@ -32,11 +32,15 @@ from simulator.stage import SimNode
 from simulator.world import MAX_STARTS, TIMEOUT_S, World, spec_of
 
 SINK = "sink"
+LOOSE = "loose"
 PICKY = "picky"
 PINGS = "pings"
 PONGS = "pongs"
 HOPS_LIMIT = 3
 """How often a ping comes back."""
+
+STUMBLES = 0.1
+"""How often a target takes only some of a call."""
 
 HEAL_LIMIT_S = 900.0
 CLOCK_STEPS_S = (-60.0, -5.0, 5.0, 60.0)
@@ -62,7 +66,8 @@ class SinkEvent(msgspec.Struct, frozen=True):
 def acts_of(key: str, run: int, seq: int) -> list[tuple[str, str]]:
     """What a message sends: targets and their keys, in order."""
     random = Random(f"{key}:{run}:{seq}")  # noqa: S311 - to be repeated, not to be secret
-    sends = [(SINK, random.choice(("a", "b"))) for _ in range(random.choice((0, 1, 1, 3)))]
+    number = random.choice((0, 1, 1, 3))
+    sends = [(random.choice((SINK, SINK, LOOSE)), random.choice(("a", "b"))) for _ in range(number)]
     if random.random() < 0.1:
         sends.append((PICKY, ""))
     if random.random() < 0.2:
@@ -128,12 +133,15 @@ class Opponent(Player):
 
 
 class Sink:
-    """A target with moods: it is away at times, and refuses what is meant for ``PICKY``."""
+    """A target with moods: it is away at times, fails at times after it took some of a call, and refuses what
+    is meant for ``PICKY``. ``LOOSE`` takes any of a call, the others the first."""
 
     def __init__(self, world: ActingWorld, name: str) -> None:
         self.max_batch = 4
+        self.ordered = name != LOOSE
         self._world = world
         self._name = name
+        self._random = world.scenario.random(f"moods:{name}")
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         now = asyncio.get_running_loop().time()
@@ -142,7 +150,14 @@ class Sink:
         if any(away.begin_s <= now < away.end_s for away in self._world.away):
             self._world.counts["target away"] += 1
             raise Unavailable("the target is away")
-        self._world.log += [SinkEvent(now, self._name, effect) for effect in effects]
+        taken = list(effects)
+        if fails := len(effects) > 1 and self._random.random() < STUMBLES:
+            some = self._random.randrange(len(effects))
+            taken = taken[:some] if self.ordered else self._random.sample(taken, some)
+        self._world.log += [SinkEvent(now, self._name, effect) for effect in taken]
+        if fails:
+            self._world.counts["target took some"] += 1
+            raise Unavailable("the target took some and failed")
 
 
 def make(seed: int) -> Scenario:
@@ -169,7 +184,7 @@ class ActingWorld(World):
             PONGS: _played(scenario, PONGS, Opponent),
         }
         self.queues |= {name: self._queue() for name in (PINGS, PONGS)}
-        self.target_names = (SINK, PICKY, PINGS, PONGS)
+        self.target_names = (SINK, LOOSE, PICKY, PINGS, PONGS)
         self.away = [
             Away(begin_s, begin_s + random.choice((1.0, 10.0, 200.0)))
             for begin_s in sorted(random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2))))
@@ -189,7 +204,7 @@ class ActingWorld(World):
         return super().make_works(node)
 
     def targets(self, node: SimNode) -> dict[str, Target]:
-        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, PICKY)}
+        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, LOOSE, PICKY)}
         streams = {
             name: StreamTarget(self.specs[name], Faulty(self.queues[name], "queue", node.line))
             for name in (PINGS, PONGS)
@@ -335,7 +350,7 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
             acted.marked.setdefault(effect.id, place)
     for id_ in commit.dropped:
         _, dropped = acted.effects.get(id_, ("", None))
-        if dropped and dropped.target == SINK and not dropped.refused and id_ not in acted.arrived:
+        if dropped and dropped.target in (SINK, LOOSE) and not dropped.refused and id_ not in acted.arrived:
             wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
     wrong += _superseded(event, acted)
     if commit.key.startswith(f"{STREAM}/"):

@@ -9,6 +9,7 @@ import msgspec
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
 from holdfast.common.protocol import Done, Nudge
+from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.effects import Effects
@@ -51,12 +52,17 @@ def go_on(self: Effects, effect_id: str, now: float, wall: float) -> None:
         lane.effects.rotate(-1)
 
 
-def taken_at_once(self: Effects, now: float, wall: float) -> list[Effect]:
+def taken_at_once(self: Effects, now: float, wall: float) -> list[tuple[Effect, ...]]:
     """What is handed over counts as taken."""
     ready = _hand_over(self, now, wall)
-    for effect in ready:
-        self.taken(effect.id, now)
+    for run in ready:
+        self.taken(run[0].id, len(run), now)
     return ready
+
+
+def any_of(self: TargetLane, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+    """A target that may take any of a call gets several effects of one key."""
+    return effects[: self.target.max_batch]
 
 
 def refuse_at_once(self: Effects, effect_id: str, reason: str) -> None:

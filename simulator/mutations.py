@@ -31,6 +31,7 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
@@ -542,6 +543,12 @@ RULES: dict[str, Mutation] = {
     "effect-failure": _acting("an effect that failed keeps its turn", Effects, "failed", acting.go_on),
     "effect-taken": _acting(
         "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
+    ),
+    "effect-run": _acting(
+        "effects of a key go together only where the first are taken first",
+        TargetLane,
+        "first_of",
+        acting.any_of,
     ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
