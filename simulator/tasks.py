@@ -337,6 +337,7 @@ class Sink:
     """A target that is away at times, or refuses all."""
 
     max_batch = 4
+    ordered = True
 
     def __init__(self, world: TaskWorld, *, picky: bool) -> None:
         self._world = world

@@ -3,7 +3,6 @@ it."""
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Mapping
 
@@ -73,8 +72,7 @@ class RefusedEffect(msgspec.Struct, frozen=True, array_like=True):
 def effect_id(key: str, epoch: int, number: int, place: int) -> str:
     """Return the id of an effect, 32 characters that no other effect has: an epoch is issued once, and one
     commit with a number is accepted in it. Seqs would repeat after a reset."""
-    digest = hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).digest()
-    return base64.b32encode(digest[:20]).decode().lower()
+    return hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).hexdigest()[:32]
 
 
 def hops_of(attributes: Mapping[str, str]) -> int:

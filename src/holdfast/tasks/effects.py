@@ -66,9 +66,9 @@ class EffectSender:
         effects, news = Effects(left), asyncio.Event()
         while True:
             now, wall = self._clock.monotonic(), self._clock.wall()
-            for effect in effects.hand_over(now, wall):
-                answer = partial(self._answered, effects, effect.id, news)
-                self._deliverer.hand_over(item.queue, item.full_key, effect, answer)
+            for run in effects.hand_over(now, wall):
+                answer = partial(self._answered, effects, run[0].id, news)
+                self._deliverer.hand_over(item.queue, item.full_key, run, answer)
             next_at = effects.next_at(now, wall)
             if effects.is_out and not effects.has_refused:
                 await news.wait()
@@ -87,11 +87,17 @@ class EffectSender:
         return max(effects.rest_until(now, wall) - wall, WAIT_S)
 
     def _answered(
-        self, effects: Effects, effect_id: str, news: asyncio.Event, outcome: HandOverOutcome, reason: str
+        self,
+        effects: Effects,
+        effect_id: str,
+        news: asyncio.Event,
+        outcome: HandOverOutcome,
+        count: int,
+        reason: str,
     ) -> None:
         now = self._clock.monotonic()
         if outcome == "taken":
-            effects.taken(effect_id, now)
+            effects.taken(effect_id, count, now)
         elif outcome == "refused":
             effects.refused(effect_id, reason)
         else:
