@@ -234,6 +234,12 @@ def _effects_early(
     _end(self, item, end, letter)
 
 
+async def _forget_then_send(self: Producer, delayed: Any) -> None:
+    await self._store.messages_sent([each.trace for each in delayed])
+    await self._clock.sleep(0.2)
+    await self._queue_of(delayed[0].type).send([Outgoing(each.message, key=each.trace) for each in delayed])
+
+
 _tell_completer = Completer.tell
 
 
@@ -522,6 +528,13 @@ RULES: dict[str, Mutation] = {
         follow_ups,
         "follow_up_trace",
         lambda *_: f"quick-{next(_identities)}",
+        world="tasks",
+    ),
+    "task-delay": Mutation(
+        "a delayed task is in the store until its message is in its queue",
+        Producer,
+        "send_delayed",
+        _forget_then_send,
         world="tasks",
     ),
     "task-effects-early": Mutation(

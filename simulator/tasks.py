@@ -66,7 +66,8 @@ class PlannedTask(msgspec.Struct, frozen=True):
     how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``.
     ``tries`` and ``timeout_s`` are what its sender gives it; ``follows``: tasks follow upon its success, and
     upon its failure. ``sends``: how many effects each attempt sends, the second to a target that refuses it
-    and the third after a delay. ``here``: a node is given it directly; ``again_s``: by a client that asks for
+    and the third after a delay. ``delay_s``: it may begin so much later.
+    ``here``: a node is given it directly; ``again_s``: by a client that asks for
     the same so much later, not knowing what became of it."""
 
     at_s: float
@@ -86,6 +87,7 @@ class PlannedTask(msgspec.Struct, frozen=True):
     timeout_s: float | None = None
     follows: bool = False
     sends: int = 0
+    delay_s: float = 0.0
 
 
 FOLLOW_UP = PlannedTask(at_s=0.0, name="", type="quick", seconds=0.05)
@@ -105,6 +107,7 @@ class TaskScenario(WorldSetting, frozen=True, kw_only=True):
     ``maximum`` is how many may run at once over all nodes (0: any number). ``stumbles``: the hand-over of
     follow-ups, counted from 1, that waits a second, after which its node dies (0: none). ``batch``: tasks
     that are sent together, with one that follows them. ``away``: when the target of effects takes nothing.
+    ``delay_max_s`` is the longest delay of a message.
     """
 
     frees_on_evict: bool
@@ -113,6 +116,7 @@ class TaskScenario(WorldSetting, frozen=True, kw_only=True):
     stumbles: int = 0
     batch: tuple[PlannedTask, ...] = ()
     away: tuple[Away, ...] = ()
+    delay_max_s: float = float("inf")
     tasks: tuple[PlannedTask, ...]
 
 
@@ -139,6 +143,7 @@ def make(seed: int) -> TaskScenario:
         stumbles=Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0,  # noqa: S311
         batch=_batch(seed),
         away=_target_away(seed),
+        delay_max_s=Random(f"{seed}:delays").choice((0.0, 2.0, float("inf"))),  # noqa: S311
         tasks=_with_effects(
             seed,
             more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
@@ -250,10 +255,14 @@ def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
 
 
 def _with_effects(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
-    """The same tasks, some of which send effects."""
+    """The same tasks, some of which send effects, or are delayed."""
     random = Random(f"{seed}:effects")  # noqa: S311
     return tuple(
-        msgspec.structs.replace(task, sends=random.choice((1, 4)) if random.random() < 0.3 else 0)
+        msgspec.structs.replace(
+            task,
+            sends=random.choice((1, 4)) if random.random() < 0.3 else 0,
+            delay_s=random.choice((1.0, 8.0, 60.0)) if random.random() < 0.15 and not task.here else 0.0,
+        )
         for task in tasks
     )
 
@@ -424,6 +433,7 @@ class TaskWorld(Stage):
                 frees_on_evict=scenario.frees_on_evict,
                 hold_max_s=scenario.hold_max_s if name != brief_queue(APP) else float("inf"),
                 log=self.log,
+                delay_max_s=scenario.delay_max_s,
                 choose=partial(self._choose, name) if name != brief_queue(APP) else None,
             )
         self.planned = {planned.name: planned for planned in (*scenario.tasks, *scenario.batch)}
@@ -548,6 +558,7 @@ class TaskWorld(Stage):
                 task_type=planned.type,
                 body={"sends": planned.sends, "fails": planned.fails} if planned.sends else {},
                 trace_id=planned.name,
+                delay_s=planned.delay_s,
                 tries=tries,
                 timeout_s=planned.timeout_s,
                 then=[FOLLOWING] * planned.follows,

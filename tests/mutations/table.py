@@ -750,6 +750,27 @@ STREAMS = [
 
 TASKS = [
     _at(
+        "src/holdfast/tasks/rules/task.py",
+        "a delayed task that is cancelled is told at its time",
+        "return msgspec.structs.replace(ended, send_at=now) if ended.message else ended",
+        "return ended",
+        "tests/services/memory/test_tasks.py::TestMemoryTasks::test_a_delayed_task_that_is_cancelled_is_due_at_once",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "a delayed task expires before it is sent",
+        "    if standing.message:\n        return False\n",
+        "",
+        "tests/services/memory/test_tasks.py::TestMemoryTasks::test_a_delayed_task_never_expires_before_it_is_sent",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a delayed task is sent though it waits in the store",
+        "if not task.epoch and not task.ended and not task.message:",
+        "if not task.epoch and not task.ended:",
+        "tests/tasks/test_delayed.py::test_a_task_that_waits_in_the_store_is_sent_once_however_often_it_is_sent",
+    ),
+    _at(
         "src/holdfast/tasks/running.py",
         "an attempt that was over its time sends effects",
         "sends=tried.sends if how is How.RETURNED else (),",

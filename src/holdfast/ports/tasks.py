@@ -9,6 +9,7 @@ from holdfast.errors import Fenced
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
     EffectsLeft,
     EndAttempt,
     ReturnAttempt,
@@ -29,6 +30,19 @@ class TaskStore(Protocol):
 
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         """Record tasks as sent; returns the record of each. A known task is unchanged."""
+
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        """Record tasks whose messages are sent later; returns the record of each. A known task is
+        unchanged."""
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        """Return up to ``limit`` tasks whose messages are to be sent within ``ahead_s``, soonest first. A
+        store of several parts keeps that order in each. For ``lease_s`` after that none of them is returned
+        again."""
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        """Record that the messages of these tasks were sent, so that ``due`` returns them no more. Unknown
+        ones are ignored."""
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         """Begin attempts; returns the new record of each task."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
@@ -46,7 +47,7 @@ class EffectSender:
         host: Host,
         store: TaskStore,
         deliverer: Deliverer,
-        insist: Callable[[str, Callable[[], Awaitable[None]]], Awaitable[None]],
+        insist: Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]],
     ) -> None:
         self._host = host
         self._clock = host.clock
@@ -62,12 +63,12 @@ class EffectSender:
     async def send(self, item: InHand, task: Task) -> float:
         """Hand over the pending effects of a task that has ended. Returns 0 once all are taken, or else after
         how many seconds to go on."""
-        left: tuple[Effect, ...] = _decode(task.effects)
+        left, ahead_s = await self._by_the_store_s_clock(task)
         effects, news = Effects(left), asyncio.Event()
         while True:
-            now, wall = self._clock.monotonic(), self._clock.wall()
+            now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
             for run in effects.hand_over(now, wall):
-                answer = partial(self._answered, effects, run[0].id, news)
+                answer = partial(self._answered, effects, run[0].id, news, ahead_s)
                 self._deliverer.hand_over(item.queue, item.full_key, run, answer)
             next_at = effects.next_at(now, wall)
             if effects.is_out and not effects.has_refused:
@@ -83,14 +84,32 @@ class EffectSender:
             await self._note(task, left, effects)
         if not len(effects):
             return 0.0
-        now, wall = self._clock.monotonic(), self._clock.wall()
+        now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
         return max(effects.rest_until(now, wall) - wall, WAIT_S)
+
+    async def _by_the_store_s_clock(self, task: Task) -> tuple[tuple[Effect, ...], float]:
+        """Return the pending effects, and by how much the clock that dates them is ahead of this node's.
+        Where one has a delay, that is the store's: nodes may have clocks that disagree."""
+        left: tuple[Effect, ...] = _decode(task.effects)
+        if not any(effect.not_before for effect in left):
+            return left, 0.0
+        now = await self._insist("the task store", self._store.now)
+        dated = tuple(
+            msgspec.structs.replace(
+                each,
+                at=task.ended_at,
+                not_before=task.ended_at + each.not_before - each.at if each.not_before else 0.0,
+            )
+            for each in left
+        )
+        return dated, 0.0 if now is None else now - self._clock.wall()
 
     def _answered(
         self,
         effects: Effects,
         effect_id: str,
         news: asyncio.Event,
+        ahead_s: float,
         outcome: HandOverOutcome,
         count: int,
         reason: str,
@@ -101,7 +120,7 @@ class EffectSender:
         elif outcome == "refused":
             effects.refused(effect_id, reason)
         else:
-            effects.failed(effect_id, now, self._clock.wall())
+            effects.failed(effect_id, now, self._clock.wall() + ahead_s)
         news.set()
 
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:

@@ -100,6 +100,8 @@ class TaskType(Generic[B, R]):
                 the declared ``group`` finds in the body).
                 ``priority``: tasks with a higher one run sooner; it is added to the declared one (default 0).
                 ``delay_s``: after how many seconds the task may begin (default 0).
+                ``at``: the time at which it may begin, an aware datetime, instead of ``delay_s``. A time that
+                is over means at once.
                 ``timeout_s``: the total time of one attempt (default: the declared one).
                 ``tries``: how many attempts the task gets if they fail (default: the declared number).
                 ``then``: the task, or a list of tasks, to send once this one has succeeded, each made by

@@ -31,6 +31,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
+from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.effects import effects_of
 from holdfast.tasks.handler import PAUSES_MAX
@@ -139,6 +140,9 @@ class TaskWork:
             on_rest=self._rest,
             in_hand=self._in_hand,
         )
+        self._delayed: DelayedTasks | None = None
+        if any(queue.delay_max_s < math.inf for queue in queues.by_type.values()):
+            self._delayed = DelayedTasks(host, store, producer)
         self._pumps: list[Pump] = []
         self._pumping: list[asyncio.Task[Any]] = []
         self._wake = asyncio.Event()
@@ -161,6 +165,8 @@ class TaskWork:
         self._limiter.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
+        if self._delayed is not None:
+            host.tasks.repeat(self._delayed.run, host.clock, host.log)
         if self._scheduler is not None:
             host.tasks.repeat(self._scheduler.run, host.clock, host.log)
         if self._announcer is not None:

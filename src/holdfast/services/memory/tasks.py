@@ -16,6 +16,7 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
     EffectsLeft,
     EndAttempt,
     ReturnAttempt,
@@ -55,6 +56,22 @@ class MemoryTasks:
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         now = self._clock.wall()
         return [self._change("queue", t.trace, partial(rules.queue, task=t, now=now)) for t in tasks]
+
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        now = self._clock.wall()
+        return [self._change("delay", w.trace, partial(rules.delay, wish=w, now=now)) for w in wishes]
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        before = self._clock.wall() + ahead_s
+        due = [task for task in self.standing.values() if task.message and task.send_at <= before]
+        due.sort(key=lambda task: (task.send_at, task.trace))
+        until = before + lease_s
+        return [self._change("due", t.trace, partial(rules.hand_out, until=until)) for t in due[:limit]]
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        for trace in traces:
+            if trace in self.standing:
+                self._change("messages_sent", trace, rules.message_sent)
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         now = self._clock.wall()

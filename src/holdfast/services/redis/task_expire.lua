@@ -1,5 +1,5 @@
 -- Drops tasks to which nothing has happened since a time. One whose attempt stood then comes later, and one
--- with pending effects by how much longer these are kept.
+-- with pending effects by how much longer these are kept. One whose message is yet to be sent stays.
 -- KEYS: shard, what keys begin with; ARGV: shards, microseconds of the first to keep, most to look at,
 -- microseconds to keep effects.
 -- Returns how many were looked at, and dropped.
@@ -11,7 +11,9 @@ for _, trace in ipairs(traces) do
   local task = load(trace)
   local till = tonumber(task and task['until'] or 0)
   if task and task.effects then till = math.max(till, tonumber(task.ended_at)) + tonumber(ARGV[4]) end
-  if task and till >= tonumber(before) then
+  local stays = task and task.message
+  if stays then till = math.max(till, now_us()) end
+  if stays or task and till >= tonumber(before) then
     redis.call('ZADD', moved, text(till), trace)
   else
     redis.call('ZREM', moved, trace)

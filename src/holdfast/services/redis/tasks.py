@@ -28,6 +28,7 @@ from holdfast.tasks.rules.task import (
     EFFECTS_KEEP_S,
     AttemptBeat,
     CountMember,
+    DelayTask,
     EffectsLeft,
     EndAttempt,
     ReturnAttempt,
@@ -45,13 +46,14 @@ CHANCE = 1 << 20
 EXPIRE_BATCH = 100
 
 NOW = Script.load("now", "shard")
-CHANGE, FIND, COUNTS, EXPIRE = (
-    Script.load(name, "shard", "tasks") for name in ("task_change", "task_find", "task_counts", "task_expire")
+CHANGE, FIND, COUNTS, EXPIRE, DUE = (
+    Script.load(name, "shard", "tasks")
+    for name in ("task_change", "task_find", "task_counts", "task_expire", "task_due")
 )
 
 _TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members")
 _COUNTS = ("epoch", "attempts", "pauses")
-_TIMES = ("until", "queued_at", "started_at", "ended_at")
+_TIMES = ("until", "queued_at", "started_at", "ended_at", "send_at")
 
 Row = Sequence[Word]
 Answer = Task | Fenced | None
@@ -82,6 +84,18 @@ class RedisTasks:
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         rows = [(t.trace, msgspec.json.encode(_fields(t))) for t in tasks]
         return cast("list[Task]", await self._change("queue", rows))
+
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        rows = [(w.trace, w.type, _micros(w.delay_s), w.message, w.group) for w in wishes]
+        return cast("list[Task]", await self._change("delay", rows))
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        found = await self._everywhere(DUE, _micros(ahead_s), limit, _micros(lease_s))
+        tasks = [_task(told[0].decode(), told[1:]) for [some] in found for told in some]
+        return sorted(tasks, key=lambda task: (task.send_at, task.trace))
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        await self._change("message_sent", [(trace,) for trace in traces], self._shards)
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         rows = [
@@ -278,6 +292,7 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     "result": bytes,
     "follow_ups": bytes,
     "effects": bytes,
+    "message": bytes,
     "briefed": lambda value: value == b"1",
 }
 

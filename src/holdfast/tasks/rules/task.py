@@ -53,6 +53,8 @@ class Task(msgspec.Struct, frozen=True):
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
     cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
     tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
+    be at ``send_at``.
     ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.
     ``members`` is empty but for a batch: one digit for each of its tasks, 0 if it hasn't ended, 1 if it has
     succeeded, 2 if it ended otherwise.
@@ -80,6 +82,8 @@ class Task(msgspec.Struct, frozen=True):
     follow_ups: bytes = b""
     members: str = ""
     effects: bytes = b""
+    message: bytes = b""
+    send_at: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -90,6 +94,16 @@ class Task(msgspec.Struct, frozen=True):
     def moved_at(self) -> float:
         """When the task was last queued, begun or ended."""
         return max(self.queued_at, self.started_at, self.ended_at)
+
+
+class DelayTask(msgspec.Struct, frozen=True):
+    """A task that may begin after ``delay_s``. Its ``message`` is kept until about then."""
+
+    trace: str
+    type: str
+    delay_s: float
+    message: bytes
+    group: str = ""
 
 
 class StartAttempt(msgspec.Struct, frozen=True):
@@ -167,6 +181,24 @@ def queue(standing: Task | None, task: Task, now: float) -> Task:
     return standing or msgspec.structs.replace(task, state=State.QUEUED, queued_at=now)
 
 
+def delay(standing: Task | None, wish: DelayTask, now: float) -> Task:
+    """Return the task after its message was stored, to be sent later; a known one is unchanged."""
+    due = now + wish.delay_s
+    return standing or Task(
+        wish.trace, wish.type, group=wish.group, queued_at=now, until=due, message=wish.message, send_at=due
+    )
+
+
+def hand_out(standing: Task, until: float) -> Task:
+    """Return the task after its message was handed out to be sent, to nobody else before ``until``."""
+    return msgspec.structs.replace(standing, send_at=until) if standing.message else standing
+
+
+def message_sent(standing: Task) -> Task:
+    """Return the task after the message that it held was sent."""
+    return msgspec.structs.replace(standing, message=b"", send_at=0.0) if standing.message else standing
+
+
 def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     """Return the task after a member's request to begin an attempt. The member may begin if the answer is
     ``running`` with its own ``member``; a repeated request gets the same answer. Otherwise the answer says
@@ -201,6 +233,8 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
         note="",
         started_at=now,
         follow_ups=wish.follow_ups,
+        message=b"",
+        send_at=0.0,
     )
 
 
@@ -251,16 +285,18 @@ def handed_over(standing: Task, left: EffectsLeft) -> Task:
 def briefed(standing: Task, epoch: int) -> Task:
     """Return the task after the brief of that epoch's outcome was sent."""
     sent = standing.ended and standing.epoch == epoch
-    return msgspec.structs.replace(standing, briefed=True) if sent else standing
+    return msgspec.structs.replace(message_sent(standing), briefed=True) if sent else standing
 
 
 def cancel(standing: Task, reason: str, now: float) -> Task:
     """Return the task after it was cancelled: it ends at once if it waits, at its next beat if it runs. A
-    task that has ended is unchanged."""
+    task that has ended is unchanged. If its message is yet to be sent, it is sent now, for whoever receives
+    it tells the producer."""
     if standing.ended:
         return standing
     if standing.state is State.QUEUED:
-        return _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
+        ended = _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
+        return msgspec.structs.replace(ended, send_at=now) if ended.message else ended
     return msgspec.structs.replace(standing, cancel=reason)
 
 
@@ -298,7 +334,9 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
 
 def expired(standing: Task, before: float) -> bool:
     """Return True if nothing has happened to the task since ``before``, and no attempt was valid then. One
-    with pending effects is kept longer."""
+    with pending effects is kept longer, and one whose message is yet to be sent until it is."""
+    if standing.message:
+        return False
     if standing.effects:
         before -= EFFECTS_KEEP_S
     return standing.moved_at < before and standing.until < before
