@@ -242,15 +242,22 @@ def _apart(config: Config) -> Iterable[Finding]:
 
 
 async def _risks(services: Services) -> list[Finding]:
-    """What the state store's servers may lose. A store that can't be reached was told of already."""
+    """What servers of the state store and the queue may lose. One that can't be reached was told of
+    already."""
     try:
-        risks = await services.state_risks()
+        risks = await services.risks()
     except HoldfastError:
         return []
     codes = {"warning": exits.OK, "failed": exits.FAILED}
     return [
-        Finding(f"state store {risk.server}".rstrip(), risk.verdict, risk.text, risk.fix, codes[risk.verdict])
-        for risk in risks
+        Finding(
+            f"{'queue' if setting == 'queue_url' else 'state store'} {risk.server}".rstrip(),
+            risk.verdict,
+            risk.text,
+            risk.fix,
+            codes[risk.verdict],
+        )
+        for setting, risk in risks
     ]
 
 

@@ -58,7 +58,7 @@ class RedisService(Service):
 
         return RedisState(connection, opening.clock, max_state_bytes=opening.max_state_bytes)
 
-    async def state_risks(self, opening: Opening) -> list[Risk]:
+    async def risks(self, opening: Opening) -> list[Risk]:
         connection = _connection(opening)
         from holdfast.services.redis.durability import check  # noqa: PLC0415
 
