@@ -237,10 +237,10 @@ async def test_no_effect_or_timer_of_nodes_that_die_or_stop_is_lost(
     cluster = site.cluster
     await cluster.start("n0", "n1", "n2")
     for _ in range(KILLS):
-        async with cluster.load(site.keys, 20):
+        async with cluster.load(site.keys, 10):
             await site.until_more(50)
             await kill_one(cluster)
-    async with cluster.load(site.keys, 20):
+    async with cluster.load(site.keys, 10):
         await site.until_more(50)
         stopped = await busiest(cluster)
         stopped.order("stop-before-commit")
