@@ -204,6 +204,8 @@ class Owners:
         self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
+        self.acting = {name for name, spec in specs.items() if spec.acts}
+        """The streams that send effects or set timers. Of some it is known only once they do so."""
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -672,6 +674,8 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
+        if checkpoint.acts:
+            self.acting.add(entry.spec.name)
         standing, recalled = self._recall(entry, checkpoint)
         try:
             quiet_s = await self._quiet_s(entry, generation, standing, recalled)
@@ -924,6 +928,8 @@ class Owners:
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
+        if any(ran.acts):
+            self.acting.add(spec.name)
         if ran.model:
             self._model_failed(entry, generation, ran.model, ran.error, len(ran.results))
             return

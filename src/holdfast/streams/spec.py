@@ -120,6 +120,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
         """The run of a message without one."""
         return 0 if self.restart_after_s is None else NO_RUN
 
+    @property
+    def acts(self) -> bool:
+        """True if it is declared that the stream sends effects or sets timers. It may do so anyway."""
+        return bool(self.results_to) or self.handler.wake is not StreamHandler.wake
+
     def full_key(self, key: str) -> str:
         """Return the full key, ``stream/key``, which coordinator and state store use."""
         return f"{self.name}/{key}"
