@@ -9,9 +9,10 @@ import pytest
 from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
-from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.requests import RequestAnswer
+from holdfast.streams.rules import effects
 from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
@@ -230,3 +231,27 @@ async def test_a_dead_owner_answers_nothing_and_the_next_one_runs_it_once(town: 
     await town.until(lambda: a.id not in b.host.membership.view)
     assert (await ask(b, 1)).result == b"2"
     assert await ask(b, 0) == RequestAnswer(b"1", 2, duplicate=True)
+
+
+async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothing(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(effects, "PENDING_MAX", 1)
+    made = App("t")
+
+    @made.stream("s", key="key", seq="n", first_seq=0)
+    def alarm(message: dict[str, Any], context: Context) -> int:
+        context.send("https://hooks.example.com/a-secret-path", {"n": message["n"]})
+        return int(message["n"]) * 10
+
+    node = await town.start(made)  # which is set up for no webhooks
+    assert (await ask(node, 0)).result == b"0"
+    began_at = town.clock.monotonic()
+    with pytest.raises(TargetAway, match=r"'https://hooks\.example\.com', which takes nothing") as refusal:
+        await ask(node, 1)
+    assert town.clock.monotonic() - began_at < 0.1
+    assert refusal.value.retry_after_s >= 1.0
+    assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
+    monkeypatch.setattr(effects, "PENDING_MAX", 99)
+    assert (await ask(node, 1)).result == b"10"
+    assert town.results("k") == [0, 10]

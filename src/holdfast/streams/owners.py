@@ -155,6 +155,9 @@ class ClientRequests(Protocol):
     def settled(self, key: str, held: Held, duplicate: bool) -> None:
         """Note that a commit covers the message of some requests."""
 
+    def refused(self, key: str, command: commands.RefuseRequests) -> None:
+        """Note that the owner handles no messages while a target is away."""
+
     def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
         """Note that the owner gives up the message of some requests. The next owner, if known, is the
         membership ``target`` at ``epoch`` or a higher one."""
@@ -559,6 +562,8 @@ class Owners:
                     self._tasks.spawn(self._write(entry, generation, command))
                 case commands.HandOver():
                     self._hand_over(entry, command)
+                case commands.RefuseRequests():
+                    self.requests.refused(entry.key, command)
                 case commands.Settle():
                     self._settle(entry, command)
                 case commands.Return():

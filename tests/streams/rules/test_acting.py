@@ -5,14 +5,25 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.common.acts import Acts, Send, TimerChange
-from holdfast.common.held import Held
+from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
+from holdfast.streams.rules.commands import (
+    HandOver,
+    Open,
+    Peek,
+    RefuseRequests,
+    Release,
+    Run,
+    Settle,
+    Start,
+    Transfer,
+    Write,
+)
 from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
 from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
-from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, held
+from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
 WALL = 1_700_000_000.0
 
@@ -222,6 +233,68 @@ def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     assert waits.kind == "effects"
     bench.taken(effects[0])
     assert any(isinstance(command, Start) for command in bench.out())
+
+
+def full(**rules: Any) -> ActingBench:
+    """An owner with as many pending effects as it may have, and what it hands over taken note of."""
+    bench = ActingBench(**rules)
+    bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
+    bench.out()
+    return bench
+
+
+def test_clients_wait_for_no_target_and_what_they_sent_with_a_seq_keeps_its_place() -> None:
+    bench = full()
+    bench.offer(asked(0))
+    refused = bench.only(RefuseRequests)
+    assert [receipt.request for receipt in refused.requests] == [1]
+    assert (refused.target, refused.pending) == ("a", PENDING_MAX)
+    bench.offer(asked(0))
+    assert len(bench.only(RefuseRequests).requests) == 1, "the same again is refused as well"
+    bench.offer(held(0))
+    bench.silent()
+    bench.taken(pending(0))
+    assert bench.only(Start).head == Place(0, 0).name, "in its place, whoever waits"
+
+
+def test_a_client_without_seqs_may_send_again_what_was_refused_and_it_runs_once() -> None:
+    bench = full(order={"kind": "absent"})
+    client = Held(Place(0, 0, "x"), b"", {}, [Receipt("request 1", 1.0, stale=True, request=1)])
+    queued = Held(Place(0, 0, "y"), b"", {}, [Receipt("r", 1.0)])
+    bench.offer(client, queued)
+    assert [receipt.request for receipt in bench.only(RefuseRequests).requests] == [1]
+    assert bench.owner.waiting == 1, "the queue's message waits"
+    both = Held(Place(0, 0, "y"), b"", {}, [Receipt("request 2", 1.0, stale=True, request=2)])
+    bench.offer(both)
+    bench.only(RefuseRequests)
+    assert bench.owner.waiting == 1
+    bench.taken(pending(0))
+    assert bench.only(Start).head == queued.place.name
+
+
+def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.offer(asked(0))
+    bench.only(Start)
+    bench.owner.started(1, bench.now)
+    bench.only(Run)
+    bench.acted(Acts(tuple(to("a", str(number)) for number in range(PENDING_MAX))))
+    bench.offer(asked(1), asked(2))
+    bench.out()
+    bench.owner.committed(bench.now)
+    out = bench.out()
+    assert [c.messages[0].place.seq for c in out if isinstance(c, Settle)] == [0], "which is committed"
+    assert [len(c.requests) for c in out if isinstance(c, RefuseRequests)] == [2], "which wait"
+
+
+def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
+    bench = full()
+    for number in range(PENDING_MAX):
+        bench.owner.effect_failed(pending(number).id, bench.owner.epoch, bench.now)
+    bench.out()
+    bench.offer(asked(0))
+    assert 0.0 < bench.only(RefuseRequests).retry_after_s <= 0.2
 
 
 def pending(number: int, at: float = WALL, target: str = "a") -> Effect:

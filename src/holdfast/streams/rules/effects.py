@@ -82,6 +82,12 @@ class Effects:
         return self._count >= PENDING_MAX or self._bytes >= PENDING_BYTES_MAX
 
     @property
+    def awaited(self) -> Effect:
+        """The effect whose target has failed most often, and of several the oldest. There must be one."""
+        lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
+        return lane.effects[0]
+
+    @property
     def is_out(self) -> bool:
         """True while the outcome of a hand-over isn't known."""
         return any(lane.is_out for lane in self._lanes.values())

@@ -56,6 +56,7 @@ from holdfast.streams.rules.commands import (
     Open,
     Peek,
     Reclaim,
+    RefuseRequests,
     Release,
     Return,
     Run,
@@ -327,7 +328,10 @@ class Owner:
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
         if self._effects.is_full:
-            return Standstill("effects", f"targets that take none of its {len(self._effects)} effects")
+            target = self._effects.awaited.target or "the dead letters"
+            return Standstill(
+                "effects", f"targets that take none of its {len(self._effects)} effects, such as {target}"
+            )
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
         for held in self._held.values():
@@ -662,6 +666,8 @@ class Owner:
         if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             return
         self._plan_run(now)
+        if self._effects.is_full:
+            self._refuse_requests(now)
         self._plan_hand_over(now)
         self._plan_commit(now)
         if self._quiet():
@@ -674,6 +680,25 @@ class Owner:
         self._out += [HandOver(effect) for effect in self._effects.hand_over(now, wall)]
         if (at := self._effects.next_at(now, wall)) is not None:
             self._wake(min(at, now + WALL_LOOK_S))
+
+    def _refuse_requests(self, now: float) -> None:
+        """Have clients wait for no target. A message with a seq keeps its place and is handled later, so that
+        the order stays, and the same seq again gets its result. Without a seq, what wasn't begun is given
+        up, because the client may send it again as another message."""
+        refused: list[Receipt] = []
+        for held in [held for held in self._held.values() if held.life is Life.WAITING]:
+            asked = [receipt for receipt in held.receipts if receipt.request]
+            refused += asked
+            held.receipts = [receipt for receipt in held.receipts if not receipt.request]
+            is_new = self.rules.order.kind == "absent" and not (held.tries or held.suspect)
+            if asked and is_new and not held.receipts:
+                self._seq.take((held.place,))
+                del self._held[held.place]
+        if refused:
+            next_at = self._effects.next_at(now, now + self.wall_ahead_s)
+            wait_s = 0.0 if next_at is None else max(0.0, next_at - now)
+            target = self._effects.awaited.target
+            self._out.append(RefuseRequests(tuple(refused), target, len(self._effects), wait_s))
 
     def effect_taken(self, effect_id: str, epoch: int, now: float) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target has the effect."""
