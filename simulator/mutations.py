@@ -151,7 +151,9 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
-async def _quiet_by_the_host(self: Owners, entry: Owned, generation: int, standing: Checkpoint) -> float:
+async def _quiet_by_the_host(
+    self: Owners, entry: Owned, generation: int, standing: Checkpoint, recalled: bool
+) -> float:
     return max(0.0, self._clock.wall() - standing.at)
 
 

@@ -692,17 +692,18 @@ class Owners:
         self._tell_went()  # a move that an opening has ended has failed
 
     async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
-        """Return how many seconds ago the last commit was, where that matters. The clock of the store is
-        used, which dated the commit, because this host's clock may have been set. A recalled commit is dated
-        by this node."""
+        """Return how many seconds ago the last message was committed, where that matters. The clock of the
+        store is used, which dated the commit, because this host's clock may have been set. A recalled commit
+        is dated by this node."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
+        before_s = standing.log.quiet_s if standing.log is not None else 0.0
         if recalled and entry.committed_at is not None:
-            return self._clock.monotonic() - entry.committed_at
+            return before_s + self._clock.monotonic() - entry.committed_at
         now = await self._insist(
             entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
         )
-        return max(0.0, now - standing.at)
+        return before_s + max(0.0, now - standing.at)
 
     def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
         """Return the checkpoint that an opening found, or the last one of this owner if the store has lost it

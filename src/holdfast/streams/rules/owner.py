@@ -66,7 +66,7 @@ from holdfast.streams.rules.commands import (
     Write,
 )
 from holdfast.streams.rules.effects import EffectMaker, Effects
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, Timer
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
 
@@ -535,7 +535,7 @@ class Owner:
     def opened(
         self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
     ) -> None:
-        """Answer to Open: the stream is ours under ``checkpoint.epoch``, and its last commit was ``quiet_s``
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last message came ``quiet_s``
         ago. ``recalled``: the store has lost the checkpoint, and this one is what the owner remembered."""
         self.phase = OwnerPhase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
@@ -1033,6 +1033,8 @@ class Owner:
         """Compose the next commit. ``resting``: afterwards the stream is released."""
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
+        if any(not _is_firing(entry) for entry in self._flying):
+            self._heard_at = now
         starting = self._starting_next()
         effects = self._effects_of(self._flying, now)
         changed = self._effects.compose()
@@ -1043,7 +1045,7 @@ class Owner:
             epoch=self.epoch,
             number=self.number + 1,
             id=f"{self.epoch}.{self.number + 1}.{self._refused}",
-            log=self._composed.log,
+            log=self._log_with_quiet(self._composed.log, now),
             past=self._composed.past,
             identities=self._composed.identities,
             window=0 if self.rules.order.kind == "dense" else self.rules.order.window,
@@ -1073,6 +1075,13 @@ class Owner:
         self._dirty = self._timers_changed = False
         gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
         self._out.append(Write(self._commit, gaps))
+
+    def _log_with_quiet(self, log: RunLog | None, now: float) -> RunLog | None:
+        """Return the log as it is stored: a commit that says nothing of messages tells how long none came, so
+        that timers and effects don't count as messages when the stream is opened again."""
+        if log is None or self.rules.order.restart_after_s is None:
+            return log
+        return msgspec.structs.replace(log, quiet_s=max(0.0, now - self._heard_at))
 
     def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
         """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
@@ -1141,7 +1150,9 @@ class Owner:
                 self._append(self._set_aside(held, verdict), now)
             else:
                 self._settle_judged(self._held.pop(place), verdict)
-        self._busy_at = self._heard_at = now
+        self._busy_at = now
+        if any(not _is_firing(entry) for entry in entries):
+            self._heard_at = now
         self._advance(now)
 
     def _mark(self, head: str) -> None:
@@ -1286,6 +1297,11 @@ class Owner:
     def released(self) -> None:
         """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
+
+
+def _is_firing(entry: BatchEntry) -> bool:
+    """Return True if an entry is of a timer, and not of a message."""
+    return entry.held is not None and entry.held.place.run == TIMER_RUN
 
 
 def _hops(held: Held) -> int:
