@@ -20,6 +20,7 @@ from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
 from holdfast.streams.deliverer import StreamTarget
+from holdfast.streams.effect_letters import EFFECT
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.rules import effects
 from holdfast.streams.rules.ledger import Effect
@@ -317,7 +318,7 @@ def check(world: ActingWorld, unfinished: str) -> list[str]:
         elif isinstance(event, SinkEvent):
             wrong += _arrived(event, acted, place)
         elif isinstance(event, QueueEvent) and event.kind == "buried" and event.letter is not None:
-            wrong += _buried(event.letter.id, acted)
+            wrong += _buried(event.letter.attributes.get(EFFECT, ""), acted)
     if not unfinished:
         wrong += _delivered(world, acted)
     wrong += _in_order(world, acted)
@@ -328,7 +329,7 @@ def _is_of_numbers(event: Any) -> bool:
     if isinstance(event, SinkEvent):
         return False
     if isinstance(event, QueueEvent):
-        return event.letter is None or ":" in event.letter.id  # the id of an effect has none
+        return event.letter is None or EFFECT not in event.letter.attributes
     key = event.commit.key if isinstance(event, CommitRecord) else getattr(event, "key", STREAM + "/")
     return not isinstance(event, OpenRecord | CommitRecord | Began) or key.startswith(f"{STREAM}/")
 
@@ -408,7 +409,8 @@ def _delivered(world: ActingWorld, acted: Acted) -> list[str]:
         for event in world.queues[name].log
         if isinstance(event, QueueEvent) and event.kind == "sent"
     }
-    letters = {id_ for queue in world.queues.values() for id_ in queue.letters}
+    buried = [letter for queue in world.queues.values() for letter in queue.letters.values()]
+    letters = {letter.attributes.get(EFFECT, "") for letter in buried}
     for id_ in acted.standing:
         key, effect = acted.effects[id_]
         there = id_ in acted.arrived or id_ in messages

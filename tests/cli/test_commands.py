@@ -15,9 +15,11 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, TooLarge, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
+from holdfast.streams.effect_letters import letter_of
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, effect_id
 from holdfast.wiring import Services
 
 KEY = "detect/cam-1"
@@ -370,6 +372,31 @@ def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> Non
     arrange(bury)
     assert "1 purged; 1 not found" in holdfast("dlq", "purge", "detect/cam-2:0:8", "detect/none", "--yes").out
     assert "2 purged" in holdfast("dlq", "purge", "--stream", "detect", "--all", "--yes").out
+    assert holdfast("dlq", "ls", "--json").lines == []
+
+
+def test_the_dead_letter_of_an_effect_is_shown_and_goes_to_its_target_again(
+    holdfast: Any, arrange: Any
+) -> None:
+    sender = "detect/cam-1"
+    refused = OutgoingEffect(effect_id(sender, 1, 1, 0), "alerts", "door", b"{}", sender, "0:1")
+    letter = letter_of(refused, "detect", 7.0)
+
+    async def bury_it(services: Services) -> None:
+        await services.queue("detect").bury([letter])
+
+    arrange(commit)
+    arrange(bury_it)
+    (shown,) = holdfast("dlq", "show", letter.id, "--json").lines
+    assert (shown["attributes"]["target"], shown["attributes"]["target_key"]) == ("alerts", "door")
+    assert "1 redriven" in holdfast("dlq", "redrive", letter.id).out
+
+    async def pending(services: Services) -> list[tuple[str, str]]:
+        checkpoint = await services.state().peek("detect/cam-1")
+        assert checkpoint is not None
+        return [(effect.id, effect.target) for effect in checkpoint.effects]
+
+    assert arrange(pending) == [(refused.id, "alerts")]
     assert holdfast("dlq", "ls", "--json").lines == []
 
 

@@ -20,7 +20,7 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.effects import EffectMaker
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, RunLog
 from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.streams.rules.timers import place_of
 
@@ -93,6 +93,21 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
         return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
 
     return await _change(state, key, lambda _: Wish(change, what="the reset"))
+
+
+async def add_effect(state: StateStore, key: str, effect: Effect) -> Checkpoint:
+    """Have an effect handed over that isn't pending any more, with the same id. Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        commit = _unchanged(now)
+        due = min(now.due, effect.at) if now.due else effect.at
+        added = () if is_done(now) else (msgspec.structs.replace(effect, number=commit.number),)
+        return msgspec.structs.replace(commit, effects=added, due=due)
+
+    def is_done(now: Checkpoint) -> bool:
+        return any(pending.id == effect.id for pending in now.effects)
+
+    return await _change(state, key, lambda _: Wish(change, is_done, f"to hand over {effect.id} again"))
 
 
 async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
