@@ -81,7 +81,7 @@ def due_late(self: Owner, added: Any, now: float) -> float:
     return due + 1e6 if due else 0.0
 
 
-async def trust_claims(self: Router, stream: str, key: str) -> None:
+async def trust_claims(self: Router, stream: str, key: str) -> bool:
     """A living claim is taken for an owner."""
     claim = await self._claim(stream, key)
     if (
@@ -90,6 +90,7 @@ async def trust_claims(self: Router, stream: str, key: str) -> None:
         and self.owners.adopt(stream, key, claim)
     ):
         self.owners.nudge(key)
+    return True
 
 
 async def nudge_only(self: StreamWork, request: Nudge) -> Done:

@@ -667,15 +667,23 @@ async def test_an_owner_of_an_older_version_is_asked_to_move_a_stream_that_is_du
     newer = Member("b", "b", "sim://b", Load(acting=()))
     await rig.live(member("a"), newer)
     await rig.owned_by("a")
-    await rig.router.nudge("s", KEY)
+    assert await rig.router.nudge("s", KEY)
     assert rig.peers.others == [Move("a", "s", KEY, "b")], "it knows no nudge"
     rig.membership.view["b"] = Member("b", "b", "sim://b", Load(acting=(), room=0))
-    await rig.router.nudge("s", KEY)
+    assert not await rig.router.nudge("s", KEY)
     assert len(rig.peers.others) == 1, "nobody could take it"
 
 
 async def test_the_owner_of_a_stream_that_is_due_is_told(rig: Rig) -> None:
     await rig.live(Member("a", "a", "sim://a", Load(acting=())))
     await rig.owned_by("a")
-    await rig.router.nudge("s", KEY)
+    assert await rig.router.nudge("s", KEY)
     assert rig.peers.others == [Nudge("a", "s", KEY)]
+
+
+async def test_a_stream_that_is_due_and_that_nobody_can_take_is_said_to_be_so(rig: Rig) -> None:
+    await rig.live()
+    rig.owners.declared = False
+    assert not await rig.router.nudge("s", KEY)
+    rig.membership.view["me"] = member("me", room=0)
+    assert not await rig.router.nudge("s", "s/other")

@@ -22,6 +22,7 @@ from holdfast.common.message import Life
 from holdfast.common.progress import chunks
 from holdfast.common.protocol import (
     Answers,
+    Done,
     Forward,
     Move,
     Nudge,
@@ -227,31 +228,32 @@ class Router:
         if claim is not None and claim.member != membership.id:
             _remember(self._routes, key, Route(claim.member), ROUTES_MAX)
 
-    async def nudge(self, stream: str, key: str) -> None:
+    async def nudge(self, stream: str, key: str) -> bool:
         """Have the owner of a key that is due look after it; without an owner, place the key. An owner of
-        an older version, which knows no timers and no effects, is asked to move it."""
+        an older version, which knows no timers and no effects, is asked to move it. Return False if nobody
+        looks after it now."""
         claim = await self._claim(stream, key, acting=(stream,))
         membership = self._host.membership
         if claim is None:
-            return
+            return False
         if claim.member == membership.id:
-            if self.owners.adopt(stream, key, claim):
-                self.owners.nudge(key)
-            return
+            return self.owners.adopt(stream, key, claim) and self.owners.nudge(key)
         owner = membership.view.get(claim.member)
         if owner is None or owner.foreign:
-            return
+            return False
         request: Request = Nudge(owner.id, stream, key)
         if owner.load.acting is None:
             others = [member for member in membership.view.values() if member.id != owner.id]
             target = choose(key, others, self._placed.pending(others), (stream,))
             if target is None:
-                return
+                return False
             request = Move(owner.id, stream, key, target.id)
         try:
-            await self._peer.call(owner.address, request, self._limits.peer_timeout_s)
+            reply = await self._peer.call(owner.address, request, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
             self._tasks.spawn(membership.suspect(owner.id))
+            return False
+        return isinstance(reply, Done) and reply.ok
 
     async def _claim(self, stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
         membership = self._host.membership
