@@ -18,8 +18,8 @@ LEASE_S = 30.0
 """After how long a stream that is still due is handed to somebody else."""
 
 AGAIN = Backoff(LEASE_S, 300.0, floor=1.0)
-"""The pauses before this node looks again for somebody to serve a stream for which nobody was found: no node has
-room, say, or none declares it."""
+"""The pauses before this node looks again for somebody to serve a stream for which nobody was found: no node
+has room, say, or none declares it."""
 
 FAILURES_MAX = 10_000
 """For how many such streams that is remembered."""
