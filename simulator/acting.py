@@ -22,7 +22,6 @@ from holdfast.streams import due
 from holdfast.streams.deliverer import StreamTarget
 from holdfast.streams.effect_letters import EFFECT
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.rules import effects
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.spec import StreamSpec
 from simulator import invariants, scenario
@@ -184,6 +183,12 @@ class ActingWorld(World):
             PINGS: _played(scenario, PINGS, Player),
             PONGS: _played(scenario, PONGS, Opponent),
         }
+        bounds = scenario.random("bounds")
+        most = bounds.choice((4, 1000))
+        self.specs = {
+            name: msgspec.structs.replace(spec, max_pending_effects=most) for name, spec in self.specs.items()
+        }
+        self._keys_a_call = bounds.choice((2, 100))
         self.queues |= {name: self._queue() for name in (PINGS, PONGS)}
         self.target_names = (SINK, LOOSE, PICKY, PINGS, PONGS)
         self.away = [
@@ -234,11 +239,7 @@ class ActingWorld(World):
             )
 
     async def live(self) -> str:
-        random = self.scenario.random("bounds")
-        with (
-            mock.patch.object(effects, "PENDING_MAX", random.choice((4, 1000))),
-            mock.patch.object(due, "KEYS_A_CALL", random.choice((2, 100))),
-        ):
+        with mock.patch.object(due, "KEYS_A_CALL", self._keys_a_call):
             return await super().live()
 
     def _heal(self) -> None:

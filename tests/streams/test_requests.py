@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.requests import RequestAnswer
-from holdfast.streams.rules import effects
 from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
@@ -233,13 +234,21 @@ async def test_a_dead_owner_answers_nothing_and_the_next_one_runs_it_once(town: 
     assert await ask(b, 0) == RequestAnswer(b"1", 2, duplicate=True)
 
 
+class Hook:
+    """A target that takes everything."""
+
+    max_batch, ordered = 10, True
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        pass
+
+
 async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothing(
-    town: Town, monkeypatch: pytest.MonkeyPatch
+    town: Town,
 ) -> None:
-    monkeypatch.setattr(effects, "PENDING_MAX", 1)
     made = App("t")
 
-    @made.stream("s", key="key", seq="n", first_seq=0)
+    @made.stream("s", key="key", seq="n", first_seq=0, max_pending_effects=1)
     def alarm(message: dict[str, Any], context: Context) -> int:
         context.send("https://hooks.example.com/a-secret-path", {"n": message["n"]})
         return int(message["n"]) * 10
@@ -252,6 +261,7 @@ async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothi
     assert town.clock.monotonic() - began_at < 0.1
     assert refusal.value.retry_after_s >= 1.0
     assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
-    monkeypatch.setattr(effects, "PENDING_MAX", 99)
+    node.work.owners._deliverer._open_url = lambda url: Hook()
+    await town.until(lambda: not town.state.standing[KEY].effects)
     assert (await ask(node, 1)).result == b"10"
     assert town.results("k") == [0, 10]

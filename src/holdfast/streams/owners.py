@@ -40,6 +40,7 @@ from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
 from holdfast.streams.router import Router
 from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules.effects import EffectLimits
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
@@ -146,6 +147,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         idle_timeout_s=spec.idle_timeout_s or limits.idle_timeout_s,
         max_state_bytes=limits.max_state_bytes,
         needs_models=bool(spec.models),
+        effects=EffectLimits(spec.max_pending_effects, spec.max_pending_bytes, spec.effect_timeout_s),
+        max_timers=spec.max_timers,
     )
 
 

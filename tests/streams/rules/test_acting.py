@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.common.acts import Acts, Send, TimerChange
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
@@ -20,13 +22,14 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX, RUN_MAX
+from holdfast.streams.rules.effects import RUN_MAX, EffectLimits
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
 from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
 WALL = 1_700_000_000.0
+LIMITS = EffectLimits()
 
 
 class ActingBench(Bench):
@@ -248,7 +251,7 @@ def assert_recalled(commit: Commit, timer: Timer, effect: Effect) -> None:
 
 def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     bench = ActingBench()
-    bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
+    bench.opened(effects=tuple(pending(number) for number in range(LIMITS.pending)), due=1.0)
     effects = handed_over(bench.out())
     bench.offer(held(0))
     bench.silent()
@@ -260,10 +263,20 @@ def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     assert any(isinstance(command, Start) for command in bench.out())
 
 
+def test_a_stream_says_how_many_effects_may_be_pending_and_how_large_they_may_be() -> None:
+    for limits in (EffectLimits(pending=2), EffectLimits(pending_bytes=1)):
+        bench = ActingBench(effects=limits)
+        bench.opened(effects=(pending(1), msgspec.structs.replace(pending(2), body=b"1")), due=1.0)
+        bench.out()
+        bench.offer(held(0))
+        bench.silent()
+        assert bench.owner.gapped
+
+
 def full(**rules: Any) -> ActingBench:
     """An owner with as many pending effects as it may have, and what it hands over taken note of."""
     bench = ActingBench(**rules)
-    bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
+    bench.opened(effects=tuple(pending(number) for number in range(LIMITS.pending)), due=1.0)
     bench.out()
     return bench
 
@@ -273,7 +286,7 @@ def test_clients_wait_for_no_target_and_what_they_sent_with_a_seq_keeps_its_plac
     bench.offer(asked(0))
     refused = bench.only(RefuseRequests)
     assert [receipt.request for receipt in refused.requests] == [1]
-    assert (refused.target, refused.pending) == ("a", PENDING_MAX)
+    assert (refused.target, refused.pending) == ("a", LIMITS.pending)
     bench.offer(asked(0))
     assert len(bench.only(RefuseRequests).requests) == 1, "the same again is refused as well"
     bench.offer(held(0))
@@ -304,7 +317,7 @@ def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
     bench.only(Start)
     bench.owner.started(1, bench.now)
     bench.only(Run)
-    bench.acted(Acts(tuple(to("a", str(number)) for number in range(PENDING_MAX))))
+    bench.acted(Acts(tuple(to("a", str(number)) for number in range(LIMITS.pending))))
     bench.offer(asked(1), asked(2))
     bench.out()
     bench.owner.committed(bench.now)
@@ -315,7 +328,7 @@ def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
 
 def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
     bench = full()
-    for number in range(PENDING_MAX):
+    for number in range(LIMITS.pending):
         bench.owner.effect_failed(pending(number).id, bench.owner.epoch, bench.now)
     bench.out()
     bench.offer(asked(0))
@@ -328,7 +341,7 @@ def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
 
 def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
     bench = ActingBench()
-    bench.opened(effects=(pending(1, WALL - KEEP_S - 1.0),), due=1.0)
+    bench.opened(effects=(pending(1, WALL - LIMITS.timeout_s - 1.0),), due=1.0)
     [effect] = handed_over(bench.out())
     bench.owner.effect_failed(effect.id, 1, bench.now)
     [refused] = bench.write().refused
@@ -620,7 +633,7 @@ def test_a_stream_with_more_timers_than_it_may_have_fails_the_message_that_sets_
     bench = ActingBench()
     bench.opened()
     bench.begin(held(0))
-    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS_MAX + 1))
+    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS + 1))
     bench.acted(Acts((), changes))
     bench.silent()
     assert "64" in bench.owner._held[Place(0, 0)].error

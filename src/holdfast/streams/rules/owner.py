@@ -65,10 +65,10 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import EffectMaker, Effects
+from holdfast.streams.rules.effects import EffectLimits, EffectMaker, Effects
 from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
@@ -133,6 +133,8 @@ class OwnerRules(msgspec.Struct, frozen=True):
     idle_timeout_s: float = 60.0
     max_state_bytes: int = 8 << 20
     needs_models: bool = False
+    effects: EffectLimits = EffectLimits()
+    max_timers: int = TIMERS
 
 
 StandstillKind = Literal[
@@ -276,7 +278,7 @@ class Owner:
         self._flying: list[BatchEntry] = []
         self._commit: Commit | None = None
         self._composed: Composed | None = None
-        self._effects = Effects()
+        self._effects = Effects(self.rules.effects)
         self._lost_effects: tuple[Effect, ...] = ()
         self._timers = Timers()
         self._timers_stored: tuple[Timer, ...] = ()
@@ -549,7 +551,7 @@ class Owner:
             self._wary, self._suspect = True, checkpoint.started.head
             self._cautious = REACH * self._limit()
             self._begun[checkpoint.started.head] = checkpoint.started.openings
-        self._effects = Effects(() if recalled else checkpoint.effects)
+        self._effects = Effects(self.rules.effects, () if recalled else checkpoint.effects)
         self._lost_effects = checkpoint.effects if recalled else ()
         self._timers = Timers(self.epoch, checkpoint.timers)
         self._timers_stored, self._due = checkpoint.timers, checkpoint.due
@@ -921,10 +923,13 @@ class Owner:
             self._put_back(places)
             text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
             self._too_large([self._find(place) for place in places[: len(results)]], text, now)
-        elif not error and changes and self._timers.would_be(changes) > TIMERS_MAX:
+        elif not error and changes and self._timers.would_be(changes) > self.rules.max_timers:
             self._loaded = False
             self._put_back(places)
-            text = f"the stream would have {self._timers.would_be(changes)} timers; it can have {TIMERS_MAX}"
+            text = (
+                f"the stream would have {self._timers.would_be(changes)} timers; it can have"
+                f" {self.rules.max_timers} (max_timers)"
+            )
             self._too_large([self._find(place) for place in places[: len(results)]], text, now)
         elif error:
             self._loaded = False
