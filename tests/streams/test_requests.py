@@ -5,10 +5,12 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
+from holdfast.common.protocol import Done, Waiting
 from holdfast.common.retry import Backoff
 from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.ports.target import OutgoingEffect
@@ -260,6 +262,12 @@ async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothi
         await ask(node, 1)
     assert town.clock.monotonic() - began_at < 0.1
     assert refusal.value.retry_after_s >= 1.0
+    reply = await node.peer.call(node.peer.address, Waiting(node.id, 10), 1.0)
+    assert isinstance(reply, Done)
+    [told] = msgspec.json.decode(reply.text)["effects"]
+    assert (told["key"], told["count"], told["failures"] > 0) == (KEY, 1, True)
+    gauges = {name: number for name, _, number in node.work.gauges({})}
+    assert gauges["pending_effects"] == 1
     assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
     node.work.owners._deliverer._open_url = lambda url: Hook()
     await town.until(lambda: not town.state.standing[KEY].effects)

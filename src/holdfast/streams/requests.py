@@ -291,6 +291,6 @@ class Requests:
 def _public(target: str) -> str:
     """Return a target as clients may see it: of a URL the host alone, for its path may be a secret."""
     if "://" not in target:
-        return target or "dead letters"
+        return target
     parts = urlsplit(target)
     return f"{parts.scheme}://{parts.hostname or ''}"

@@ -34,6 +34,7 @@ from holdfast.common.protocol import (
     Waiting,
     Warm,
 )
+from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
@@ -247,6 +248,12 @@ class StreamWork:
             len(self.owners.obstacles.streams),
         )
         yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
+        pending = [effects.count for o in owned if (effects := o.owner.pending_effects) is not None]
+        yield (
+            "pending_effects",
+            "Effects of owned streams that no target has taken yet (limit: max_pending_effects a stream).",
+            sum(pending),
+        )
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
@@ -438,14 +445,31 @@ class StreamWork:
             "waits": self.standstills.of(entry),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
-            "pending_effects": entry.owner.pending_effects,
         }
         return Done(text=msgspec.json.encode(told).decode())
 
     async def _tell_waiting(self, request: Waiting) -> Done:
-        """Answer which owned streams wait, and for what, and which streams can't run here."""
+        """Answer which owned streams wait, and for what, which streams can't run here, and which have pending
+        effects, those with the oldest first."""
         lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
-        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most]}
+        now = self._host.clock.wall()
+        pending = [
+            (now - effects.oldest_at, entry.key, effects)
+            for entry in self.owners
+            if (effects := entry.owner.pending_effects) is not None
+        ]
+        pending.sort(key=lambda each: -each[0])
+        unsent = [
+            {
+                "key": key,
+                "count": report.count,
+                "oldest_s": max(0.0, age_s),
+                "target": redact(report.target),
+                "failures": report.failures,
+            }
+            for age_s, key, report in pending[: request.most]
+        ]
+        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most], "effects": unsent}
         return Done(text=msgspec.json.encode(told).decode())
 
     async def drain(self) -> None:

@@ -22,7 +22,7 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import RUN_MAX, EffectLimits
+from holdfast.streams.rules.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
@@ -335,6 +335,15 @@ def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
     assert 0.0 < bench.only(RefuseRequests).retry_after_s <= 0.2
 
 
+def test_what_is_pending_is_told_with_the_target_that_has_failed_most_often() -> None:
+    bench = ActingBench()
+    effects = (pending(1, WALL - 60.0, "slow"), pending(2, WALL - 9.0, "away"))
+    bench.opened(effects=effects, due=1.0)
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "slow", 0)
+    bench.owner.effect_failed(effects[1].id, bench.owner.epoch, bench.now)
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "away", 1)
+
+
 def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
     return Effect(number, 0, f"id-{number}", target, str(number), b"", "0:1", at)
 
@@ -410,7 +419,8 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.opened()
     [effect] = bench.sent(0, to("a")).effects
     bench.answered()
-    assert bench.owner.pending_effects == 1
+    report = bench.owner.pending_effects
+    assert report is not None
     bench.owner.effect_failed(effect.id, 7, bench.now)
     bench.owner.effect_refused(effect.id, 7, "no", bench.now)
     bench.taken(effect)
@@ -419,7 +429,8 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.owner.effect_refused(effect.id, 1, "no", bench.now)
     bench.tick()
     commit = bench.write()
-    assert (commit.dropped, commit.refused, bench.owner.pending_effects) == ((effect.id,), (), 0)
+    assert (commit.dropped, commit.refused) == ((effect.id,), ())
+    assert bench.owner.pending_effects is None
 
 
 def test_a_nudge_to_an_owner_that_goes_changes_nothing() -> None:

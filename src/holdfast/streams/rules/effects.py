@@ -41,6 +41,16 @@ class EffectLimits(msgspec.Struct, frozen=True):
     timeout_s: float = 86_400.0
 
 
+class PendingReport(msgspec.Struct, frozen=True):
+    """What is pending, for operators: how many effects, since which wall time the oldest is, and the target
+    that has failed most often, with how often."""
+
+    count: int
+    oldest_at: float
+    target: str
+    failures: int
+
+
 class EffectChanges(NamedTuple):
     """What a commit says of effects that were pending before it."""
 
@@ -102,11 +112,14 @@ class Effects:
         """True while no further message may run."""
         return self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
 
-    @property
-    def awaited(self) -> Effect:
-        """The effect whose target has failed most often, and of several the oldest. There must be one."""
+    def report(self) -> PendingReport | None:
+        """Return what is pending; None for nothing."""
+        if not self._lanes:
+            return None
         lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
-        return lane.effects[0]
+        oldest_at = min(lane.effects[0].at for lane in self._lanes.values())
+        target = "" if lane.effects[0].refused else lane.effects[0].target
+        return PendingReport(self._count, oldest_at, target or "the dead letters", lane.tries)
 
     @property
     def is_out(self) -> bool:

@@ -65,7 +65,7 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import EffectLimits, EffectMaker, Effects
+from holdfast.streams.rules.effects import EffectLimits, EffectMaker, Effects, PendingReport
 from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
@@ -307,9 +307,9 @@ class Owner:
         return bool(self._seq.inbox) and not self._running and (not self._next_head or self._effects.is_full)
 
     @property
-    def pending_effects(self) -> int:
-        """The number of effects that no target has taken yet."""
-        return len(self._effects)
+    def pending_effects(self) -> PendingReport | None:
+        """The effects that no target has taken yet; None if there are none."""
+        return self._effects.report()
 
     def standstill(self) -> Standstill | None:
         """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
@@ -330,10 +330,10 @@ class Owner:
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
         if self._effects.is_full:
-            target = self._effects.awaited.target or "the dead letters"
-            return Standstill(
-                "effects", f"targets that take none of its {len(self._effects)} effects, such as {target}"
-            )
+            pending = self._effects.report()
+            assert pending is not None
+            text = f"targets that take none of its {pending.count} effects, such as {pending.target}"
+            return Standstill("effects", text)
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
         for held in self._held.values():
@@ -699,8 +699,9 @@ class Owner:
         if refused:
             next_at = self._effects.next_at(now, now + self.wall_ahead_s)
             wait_s = 0.0 if next_at is None else max(0.0, next_at - now)
-            target = self._effects.awaited.target
-            self._out.append(RefuseRequests(tuple(refused), target, len(self._effects), wait_s))
+            pending = self._effects.report()
+            assert pending is not None
+            self._out.append(RefuseRequests(tuple(refused), pending.target, pending.count, wait_s))
 
     def effects_taken(self, effect_id: str, count: int, epoch: int, now: float) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target has the first ``count`` effects."""
