@@ -21,7 +21,7 @@ from holdfast.streams.rules.owner import HOPS
 EFFECT, TARGET, TARGET_KEY = "effect", "target", "target_key"
 """The attributes of a letter: the effect's id, and where it was to go. A letter of a timer has no target."""
 
-_ID = re.compile("[a-z2-7]{32}")
+_ID = re.compile("[a-z0-9]{32}")
 
 
 def letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
