@@ -28,7 +28,7 @@ from holdfast.streams.codec import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.rules.ledger import Timer
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import StreamWorker
 from holdfast.testing.in_process import HandlerDriver
@@ -276,9 +276,10 @@ class StreamTest:
     def _take(self, key: str, acts: Acts, timer: Timer | None) -> None:
         """Take what the handler asked for, as a commit does."""
         timers = self._timers_of(key)
-        if (count := timers.would_be(acts.timers)) > TIMERS_MAX:
+        most = TIMERS if self._spec is None else self._spec.max_timers
+        if (count := timers.would_be(acts.timers)) > most:
             self._opened.discard(key)
-            raise TooLarge(f"the stream would have {count} timers; it can have {TIMERS_MAX}")
+            raise TooLarge(f"the stream would have {count} timers; it can have {most} (max_timers)")
         rearmed_at = 0.0
         if timer is not None:
             timers.fired(Held(place_of(timer), timer.body, {}, []))
