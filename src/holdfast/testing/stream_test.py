@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -366,6 +366,9 @@ class _Given:
         return self._objects[url]
 
     async def put(self, name: str, data: bytes) -> str:
+        raise NotImplementedError("handlers only get objects")
+
+    def urls(self, under: str) -> AsyncIterator[str]:
         raise NotImplementedError("handlers only get objects")
 
     async def close(self) -> None:
