@@ -161,6 +161,15 @@ class Services:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
+    def archive(self, url: str) -> Objects:
+        """The object store to which a stream's messages are archived. Raises ConfigError."""
+        try:
+            return self._opened.get(
+                ("archive", url), lambda: service_of(url).objects(self.opening("archive", url))
+            )
+        except NotServed:
+            raise unserved("archive", url, "objects") from None
+
     def peer(
         self,
         *,
