@@ -161,6 +161,12 @@ class Services:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
+    def slot_objects(self) -> Objects:
+        """The object store as a handler in this process reads it, outside of any event loop."""
+        url = self.config.objects_url
+        with served("objects_url", url):
+            return service_of(url).slot_objects(url, self.meter)
+
     def archive(self, url: str) -> Objects:
         """The object store to which a stream's messages are archived. Raises ConfigError."""
         try:

@@ -14,7 +14,7 @@ from holdfast.assembly import check_app
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import CommitPlace, Place
 from holdfast.config import load
-from holdfast.errors import ConfigError, Damaged
+from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.streams.archive import (
     SEGMENT_CHARS_MAX,
@@ -80,7 +80,7 @@ def test_places_are_kept_whatever_their_size() -> None:
     [b"", b"{", b"[]", b'{"key":"a"}', b"\xff", lines_of([as_archived(b"x")]).replace(b'"eA', b'"\\u0000')],
 )
 def test_a_line_that_can_not_be_read_is_named(line: bytes) -> None:
-    with pytest.raises(Damaged, match="objects/1 line 7 can't be read"):
+    with pytest.raises(InvalidMessage, match="objects/1 line 7 can't be read"):
         read_line(line, "objects/1 line 7")
 
 

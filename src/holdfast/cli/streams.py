@@ -9,12 +9,14 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.replay import replay
 from holdfast.errors import ConfigError
 from holdfast.streams import operations
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
 
-app = App(name="streams", help="Pause, resume, skip or reset one stream.")
+app = App(name="streams", help="Pause, resume, skip or reset one stream, or replay what it has archived.")
+app.command(replay)
 
 Key = Annotated[str, Parameter(help="The stream and its key: STREAM/KEY, as `holdfast status` shows them.")]
 

@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 from holdfast.common.held import Held
 from holdfast.common.message import CommitPlace, Place
 from holdfast.common.record import UNREADABLE, from_base64
-from holdfast.errors import Damaged
+from holdfast.errors import InvalidMessage
 
 ArchivedAs = Literal["done", "skip", "late", "far", "parked", "again"]
 """What a commit did with an archived message: its handler handled it, or failed for good; or the commit set
@@ -163,12 +163,12 @@ def lines_of(messages: Iterable[ArchivedMessage]) -> bytes:
 
 
 def read_line(line: bytes, where: str) -> ArchivedMessage:
-    """Return the message on a line. Raises Damaged, which names ``where`` the line is."""
+    """Return the message on a line. Raises InvalidMessage, which names ``where`` the line is."""
     try:
         message = _decoder.decode(line)
         message.content  # noqa: B018 - base64 that can't be read is found here
     except UNREADABLE as error:
-        raise Damaged(
+        raise InvalidMessage(
             f"{where} can't be read ({error}): correct or delete that line, or pass over such lines with"
             " --keep-going"
         ) from error
