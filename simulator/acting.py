@@ -32,11 +32,15 @@ from simulator.stage import SimNode
 from simulator.world import MAX_STARTS, TIMEOUT_S, World, spec_of
 
 SINK = "sink"
+LOOSE = "loose"
 PICKY = "picky"
 PINGS = "pings"
 PONGS = "pongs"
 HOPS_LIMIT = 3
 """How often a ping comes back."""
+
+STUMBLES = 0.1
+"""How often a target takes only some of a call."""
 
 HEAL_LIMIT_S = 900.0
 CLOCK_STEPS_S = (-60.0, -5.0, 5.0, 60.0)
@@ -62,7 +66,8 @@ class SinkEvent(msgspec.Struct, frozen=True):
 def acts_of(key: str, run: int, seq: int) -> list[tuple[str, str]]:
     """What a message sends: targets and their keys, in order."""
     random = Random(f"{key}:{run}:{seq}")  # noqa: S311 - to be repeated, not to be secret
-    sends = [(SINK, random.choice(("a", "b"))) for _ in range(random.choice((0, 1, 1, 3)))]
+    number = random.choice((0, 1, 1, 3))
+    sends = [(random.choice((SINK, SINK, LOOSE)), random.choice(("a", "b"))) for _ in range(number)]
     if random.random() < 0.1:
         sends.append((PICKY, ""))
     if random.random() < 0.2:
@@ -128,12 +133,15 @@ class Opponent(Player):
 
 
 class Sink:
-    """A target with moods: it is away at times, and refuses what is meant for ``PICKY``."""
+    """A target with moods: it is away at times, fails at times after it took some of a call, and refuses what
+    is meant for ``PICKY``. ``LOOSE`` takes any of a call, the others the first."""
 
     def __init__(self, world: ActingWorld, name: str) -> None:
         self.max_batch = 4
+        self.ordered = name != LOOSE
         self._world = world
         self._name = name
+        self._random = world.scenario.random(f"moods:{name}")
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         now = asyncio.get_running_loop().time()
@@ -142,7 +150,14 @@ class Sink:
         if any(away.begin_s <= now < away.end_s for away in self._world.away):
             self._world.counts["target away"] += 1
             raise Unavailable("the target is away")
-        self._world.log += [SinkEvent(now, self._name, effect) for effect in effects]
+        taken = list(effects)
+        if fails := len(effects) > 1 and self._random.random() < STUMBLES:
+            some = self._random.randrange(len(effects))
+            taken = taken[:some] if self.ordered else self._random.sample(taken, some)
+        self._world.log += [SinkEvent(now, self._name, effect) for effect in taken]
+        if fails:
+            self._world.counts["target took some"] += 1
+            raise Unavailable("the target took some and failed")
 
 
 def make(seed: int) -> Scenario:
@@ -169,7 +184,7 @@ class ActingWorld(World):
             PONGS: _played(scenario, PONGS, Opponent),
         }
         self.queues |= {name: self._queue() for name in (PINGS, PONGS)}
-        self.target_names = (SINK, PICKY, PINGS, PONGS)
+        self.target_names = (SINK, LOOSE, PICKY, PINGS, PONGS)
         self.away = [
             Away(begin_s, begin_s + random.choice((1.0, 10.0, 200.0)))
             for begin_s in sorted(random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2))))
@@ -189,7 +204,7 @@ class ActingWorld(World):
         return super().make_works(node)
 
     def targets(self, node: SimNode) -> dict[str, Target]:
-        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, PICKY)}
+        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, LOOSE, PICKY)}
         streams = {
             name: StreamTarget(self.specs[name], Faulty(self.queues[name], "queue", node.line))
             for name in (PINGS, PONGS)
@@ -284,6 +299,8 @@ class Acted:
         self.arrived: dict[str, int] = {}
         self.marked: dict[str, int] = {}
         """Refused effects, and when a commit said so, as a place in the history."""
+        self.settings: set[tuple[str, str]] = set()
+        """The full keys and settings of all timers that ever stood."""
 
 
 def check(world: ActingWorld, unfinished: str) -> list[str]:
@@ -332,11 +349,10 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
         if effect.refused:
             acted.marked.setdefault(effect.id, place)
     for id_ in commit.dropped:
-        if id_ not in acted.arrived and acted.effects.get(id_, ("", None))[1] is not None:
-            effect = acted.effects[id_][1]
-            if effect.target == SINK and not effect.refused:
-                wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
-    wrong += _superseded(event)
+        _, dropped = acted.effects.get(id_, ("", None))
+        if dropped and dropped.target in (SINK, LOOSE) and not dropped.refused and id_ not in acted.arrived:
+            wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
+    wrong += _superseded(event, acted)
     if commit.key.startswith(f"{STREAM}/"):
         for result in commit.results:
             told = json.loads(result.body)
@@ -347,15 +363,17 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     return wrong
 
 
-def _superseded(event: CommitRecord) -> list[str]:
+def _superseded(event: CommitRecord, acted: Acted) -> list[str]:
     """A timer fires in the setting that stands, or in one that was made in the same commit."""
-    before = {f"wake:{t.name}:{t.setting}" for t in event.before.timers} if event.before else set()
-    causes = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
-    return [
-        f"{event.commit.key}: {cause} fired, which does not stand"
-        for cause in causes - before
-        if f":{event.commit.epoch}." not in cause
-    ]
+    key = event.commit.key
+    before, after = (
+        {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set[str]()
+        for standing in (event.before, event.after)
+    )
+    fired = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
+    gone = {cause for cause in fired - before if (key, cause) in acted.settings}
+    acted.settings |= {(key, setting) for setting in after}
+    return [f"{key}: {cause} fired, which stands no more" for cause in sorted(gone)]
 
 
 def _forgot(event: Forgot, acted: Acted) -> None:

@@ -31,6 +31,7 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
@@ -543,6 +544,12 @@ RULES: dict[str, Mutation] = {
     "effect-taken": _acting(
         "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
     ),
+    "effect-run": _acting(
+        "effects of a key go together only where the first are taken first",
+        TargetLane,
+        "first_of",
+        acting.any_of,
+    ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
@@ -555,6 +562,7 @@ RULES: dict[str, Mutation] = {
     ),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
+    "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(

@@ -274,15 +274,10 @@ def check_app(services: Services, app: App) -> None:
 
 def _check_results_to(app: App, stream: str, target: str) -> None:
     """Raise ConfigError for a target of results that isn't there."""
-    if not target or target in app.targets:
+    if not target:
         return
-    if "://" not in target:
-        raise ConfigError(
-            f"stream {stream!r}: results_to names {target!r}, which isn't declared; name one of"
-            f" {sorted(app.targets)}, or give a URL (a stream whose messages have a seq can't be a target)"
-        )
     try:
-        check_target(target)
+        check_target(target, app.targets)
     except ConfigError as error:
         raise ConfigError(f"stream {stream!r}: results_to: {error}") from None
 

@@ -198,6 +198,7 @@ TAKEN = []
 
 class Pager:
     max_batch = 10
+    ordered = False
 
     def __init__(self, opening): self.opening = opening
 
@@ -271,6 +272,7 @@ def gadget(app, name):
 
 class Turner:
     max_batch = 10
+    ordered = False
     async def take(self, effects): HAPPENED["turned"] += len(effects)
 
 

@@ -870,19 +870,19 @@ class Owners:
         self._answer(entry, generation, entry.owner.committed)
 
     def _hand_over(self, entry: Owned, command: commands.HandOver) -> None:
-        owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effect.id
+        owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effects[0].id
 
-        def answer(outcome: HandOverOutcome, reason: str) -> None:
+        def answer(outcome: HandOverOutcome, count: int, reason: str) -> None:
             now = self._now(entry)
             if outcome == "taken":
-                owner.effect_taken(effect_id, epoch, now)
+                owner.effects_taken(effect_id, count, epoch, now)
             elif outcome == "refused":
                 owner.effect_refused(effect_id, epoch, reason, now)
             else:
                 owner.effect_failed(effect_id, epoch, now)
             self._perform(entry)
 
-        self._deliverer.hand_over(entry.spec.name, entry.key, command.effect, answer)
+        self._deliverer.hand_over(entry.spec.name, entry.key, command.effects, answer)
 
     def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
         """Log the gaps that a commit has skipped for good."""

@@ -40,14 +40,6 @@ class StreamProducer:
             ids += await self._queue.send(outgoing[start : start + self._queue.max_batch])
         return ids
 
-    def outgoing_raw(self, body: bytes, key: str, message_id: str) -> Outgoing:
-        """Return a message, whose body is encoded already, in the form that the queue takes. Raises
-        InvalidMessage, TooLarge."""
-        is_json = self._spec is None or self._spec.message is not bytes
-        return self.outgoing(
-            StreamMessage(decode_plain(body) if is_json else body, key=key or None, message_id=message_id)
-        )
-
     def outgoing(self, message: StreamMessage) -> Outgoing:
         """Return a message in the form that the queue takes. Raises InvalidMessage, TooLarge."""
         is_raw = isinstance(message.body, bytes | bytearray | memoryview)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from holdfast.common.acts import Acts, Send, TimerChange
 from holdfast.common.held import Held
 from holdfast.common.message import Place
 from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
-from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX
+from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX, RUN_MAX
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
 from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
@@ -47,13 +48,21 @@ class ActingBench(Bench):
         for command in out:
             if isinstance(command, Settle):
                 self.owner.settled(self.now)
-        return [command.effect for command in (*out, *self.out()) if isinstance(command, HandOver)]
+        return handed_over([*out, *self.out()])
 
-    def taken(self, effect: Effect) -> None:
-        self.owner.effect_taken(effect.id, self.owner.epoch, self.now)
+    def taken(self, effect: Effect, count: int = 1) -> None:
+        self.owner.effects_taken(effect.id, count, self.owner.epoch, self.now)
+
+    def handed_over(self) -> list[Effect]:
+        """The one run that is handed over next."""
+        return list(self.only(HandOver).effects)
 
     def wake_after(self, seconds: float, name: str = "t", body: bytes = b"") -> Acts:
         return Acts((), (TimerChange(name, WALL + self.now + seconds, body),))
+
+
+def handed_over(out: Sequence[Any]) -> list[Effect]:
+    return [effect for command in out if isinstance(command, HandOver) for effect in command.effects]
 
 
 def to(target: str, key: str = "", body: bytes = b"{}", delay_s: float = 0.0) -> Send:
@@ -85,15 +94,31 @@ def test_ids_of_effects_name_epoch_and_commit() -> None:
     assert all(len(effect_id) == 32 for effect_id in ids)
 
 
-def test_one_effect_of_a_target_and_key_is_handed_over_at_a_time() -> None:
+def test_one_run_of_a_target_and_key_is_handed_over_at_a_time() -> None:
     bench = ActingBench()
     bench.opened()
     first, second, other = bench.sent(0, to("a", "x"), to("a", "x"), to("a", "y")).effects
-    assert bench.answered() == [first, other]
+    assert bench.answered() == [first, second, other]
     bench.taken(other)
     bench.silent()
-    bench.taken(first)
-    assert bench.only(HandOver).effect == second
+    commit = bench.sent(1, to("a", "x"))
+    [third] = commit.effects
+    assert commit.dropped == (other.id,)
+    assert bench.answered() == []
+    bench.taken(first)  # the target takes one at a time
+    assert bench.handed_over() == [second, third]
+    bench.taken(second, 2)
+    bench.tick()
+    assert bench.write().dropped == (first.id, second.id, third.id)
+
+
+def test_a_run_is_bounded() -> None:
+    bench = ActingBench()
+    bench.opened()
+    effects = bench.sent(0, *[to("a")] * (RUN_MAX + 1)).effects
+    assert bench.answered() == list(effects[:RUN_MAX])
+    bench.taken(effects[0], RUN_MAX)
+    assert bench.handed_over() == [effects[RUN_MAX]]
 
 
 def test_a_delayed_effect_waits_for_its_time_and_keeps_nothing_else_waiting() -> None:
@@ -103,18 +128,18 @@ def test_a_delayed_effect_waits_for_its_time_and_keeps_nothing_else_waiting() ->
     assert bench.answered() == [prompt]
     bench.now = 5.0
     bench.owner.ticked(bench.now)
-    assert bench.only(HandOver).effect == delayed
+    assert bench.handed_over() == [delayed]
 
 
 def test_an_effect_that_failed_is_handed_over_again_before_the_next() -> None:
     bench = ActingBench()
     bench.opened()
-    first, _ = bench.sent(0, to("a"), to("a")).effects
+    first, second = bench.sent(0, to("a"), to("a")).effects
     bench.answered()
     bench.owner.effect_failed(first.id, 1, bench.now)
     bench.silent()
     bench.tick()
-    assert bench.only(HandOver).effect == first
+    assert bench.handed_over() == [first, second]
 
 
 def test_the_next_commit_drops_what_was_taken() -> None:
@@ -151,7 +176,7 @@ def test_a_refused_effect_goes_to_the_dead_letters_once_a_commit_says_so_and_kee
     [letter] = bench.answered()
     assert (letter.id, letter.refused) == (first.id, "no such door")
     bench.taken(letter)
-    assert bench.only(HandOver).effect == second
+    assert bench.handed_over() == [second]
 
 
 def test_answers_of_an_earlier_opening_do_not_count() -> None:
@@ -166,8 +191,8 @@ def test_answers_of_an_earlier_opening_do_not_count() -> None:
     bench.owner.peeked(Checkpoint(KEY, epoch=5), bench.now)
     bench.only(Open)
     bench.owner.opened(Checkpoint(KEY, epoch=6, number=1, effects=(first,), due=1.0), bench.now)
-    assert HandOver(first) in bench.out()
-    bench.owner.effect_taken(first.id, 1, bench.now)
+    assert HandOver((first,)) in bench.out()
+    bench.owner.effects_taken(first.id, 1, 1, bench.now)
     bench.now += DROP_AFTER_S
     bench.owner.ticked(bench.now)
     bench.silent()
@@ -201,7 +226,7 @@ def test_what_a_store_has_lost_and_its_owner_knows_is_committed_again() -> None:
     bench.owner.opened(Checkpoint(KEY, epoch=9, effects=(effect,), timers=(timer,)), 0.0, recalled=True)
     assert_recalled(bench.write(), timer, effect)
     bench.owner.committed(bench.now)
-    [again] = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    [again] = handed_over(bench.out())
     assert (again.body, again.id != effect.id) == (effect.body, True)
 
 
@@ -213,7 +238,7 @@ def assert_recalled(commit: Commit, timer: Timer, effect: Effect) -> None:
 def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     bench = ActingBench()
     bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
-    effects = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    effects = handed_over(bench.out())
     bench.offer(held(0))
     bench.silent()
     assert bench.owner.gapped
@@ -231,7 +256,7 @@ def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
 def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
     bench = ActingBench()
     bench.opened(effects=(pending(1, WALL - KEEP_S - 1.0),), due=1.0)
-    [effect] = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    [effect] = handed_over(bench.out())
     bench.owner.effect_failed(effect.id, 1, bench.now)
     [refused] = bench.write().refused
     assert refused.id == "id-1"

@@ -62,10 +62,11 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Send the effect, which an accepted commit holds, to its target, or to the dead letters if it was
-    refused. Answer, at any time: ``effect_taken``, ``effect_refused`` or ``effect_failed``."""
+    """Send a run of effects with one target and key, which accepted commits hold, to their target, as many
+    of the first as it takes together; or send one to the dead letters if it was refused. Answer, at any time,
+    for the first effect: ``effects_taken``, ``effect_refused`` or ``effect_failed``."""
 
-    effect: Effect
+    effects: tuple[Effect, ...]
 
 
 class Settle(msgspec.Struct, frozen=True):

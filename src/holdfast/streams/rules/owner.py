@@ -682,14 +682,14 @@ class Owner:
         if self.phase is not OwnerPhase.OWNER or self.suspended or not len(self._effects):
             return
         wall = now + self.wall_ahead_s
-        self._out += [HandOver(effect) for effect in self._effects.hand_over(now, wall)]
+        self._out += [HandOver(run) for run in self._effects.hand_over(now, wall)]
         if (at := self._effects.next_at(now, wall)) is not None:
             self._wake(min(at, now + WALL_LOOK_S))
 
-    def effect_taken(self, effect_id: str, epoch: int, now: float) -> None:
-        """Answer to HandOver, of the opening ``epoch``: the target has the effect."""
+    def effects_taken(self, effect_id: str, count: int, epoch: int, now: float) -> None:
+        """Answer to HandOver, of the opening ``epoch``: the target has the first ``count`` effects."""
         if self._is_answer(epoch):
-            self._effects.taken(effect_id, now)
+            self._effects.taken(effect_id, count, now)
             self._advance(now)
 
     def effect_refused(self, effect_id: str, epoch: int, reason: str, now: float) -> None:
