@@ -263,12 +263,11 @@ class StreamWork:
             "Declared streams that can't run here, for a model of theirs doesn't load.",
             len(self.owners.obstacles.streams),
         )
-        if self._archivers:
-            yield (
-                "archive_waiting",
-                "Committed messages that wait for their archive (limit: half of max_held a stream).",
-                sum(archiver.waiting for archiver in self._archivers.values()),
-            )
+        yield (
+            "archive_waiting",
+            "Committed messages that wait for their archive (limit: half of max_held a stream).",
+            sum(archiver.waiting for archiver in self._archivers.values()),
+        )
         yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
 
     def load(self) -> Load:
