@@ -255,5 +255,5 @@ def _outgoing(sender: str, effect: Effect) -> OutgoingEffect:
         sender,
         effect.cause,
         effect.hops,
-        redact(effect.refused),
+        redact(effect.refused) if effect.refused else "",
     )

@@ -7,7 +7,6 @@ in their language, and the conformance suite checks that.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 
 import msgspec
@@ -278,8 +277,7 @@ def identity(key: str, place: Place) -> str:
 def effect_id(key: str, epoch: int, number: int, place: int) -> str:
     """Return the id of an effect, 32 characters that no other effect has: an epoch is issued once, and one
     commit with a number is accepted in it. Seqs would repeat after a reset."""
-    digest = hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).digest()
-    return base64.b32encode(digest[:20]).decode().lower()
+    return hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).hexdigest()[:32]
 
 
 def _guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:
