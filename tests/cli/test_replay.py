@@ -229,3 +229,12 @@ def test_an_archive_is_found_where_it_was_moved(holdfast: Any, cameras: None, pl
     (place / "archive").rename(place / "old")
     assert len(replay(holdfast, "live", "--from", "old").lines) == 10
     assert len(replay(holdfast, "live", "--from", f"file:{place}/old").lines) == 10
+
+
+def test_doctor_looks_at_the_archive(holdfast: Any, cameras: None, place: Path) -> None:
+    done = holdfast("doctor", "live_cameras:app")
+    assert f"✓ archive: file:archive: stores file://{place}/archive/holdfast-doctor" in done.out
+    (place / "archive").rename(place / "old")
+    (place / "archive").write_text("in the way")
+    done = holdfast("doctor", "live_cameras:app")
+    assert (done.code, "✗ archive: file:archive: " in done.out) == (3, True)
