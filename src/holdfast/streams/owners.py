@@ -1008,7 +1008,7 @@ class Owners:
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
         if archiver is not None:
             archiver.expect(settlement)
-        self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked))
+        self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked) and archiver is not None)
 
     def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
         for letter in command.letters:
