@@ -49,8 +49,8 @@ CLOCKS_DIFFER_S = 1.0
 EARLY_S = 0.01
 QUERY_TIMEOUT_S = 5.0
 ASKED_SEEDS = 0.25
-"""The share of seeds in which queries are asked. They take time in slots, so the other seeds go on meaning what
-they meant."""
+"""The share of seeds in which queries are asked. They take time in slots, so the other seeds go on meaning
+what they meant."""
 
 
 class Away(msgspec.Struct, frozen=True):

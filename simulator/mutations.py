@@ -31,6 +31,7 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.archiver import Archiver
 from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
@@ -54,6 +55,7 @@ from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Tas
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from simulator import acting_mutations as acting
+from simulator import archiving
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -69,6 +71,10 @@ class Mutation(msgspec.Struct, frozen=True):
 
 def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
     return Mutation(says, where, name, instead, seeds, "acting")
+
+
+def _archive(says: str, where: Any, name: str, instead: Any) -> Mutation:
+    return Mutation(says, where, name, instead, world="archiving")
 
 
 def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -557,6 +563,12 @@ RULES: dict[str, Mutation] = {
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
+    "archive-first": _archive(
+        "a message is in the archive before it is deleted", Keeper, "_settle", archiving.settle_first
+    ),
+    "archive-again": _archive(
+        "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
+    ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
     "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),

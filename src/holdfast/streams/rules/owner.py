@@ -138,7 +138,7 @@ class OwnerRules(msgspec.Struct, frozen=True):
 
 
 StandstillKind = Literal[
-    "opening", "membership", "moving", "parked", "model", "store", "effects", "retry", "gap"
+    "opening", "membership", "moving", "parked", "model", "store", "archive", "effects", "retry", "gap"
 ]
 
 
@@ -217,6 +217,7 @@ class Owner:
         "_wary",
         "epoch",
         "generation",
+        "is_held_back",
         "key",
         "number",
         "obstacle",
@@ -236,6 +237,7 @@ class Owner:
         self.phase = OwnerPhase.CLAIMED
         self.generation = 0
         self.suspended = False
+        self.is_held_back = False
         self.wake_at: float | None = None
         self.wall_ahead_s = 0.0
         self.epoch = 0
@@ -329,6 +331,8 @@ class Owner:
             return Standstill("model", "its models, which are being loaded")
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
+        if self.is_held_back:
+            return Standstill("archive", "its archive, which has yet to take what is committed")
         if self._effects.is_full:
             pending = self._effects.report()
             assert pending is not None
@@ -562,6 +566,13 @@ class Owner:
         self._judge_held(now)
         self._advance(now)
 
+    def hold_back(self, is_held_back: bool, now: float) -> None:
+        """Begin no further message, because too much that is committed waits for its archive; or go on. A
+        node receives nothing meanwhile, so the wait for a missing message begins anew."""
+        self.is_held_back = is_held_back
+        self._seq.wait_anew()
+        self._advance(now)
+
     def nudged(self, now: float) -> None:
         """The store says that the stream is due, so it is to be told when that will be so again."""
         if self.phase is OwnerPhase.OWNER:
@@ -734,6 +745,8 @@ class Owner:
             return
         self._next_head = ""
         if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle or self._effects.is_full:
+            return
+        if self.is_held_back:
             return
         head = self._head(now)
         if head is None:
@@ -1212,6 +1225,8 @@ class Owner:
             if entry.held is not None:
                 entry.held.become(Life.COMMITTED)
                 entry.held.result = entry.result
+                if entry.kind != "gap" and entry.kind != "park":
+                    entry.held.covered_as = entry.kind
                 entry.held.aside = "" if entry.kind == "done" else entry.reason
                 if entry.held.place.run == TIMER_RUN:
                     del self._firings[entry.held.place]
