@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.deliverer import is_effect
+from holdfast.cluster.effect_letters import is_of_effect
 from holdfast.cluster.node import Work
 from holdfast.common.retry import Backoff
 from holdfast.errors import InvalidMessage, Unavailable
@@ -654,7 +654,7 @@ def _ends(world: TaskWorld) -> list[str]:
     """Each task has one outcome, its producer read just that, and what failed lies with the dead letters."""
     wrong = []
     letters = [letter for queue in world.queues.values() for letter in queue.letters.values()]
-    dead = {letter.key for letter in letters if not is_effect(letter)}
+    dead = {letter.key for letter in letters if not is_of_effect(letter)}
     for name, planned in world.planned.items():
         told = {(o.state, o.epoch, o.detail) for o in world.outcomes[name] if o.state is not State.DUPLICATED}
         if world.rewound:
@@ -822,7 +822,7 @@ def _sent(world: TaskWorld) -> list[str]:
         letter.id: letter.seq
         for queue in world.queues.values()
         for letter in queue.letters.values()
-        if is_effect(letter)
+        if is_of_effect(letter)
     }
     for name, planned in world.planned.items():
         task = world.store.standing[name]

@@ -453,7 +453,7 @@ def test_effects_are_handed_over_once_the_outcome_is_stored_and_before_the_messa
     assert kinds.index("handed_over") < kinds.index("buried"), "a refusal is stored before it is told"
     assert kinds[-2:] == ["handed_over", "deleted"]
     (letter,) = letters(world)
-    assert (letter.key, letter.attributes) == ("t", {"target": PICKY, "target_key": "k"})
+    assert (letter.key, letter.attributes["target"], letter.attributes["target_key"]) == ("t", PICKY, "k")
     assert letter.reason == "it takes nothing, ever"
     (node,) = world.nodes.values()
     assert (node.host.stats.effects, node.host.stats.set_aside) == (3, 1)

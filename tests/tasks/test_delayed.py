@@ -36,7 +36,7 @@ class Bench:
         self.host: Any = SimpleNamespace(
             clock=self.clock, membership=membership, draining=False, log=self.log
         )
-        self.delayed = DelayedTasks(self.host, self.store, self.producer)
+        self.delayed = DelayedTasks(self.host, self.store, self.producer)  # type: ignore[arg-type]
 
     async def send(self, **options: Any) -> str:
         (trace,) = await self.producer.send([Order(task_type=TYPE, body={"pages": 3}, **options)])

@@ -10,12 +10,13 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.cluster.effect_letters import letter_of
 from holdfast.cluster.host import Host
 from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.ports.queue import Queue
 from holdfast.ports.target import OutgoingEffect, Target
 
 HandOverOutcome = Literal["taken", "refused", "failed"]
@@ -185,15 +186,6 @@ class Deliverer:
         _tell(runs, "taken")
 
 
-TARGET, TARGET_KEY = "target", "target_key"
-"""The attributes of an effect's dead letter."""
-
-
-def is_effect(letter: DeadLetter) -> bool:
-    """Return True for the dead letter of an effect, which no handler of its queue can be given."""
-    return {TARGET, TARGET_KEY} <= letter.attributes.keys()
-
-
 class LettersTarget:
     """The dead letters of a queue, for effects that were refused and timers that were skipped."""
 
@@ -204,20 +196,8 @@ class LettersTarget:
         self._clock = clock
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        await self._queue.bury([self._letter(effect) for effect in effects])
-
-    def _letter(self, effect: OutgoingEffect) -> DeadLetter:
-        sent_to = {TARGET: effect.target, TARGET_KEY: effect.key} if effect.target else {}
-        return DeadLetter(
-            effect.id,
-            effect.body,
-            effect.refused,
-            sent_to,
-            stream=self._name,
-            key=effect.sender.partition("/")[2],
-            seq=effect.cause,
-            at=self._clock.wall(),
-        )
+        at = self._clock.wall()
+        await self._queue.bury([letter_of(effect, self._name, at) for effect in effects])
 
 
 def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:

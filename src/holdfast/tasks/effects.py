@@ -18,13 +18,15 @@ import msgspec
 from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
 from holdfast.common.acts import Effect, Send, hops_of
-from holdfast.common.effects import EffectChanges, EffectMaker, Effects
+from holdfast.common.effects import EffectChanges, EffectLimits, EffectMaker, Effects
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.rules.task import EffectsLeft, Task
 
 WAIT_S = 1.0
 """If the next effect can't be handed over within this time, the message goes back to its queue."""
+
+LIMITS = EffectLimits()
 
 _decode = msgspec.msgpack.Decoder(tuple[Effect, ...]).decode
 
@@ -64,12 +66,12 @@ class EffectSender:
         """Hand over the pending effects of a task that has ended. Returns 0 once all are taken, or else after
         how many seconds to go on."""
         left, ahead_s = await self._by_the_store_s_clock(task)
-        effects, news = Effects(left), asyncio.Event()
+        effects, news = Effects(LIMITS, left), asyncio.Event()
         while True:
             now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
             for run in effects.hand_over(now, wall):
                 answer = partial(self._answered, effects, run[0].id, news, ahead_s)
-                self._deliverer.hand_over(item.queue, item.full_key, run, answer)
+                self._deliverer.hand_over(item.queue, f"{item.queue}/{item.trace}", run, answer)
             next_at = effects.next_at(now, wall)
             if effects.is_out and not effects.has_refused:
                 await news.wait()

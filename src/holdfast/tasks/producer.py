@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.deliverer import is_effect
+from holdfast.cluster.effect_letters import is_of_effect
 from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
@@ -362,7 +362,7 @@ class Producer:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
         that the queue refuses for good stays a dead letter, and so does an effect that its target refused."""
         queue = self._queue(task_queue(self._app, task_type))
-        chosen = self._of_tasks(letters)
+        chosen = self._of_tasks(task_type, letters)
         return sum(
             [
                 await self._redrive(queue, chosen[start : start + queue.max_batch])
@@ -389,7 +389,7 @@ class Producer:
         still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
         again, passed = list[DeadLetter](), 0
-        for letter in self._of_tasks(letters):
+        for letter in self._of_tasks(task_type, letters):
             task = await self._store.get(letter.key) if letter.key else None
             if task is None or task.state in (State.FAILED, State.TIMEOUT):
                 again.append(letter)
@@ -406,11 +406,11 @@ class Producer:
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
         return len(again), passed
 
-    def _of_tasks(self, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Return those letters that are no effects."""
+    def _of_tasks(self, task_type: str, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Return those letters of one type that are of no effects."""
         found = list[DeadLetter]()
         for letter in letters:
-            if is_effect(letter):
+            if is_of_effect(msgspec.structs.replace(letter, stream=task_type)):
                 reason = "it is an effect, which no handler of this app takes; send it by what its target is"
                 self._log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
             else:
