@@ -90,6 +90,10 @@ endif
 demo-devices: $(VENV)/.dev $(SERVERS)mosquitto ## 50 terminals that crash and lose messages come to agree with their office
 	@$(BIN)/python -m examples.whitelist.demo $(ARGS)
 
+.PHONY: demo-site
+demo-site: $(VENV)/.dev $(SERVERS)mosquitto ## cameras, a count of people, alerts, a report and a door hand work to each other
+	@$(BIN)/python -m examples.site_demo
+
 .PHONY: bench
 bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (NAME=streams, ARGS="--full")
 	@$(BIN)/python -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)

@@ -13,20 +13,21 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.errors import HoldfastError, InvalidMessage, Unavailable
 from holdfast.ports.slots import MessageWork
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
 from holdfast.streams.deliverer import StreamTarget
+from holdfast.streams.effect_letters import EFFECT
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.rules import effects
+from holdfast.streams.queries import Answered
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.spec import StreamSpec
 from simulator import invariants, scenario
 from simulator.faults import Faulty
-from simulator.handler import Chain, Number
+from simulator.handler import START, Chain, Number
 from simulator.scenario import STREAM, TROUBLE_S, Scenario
 from simulator.stage import SimNode
 from simulator.world import MAX_STARTS, TIMEOUT_S, World, spec_of
@@ -46,6 +47,10 @@ HEAL_LIMIT_S = 900.0
 CLOCK_STEPS_S = (-60.0, -5.0, 5.0, 60.0)
 CLOCKS_DIFFER_S = 1.0
 EARLY_S = 0.01
+QUERY_TIMEOUT_S = 5.0
+ASKED_SEEDS = 0.25
+"""The share of seeds in which queries are asked. They take time in slots, so the other seeds go on meaning
+what they meant."""
 
 
 class Away(msgspec.Struct, frozen=True):
@@ -61,6 +66,15 @@ class SinkEvent(msgspec.Struct, frozen=True):
     at: float
     target: str
     effect: OutgoingEffect
+
+
+class QueryEvent(msgspec.Struct, frozen=True):
+    """A query was answered. ``least`` is how many commits its stream had when it was asked."""
+
+    at: float
+    key: str
+    answered: Answered
+    least: int
 
 
 def acts_of(key: str, run: int, seq: int) -> list[tuple[str, str]]:
@@ -103,6 +117,9 @@ class Actor(Chain):
             raise ValueError("this timer fails")
         if body["left"]:
             context.wake(name, after_s=2.0, body={**body, "left": body["left"] - 1})
+
+    def query(self, request: Any, context: Context) -> str:
+        return self.chain
 
 
 class Ping(msgspec.Struct):
@@ -183,6 +200,12 @@ class ActingWorld(World):
             PINGS: _played(scenario, PINGS, Player),
             PONGS: _played(scenario, PONGS, Opponent),
         }
+        bounds = scenario.random("bounds")
+        most = bounds.choice((4, 1000))
+        self.specs = {
+            name: msgspec.structs.replace(spec, max_pending_effects=most) for name, spec in self.specs.items()
+        }
+        self._keys_a_call = bounds.choice((2, 100))
         self.queues |= {name: self._queue() for name in (PINGS, PONGS)}
         self.target_names = (SINK, LOOSE, PICKY, PINGS, PONGS)
         self.away = [
@@ -190,6 +213,8 @@ class ActingWorld(World):
             for begin_s in sorted(random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2))))
         ]
         self.early: list[str] = []
+        self._questions = scenario.random("queries")
+        self._has_asker = self._questions.random() > 1.0 - ASKED_SEEDS
         self.timers_kill = not any(message.kills for message in scenario.messages)
         """Of one poison only it is sure that it doesn't pull others with it."""
 
@@ -233,12 +258,33 @@ class ActingWorld(World):
             )
 
     async def live(self) -> str:
-        random = self.scenario.random("bounds")
-        with (
-            mock.patch.object(effects, "PENDING_MAX", random.choice((4, 1000))),
-            mock.patch.object(due, "KEYS_A_CALL", random.choice((2, 100))),
-        ):
+        if self._has_asker:
+            self.spawn(self._query())
+        with mock.patch.object(due, "KEYS_A_CALL", self._keys_a_call):
             return await super().live()
+
+    async def _query(self) -> None:
+        """A program asks streams at any nodes, one question after the other."""
+        loop, random = asyncio.get_running_loop(), self._questions
+        keys = sorted({f"{STREAM}/{message.key}" for message in self.scenario.messages})
+        while loop.time() < TROUBLE_S:
+            await asyncio.sleep(random.uniform(0.01, 0.5))
+            node, key = self.nodes[random.choice(sorted(self.nodes))], random.choice(keys)
+            standing = self.state.standing.get(key)
+            least = standing.number if standing is not None else 0
+            asked = asyncio.ensure_future(
+                self.works[node].queries.answer(STREAM, key, b"null", QUERY_TIMEOUT_S)
+            )
+            await asyncio.wait({asked}, timeout=2 * QUERY_TIMEOUT_S)
+            if not asked.done():
+                asked.cancel()
+            elif asked.cancelled():
+                pass
+            elif (error := asked.exception()) is None:
+                self.log.append(QueryEvent(loop.time(), key, asked.result(), least))
+                self.counts["query answered"] += 1
+            elif not isinstance(error, HoldfastError):
+                self.failures.append((node.name, error))
 
     def _heal(self) -> None:
         super()._heal()
@@ -296,6 +342,10 @@ class Acted:
         self.standing: list[str] = []
         """The ids of effects whose commit the store has not forgotten, in order."""
         self.applied: list[CommitRecord] = []
+        self.chains: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        """By key and number of commit: what a query could answer after it."""
+        self.asked: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        """By key: the epoch and number of the last answer."""
         self.arrived: dict[str, int] = {}
         self.marked: dict[str, int] = {}
         """Refused effects, and when a commit said so, as a place in the history."""
@@ -314,21 +364,42 @@ def check(world: ActingWorld, unfinished: str) -> list[str]:
             wrong += _committed(event, acted, place)
         elif isinstance(event, Forgot):
             _forgot(event, acted)
+        elif isinstance(event, QueryEvent):
+            wrong += _answered(event, acted, world.rewound)
         elif isinstance(event, SinkEvent):
             wrong += _arrived(event, acted, place)
         elif isinstance(event, QueueEvent) and event.kind == "buried" and event.letter is not None:
-            wrong += _buried(event.letter.id, acted)
+            wrong += _buried(event.letter.attributes.get(EFFECT, ""), acted)
     if not unfinished:
         wrong += _delivered(world, acted)
     wrong += _in_order(world, acted)
     return wrong
 
 
+def _answered(event: QueryEvent, acted: Acted, rewound: bool) -> list[str]:
+    """The answer is of a commit that was accepted, as its number says, and not of an older one than the asker
+    could know of."""
+    answered = event.answered
+    chain = json.loads(answered.body or b"null")
+    known = acted.chains[event.key].get(answered.number, set() if answered.number else {START})
+    wrong = []
+    if chain not in known:
+        wrong.append(
+            f"{event.key}: the answer {chain} of commit {answered.number} is not what it left: {known}"
+        )
+    if not rewound:
+        stands = answered.epoch, answered.number
+        if answered.number < event.least or stands < acted.asked[event.key]:
+            wrong.append(f"{event.key}: the answer is of {stands}, older than {acted.asked[event.key]}")
+        acted.asked[event.key] = stands
+    return wrong
+
+
 def _is_of_numbers(event: Any) -> bool:
-    if isinstance(event, SinkEvent):
+    if isinstance(event, SinkEvent | QueryEvent):
         return False
     if isinstance(event, QueueEvent):
-        return event.letter is None or ":" in event.letter.id  # the id of an effect has none
+        return event.letter is None or EFFECT not in event.letter.attributes
     key = event.commit.key if isinstance(event, CommitRecord) else getattr(event, "key", STREAM + "/")
     return not isinstance(event, OpenRecord | CommitRecord | Began) or key.startswith(f"{STREAM}/")
 
@@ -336,6 +407,9 @@ def _is_of_numbers(event: Any) -> bool:
 def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     commit, wrong = event.commit, list[str]()
     acted.applied.append(event)
+    if event.after is not None and commit.key.startswith(f"{STREAM}/"):
+        chain = START if event.after.state is None else json.loads(event.after.state)["chain"]
+        acted.chains[commit.key][commit.number].add(chain)
     by_cause: dict[str, list[Effect]] = defaultdict(list)
     for effect in commit.effects:
         if effect.id in acted.effects:
@@ -408,7 +482,8 @@ def _delivered(world: ActingWorld, acted: Acted) -> list[str]:
         for event in world.queues[name].log
         if isinstance(event, QueueEvent) and event.kind == "sent"
     }
-    letters = {id_ for queue in world.queues.values() for id_ in queue.letters}
+    buried = [letter for queue in world.queues.values() for letter in queue.letters.values()]
+    letters = {letter.attributes.get(EFFECT, "") for letter in buried}
     for id_ in acted.standing:
         key, effect = acted.effects[id_]
         there = id_ in acted.arrived or id_ in messages

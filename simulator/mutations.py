@@ -34,6 +34,7 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
 from holdfast.streams.rules import commands, ledger
@@ -157,7 +158,9 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
-async def _quiet_by_the_host(self: Owners, entry: Owned, generation: int, standing: Checkpoint) -> float:
+async def _quiet_by_the_host(
+    self: Owners, entry: Owned, generation: int, standing: Checkpoint, recalled: bool
+) -> float:
     return max(0.0, self._clock.wall() - standing.at)
 
 
@@ -576,6 +579,9 @@ RULES: dict[str, Mutation] = {
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
+    "query-committed": _acting(
+        "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
+    ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
         "owners of the same devices share a client id, so that the later cuts off the earlier",

@@ -108,10 +108,14 @@ class Services:
         """The state store."""
         return self._open("state_url", lambda service, it: service.state(it))
 
-    async def state_risks(self) -> list[Risk]:
-        """What the settings of the state store's servers put at risk. Raises Unavailable."""
-        url = self.config.state_url
-        return await service_of(url).state_risks(self.opening("state_url", url))
+    async def risks(self) -> list[tuple[str, Risk]]:
+        """What the settings of servers put at risk of what must not be lost, each with the setting that names
+        the servers. Raises Unavailable."""
+        found: list[tuple[str, Risk]] = []
+        for url, setting in {self.config.queue_url: "queue_url", self.config.state_url: "state_url"}.items():
+            risks = await service_of(url).risks(self.opening(setting, url))
+            found += [(setting, risk) for risk in risks]
+        return found
 
     def only_stream(self) -> str:
         """The one stream that the coordinator's URL keeps claims of, where it is for one alone."""

@@ -143,11 +143,11 @@ async def test_nothing_is_handed_over_past_the_membership(rig: Rig) -> None:
 async def test_what_was_refused_goes_to_the_dead_letters_of_its_stream(rig: Rig) -> None:
     await rig.hand_over("a", refused="no such door")
     [letter] = rig.queue.letters.values()
-    assert (letter.id, letter.body, letter.reason) == ("a", b"{}", "no such door")
+    assert (letter.id, letter.body, letter.reason) == ("cameras/1:a", b"{}", "no such door")
     assert (letter.stream, letter.key, letter.attributes) == (
         "cameras",
         "1",
-        {"target": "door", "target_key": "k"},
+        {"effect": "a", "target": "door", "target_key": "k", "hops": "0"},
     )
     assert rig.answers == {"a": ("taken", "")}
     assert (rig.host.stats.effects, rig.host.stats.set_aside) == (0, 1)

@@ -13,8 +13,9 @@ from holdfast.cluster.host import Host
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.streams.effect_letters import letter_of
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.rules.ledger import Effect
@@ -196,20 +197,8 @@ class LettersTarget:
         self._clock = clock
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        await self._queue.bury([self._letter(effect) for effect in effects])
-
-    def _letter(self, effect: OutgoingEffect) -> DeadLetter:
-        sent_to = {"target": effect.target, "target_key": effect.key} if effect.target else {}
-        return DeadLetter(
-            effect.id,
-            effect.body,
-            effect.refused,
-            sent_to,
-            stream=self._stream,
-            key=effect.sender.partition("/")[2],
-            seq=effect.cause,
-            at=self._clock.wall(),
-        )
+        at = self._clock.wall()
+        await self._queue.bury([letter_of(effect, self._stream, at) for effect in effects])
 
 
 class StreamTarget:

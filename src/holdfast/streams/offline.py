@@ -12,7 +12,7 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.rules.ledger import Timer
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
+from holdfast.streams.rules.timers import REARM_S, Timers, place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import StreamWorker
 
@@ -133,9 +133,11 @@ class OfflineStream:
             return Handled(error=self.error or HandlerFailed(ran.error))
         acts = (ran.acts[0] if ran.acts else None) or Acts()
         timers = self.timers_of(key)
-        if (count := timers.would_be(acts.timers)) > TIMERS_MAX:
+        most = self.spec.max_timers
+        if (count := timers.would_be(acts.timers)) > most:
             self._opened.discard(key)
-            return Handled(error=TooLarge(f"the stream would have {count} timers; it can have {TIMERS_MAX}"))
+            text = f"the stream would have {count} timers; it can have {most} (max_timers)"
+            return Handled(error=TooLarge(text))
         rearmed_at = 0.0
         if timer is not None:
             timers.fired(_firing_of(timer))

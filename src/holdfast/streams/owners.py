@@ -43,6 +43,7 @@ from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
 from holdfast.streams.router import Router
 from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules.effects import EffectLimits
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
@@ -149,6 +150,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         idle_timeout_s=spec.idle_timeout_s or limits.idle_timeout_s,
         max_state_bytes=limits.max_state_bytes,
         needs_models=bool(spec.models),
+        effects=EffectLimits(spec.max_pending_effects, spec.max_pending_bytes, spec.effect_timeout_s),
+        max_timers=spec.max_timers,
     )
 
 
@@ -157,6 +160,9 @@ class ClientRequests(Protocol):
 
     def settled(self, key: str, held: Held, duplicate: bool) -> None:
         """Note that a commit covers the message of some requests."""
+
+    def refused(self, key: str, command: commands.RefuseRequests) -> None:
+        """Note that the owner handles no messages while a target is away."""
 
     def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
         """Note that the owner gives up the message of some requests. The next owner, if known, is the
@@ -211,6 +217,8 @@ class Owners:
         self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
+        self.acting = {name for name, spec in specs.items() if spec.acts}
+        """The streams that send effects or set timers. Of some it is known only once they do so."""
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -576,6 +584,8 @@ class Owners:
                     self._tasks.spawn(self._write(entry, generation, command))
                 case commands.HandOver():
                     self._hand_over(entry, command)
+                case commands.RefuseRequests():
+                    self.requests.refused(entry.key, command)
                 case commands.Settle():
                     self._settle(entry, command)
                 case commands.Return():
@@ -691,6 +701,8 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
+        if checkpoint.acts:
+            self.acting.add(entry.spec.name)
         standing, recalled = self._recall(entry, checkpoint)
         try:
             quiet_s = await self._quiet_s(entry, generation, standing, recalled)
@@ -702,17 +714,18 @@ class Owners:
         self._tell_went()  # a move that an opening has ended has failed
 
     async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
-        """Return how many seconds ago the last commit was, where that matters. The clock of the store is
-        used, which dated the commit, because this host's clock may have been set. A recalled commit is dated
-        by this node."""
+        """Return how many seconds ago the last message was committed, where that matters. The clock of the
+        store is used, which dated the commit, because this host's clock may have been set. A recalled commit
+        is dated by this node."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
+        before_s = standing.log.quiet_s if standing.log is not None else 0.0
         if recalled and entry.committed_at is not None:
-            return self._clock.monotonic() - entry.committed_at
+            return before_s + self._clock.monotonic() - entry.committed_at
         now = await self._insist(
             entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
         )
-        return max(0.0, now - standing.at)
+        return before_s + max(0.0, now - standing.at)
 
     def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
         """Return the checkpoint that an opening found, or the last one of this owner if the store has lost it
@@ -943,6 +956,8 @@ class Owners:
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
+        if any(ran.acts):
+            self.acting.add(spec.name)
         if ran.model:
             self._model_failed(entry, generation, ran.model, ran.error, len(ran.results))
             return

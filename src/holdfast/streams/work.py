@@ -14,7 +14,7 @@ from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
-from holdfast.cluster.rules.placement import spread
+from holdfast.cluster.rules.placement import acting_streams, spread
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.protocol import (
@@ -34,6 +34,7 @@ from holdfast.common.protocol import (
     Waiting,
     Warm,
 )
+from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
@@ -269,6 +270,12 @@ class StreamWork:
             sum(archiver.waiting for archiver in self._archivers.values()),
         )
         yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
+        pending = [effects.count for o in owned if (effects := o.owner.pending_effects) is not None]
+        yield (
+            "pending_effects",
+            "Effects of owned streams that no target has taken yet (limit: max_pending_effects a stream).",
+            sum(pending),
+        )
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
@@ -286,6 +293,7 @@ class StreamWork:
             models=tuple(sorted(models)),
             queues=tuple(self._queues),
             lacks=tuple(sorted(self.owners.obstacles.streams)),
+            acting=tuple(sorted(self.owners.acting)),
         )
 
     def _left(self, member: str) -> None:
@@ -392,13 +400,17 @@ class StreamWork:
 
     def _others_for(self, stream: str) -> list[Member]:
         """Return the other members that can own streams of that name."""
-        me = self._host.membership.id
+        me, acting = self._host.membership.id, self._acting()
         view = self._host.membership.view
         return [
             member
             for member in view.values()
-            if member.id != me and not member.foreign and member.load.takes(f"{stream}/")
+            if member.id != me and not member.foreign and member.load.takes(f"{stream}/", acting)
         ]
+
+    def _acting(self) -> set[str]:
+        """Return the names of the streams that send effects or set timers, as far as this node knows."""
+        return acting_streams(self._host.membership.view.values()) | self.owners.acting
 
     def _obstacle_changed(self, stream: str) -> None:
         """Report a changed obstacle to the others at once, and move streams that can't run here to a node
@@ -426,11 +438,11 @@ class StreamWork:
         """Move streams that make up the requested load, and answer how many. Streams that moved here lately
         stay."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
-        target = self._host.membership.view.get(shed.target)
+        target, acting = self._host.membership.view.get(shed.target), self._acting()
         streams = [
             StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry, target))
             for entry in self.owners
-            if entry.since <= rested and not entry.owner.leaving and _may_go(entry, target)
+            if entry.since <= rested and not entry.owner.leaving and _may_go(entry, target, acting)
         ]
         picked = pick(streams, shed.amount, MOVES_A_SHED)
         moved = 0
@@ -455,14 +467,31 @@ class StreamWork:
             "waits": self.standstills.of(entry),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
-            "pending_effects": entry.owner.pending_effects,
         }
         return Done(text=msgspec.json.encode(told).decode())
 
     async def _tell_waiting(self, request: Waiting) -> Done:
-        """Answer which owned streams wait, and for what, and which streams can't run here."""
+        """Answer which owned streams wait, and for what, which streams can't run here, and which have pending
+        effects, those with the oldest first."""
         lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
-        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most]}
+        now = self._host.clock.wall()
+        pending = [
+            (now - effects.oldest_at, entry.key, effects)
+            for entry in self.owners
+            if (effects := entry.owner.pending_effects) is not None
+        ]
+        pending.sort(key=lambda each: -each[0])
+        unsent = [
+            {
+                "key": key,
+                "count": report.count,
+                "oldest_s": max(0.0, age_s),
+                "target": redact(report.target),
+                "failures": report.failures,
+            }
+            for age_s, key, report in pending[: request.most]
+        ]
+        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most], "effects": unsent}
         return Done(text=msgspec.json.encode(told).decode())
 
     async def drain(self) -> None:
@@ -497,7 +526,7 @@ class StreamWork:
         failures = 0
         while before := len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
-            targets = spread((entry.key for entry in self.owners), others)
+            targets = spread((entry.key for entry in self.owners), others, self.owners.acting)
             if targets:
                 room = asyncio.Semaphore(MOVES_AT_ONCE)
                 await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
@@ -532,8 +561,8 @@ class StreamWork:
         await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 
 
-def _may_go(entry: Owned, target: Member | None) -> bool:
-    return target is None or target.load.takes(entry.key)
+def _may_go(entry: Owned, target: Member | None, acting: Collection[str]) -> bool:
+    return target is None or target.load.takes(entry.key, acting)
 
 
 def _cost(entry: Owned, target: Member | None) -> float:

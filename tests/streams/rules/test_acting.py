@@ -5,17 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.common.acts import Acts, Send, TimerChange
-from holdfast.common.held import Held
+from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
-from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX, RUN_MAX
+from holdfast.streams.rules.commands import (
+    HandOver,
+    Open,
+    Peek,
+    RefuseRequests,
+    Release,
+    Run,
+    Settle,
+    Start,
+    Transfer,
+    Write,
+)
+from holdfast.streams.rules.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
-from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, held
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
+from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
 WALL = 1_700_000_000.0
+LIMITS = EffectLimits()
 
 
 class ActingBench(Bench):
@@ -237,7 +251,7 @@ def assert_recalled(commit: Commit, timer: Timer, effect: Effect) -> None:
 
 def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     bench = ActingBench()
-    bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
+    bench.opened(effects=tuple(pending(number) for number in range(LIMITS.pending)), due=1.0)
     effects = handed_over(bench.out())
     bench.offer(held(0))
     bench.silent()
@@ -249,13 +263,94 @@ def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     assert any(isinstance(command, Start) for command in bench.out())
 
 
+def test_a_stream_says_how_many_effects_may_be_pending_and_how_large_they_may_be() -> None:
+    for limits in (EffectLimits(pending=2), EffectLimits(pending_bytes=1)):
+        bench = ActingBench(effects=limits)
+        bench.opened(effects=(pending(1), msgspec.structs.replace(pending(2), body=b"1")), due=1.0)
+        bench.out()
+        bench.offer(held(0))
+        bench.silent()
+        assert bench.owner.gapped
+
+
+def full(**rules: Any) -> ActingBench:
+    """An owner with as many pending effects as it may have, and what it hands over taken note of."""
+    bench = ActingBench(**rules)
+    bench.opened(effects=tuple(pending(number) for number in range(LIMITS.pending)), due=1.0)
+    bench.out()
+    return bench
+
+
+def test_clients_wait_for_no_target_and_what_they_sent_with_a_seq_keeps_its_place() -> None:
+    bench = full()
+    bench.offer(asked(0))
+    refused = bench.only(RefuseRequests)
+    assert [receipt.request for receipt in refused.requests] == [1]
+    assert (refused.target, refused.pending) == ("a", LIMITS.pending)
+    bench.offer(asked(0))
+    assert len(bench.only(RefuseRequests).requests) == 1, "the same again is refused as well"
+    bench.offer(held(0))
+    bench.silent()
+    bench.taken(pending(0))
+    assert bench.only(Start).head == Place(0, 0).name, "in its place, whoever waits"
+
+
+def test_a_client_without_seqs_may_send_again_what_was_refused_and_it_runs_once() -> None:
+    bench = full(order={"kind": "absent"})
+    client = Held(Place(0, 0, "x"), b"", {}, [Receipt("request 1", 1.0, stale=True, request=1)])
+    queued = Held(Place(0, 0, "y"), b"", {}, [Receipt("r", 1.0)])
+    bench.offer(client, queued)
+    assert [receipt.request for receipt in bench.only(RefuseRequests).requests] == [1]
+    assert bench.owner.waiting == 1, "the queue's message waits"
+    both = Held(Place(0, 0, "y"), b"", {}, [Receipt("request 2", 1.0, stale=True, request=2)])
+    bench.offer(both)
+    bench.only(RefuseRequests)
+    assert bench.owner.waiting == 1
+    bench.taken(pending(0))
+    assert bench.only(Start).head == queued.place.name
+
+
+def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.offer(asked(0))
+    bench.only(Start)
+    bench.owner.started(1, bench.now)
+    bench.only(Run)
+    bench.acted(Acts(tuple(to("a", str(number)) for number in range(LIMITS.pending))))
+    bench.offer(asked(1), asked(2))
+    bench.out()
+    bench.owner.committed(bench.now)
+    out = bench.out()
+    assert [c.messages[0].place.seq for c in out if isinstance(c, Settle)] == [0], "which is committed"
+    assert [len(c.requests) for c in out if isinstance(c, RefuseRequests)] == [2], "which wait"
+
+
+def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
+    bench = full()
+    for number in range(LIMITS.pending):
+        bench.owner.effect_failed(pending(number).id, bench.owner.epoch, bench.now)
+    bench.out()
+    bench.offer(asked(0))
+    assert 0.0 < bench.only(RefuseRequests).retry_after_s <= 0.2
+
+
+def test_what_is_pending_is_told_with_the_target_that_has_failed_most_often() -> None:
+    bench = ActingBench()
+    effects = (pending(1, WALL - 60.0, "slow"), pending(2, WALL - 9.0, "away"))
+    bench.opened(effects=effects, due=1.0)
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "slow", 0)
+    bench.owner.effect_failed(effects[1].id, bench.owner.epoch, bench.now)
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "away", 1)
+
+
 def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
     return Effect(number, 0, f"id-{number}", target, str(number), b"", "0:1", at)
 
 
 def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
     bench = ActingBench()
-    bench.opened(effects=(pending(1, WALL - KEEP_S - 1.0),), due=1.0)
+    bench.opened(effects=(pending(1, WALL - LIMITS.timeout_s - 1.0),), due=1.0)
     [effect] = handed_over(bench.out())
     bench.owner.effect_failed(effect.id, 1, bench.now)
     [refused] = bench.write().refused
@@ -324,7 +419,8 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.opened()
     [effect] = bench.sent(0, to("a")).effects
     bench.answered()
-    assert bench.owner.pending_effects == 1
+    report = bench.owner.pending_effects
+    assert report is not None
     bench.owner.effect_failed(effect.id, 7, bench.now)
     bench.owner.effect_refused(effect.id, 7, "no", bench.now)
     bench.taken(effect)
@@ -333,7 +429,8 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.owner.effect_refused(effect.id, 1, "no", bench.now)
     bench.tick()
     commit = bench.write()
-    assert (commit.dropped, commit.refused, bench.owner.pending_effects) == ((effect.id,), (), 0)
+    assert (commit.dropped, commit.refused) == ((effect.id,), ())
+    assert bench.owner.pending_effects is None
 
 
 def test_a_nudge_to_an_owner_that_goes_changes_nothing() -> None:
@@ -547,7 +644,7 @@ def test_a_stream_with_more_timers_than_it_may_have_fails_the_message_that_sets_
     bench = ActingBench()
     bench.opened()
     bench.begin(held(0))
-    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS_MAX + 1))
+    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS + 1))
     bench.acted(Acts((), changes))
     bench.silent()
     assert "64" in bench.owner._held[Place(0, 0)].error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.common.held import Held, PendingDeadLetter
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.streams.rules.ledger import Commit, Effect
 from holdfast.streams.rules.sequencer import Gap
 
@@ -69,6 +69,16 @@ class HandOver(msgspec.Struct, frozen=True):
     effects: tuple[Effect, ...]
 
 
+class RefuseRequests(msgspec.Struct, frozen=True):
+    """Tell clients that their requests aren't handled now, for ``pending`` effects wait, the longest for
+    ``target``. That may change after ``retry_after_s``."""
+
+    requests: tuple[Receipt, ...]
+    target: str
+    pending: int
+    retry_after_s: float
+
+
 class Settle(msgspec.Struct, frozen=True):
     """Send the dead letters, then delete every receipt, then report to senders. Answer: ``settled``, in any
     generation. It goes on even after DROPPED, because an accepted commit covers all of it.
@@ -119,6 +129,7 @@ Command = (
     | Run
     | Write
     | HandOver
+    | RefuseRequests
     | Settle
     | Return
     | Transfer

@@ -19,17 +19,8 @@ from holdfast.common.acts import Send
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.ledger import Effect, RefusedEffect, effect_id
 
-PENDING_MAX = 1000
-"""With so many pending effects a stream runs no further message."""
-
-PENDING_BYTES_MAX = 4 << 20
-"""As ``PENDING_MAX``, for the sum of their bodies."""
-
 HOPS_MAX = 16
 """How many effects may lead to one another. A longer chain is taken for a loop."""
-
-KEEP_S = 86_400.0
-"""How long a target may be away, before its effects go to the dead letters."""
 
 TRY_AGAIN = Backoff(0.2, 300.0)
 """The pauses before an effect that failed is handed over again."""
@@ -39,6 +30,25 @@ RUN_MAX = 100
 
 REST_MAX_S = 300.0
 """The longest time for which a stream rests without an owner, while a target is away."""
+
+
+class EffectLimits(msgspec.Struct, frozen=True):
+    """The limits of a stream's pending effects. With so many, or so many bytes of bodies, no further message
+    runs. What its target doesn't take for ``timeout_s`` goes to the dead letters."""
+
+    pending: int = 1000
+    pending_bytes: int = 4 << 20
+    timeout_s: float = 86_400.0
+
+
+class PendingReport(msgspec.Struct, frozen=True):
+    """What is pending, for operators: how many effects, since which wall time the oldest is, and the target
+    that has failed most often, with how often."""
+
+    count: int
+    oldest_at: float
+    target: str
+    failures: int
 
 
 class EffectChanges(NamedTuple):
@@ -69,9 +79,20 @@ class EffectLane:
 class Effects:
     """The pending effects of one opening. ``now`` is monotonic seconds, ``wall`` the wall time."""
 
-    __slots__ = ("_bytes", "_count", "_flying", "_lane_of", "_lanes", "_refused", "_taken", "taken_at")
+    __slots__ = (
+        "_bytes",
+        "_count",
+        "_flying",
+        "_lane_of",
+        "_lanes",
+        "_limits",
+        "_refused",
+        "_taken",
+        "taken_at",
+    )
 
-    def __init__(self, pending: Iterable[Effect] = ()) -> None:
+    def __init__(self, limits: EffectLimits, pending: Iterable[Effect] = ()) -> None:
+        self._limits = limits
         self._lanes: dict[tuple[str, ...], EffectLane] = {}
         self._lane_of: dict[str, tuple[str, ...]] = {}
         self._count = self._bytes = 0
@@ -89,7 +110,16 @@ class Effects:
     @property
     def is_full(self) -> bool:
         """True while no further message may run."""
-        return self._count >= PENDING_MAX or self._bytes >= PENDING_BYTES_MAX
+        return self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
+
+    def report(self) -> PendingReport | None:
+        """Return what is pending; None for nothing."""
+        if not self._lanes:
+            return None
+        lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
+        oldest_at = min(lane.effects[0].at for lane in self._lanes.values())
+        target = "" if lane.effects[0].refused else lane.effects[0].target
+        return PendingReport(self._count, oldest_at, target or "the dead letters", lane.tries)
 
     @property
     def is_out(self) -> bool:
@@ -144,13 +174,14 @@ class Effects:
             self._refused.append(RefusedEffect(effect_id, reason))
 
     def failed(self, effect_id: str, now: float, wall: float) -> None:
-        """The target didn't answer, or not to the purpose: hand the run over again later. After ``KEEP_S``
-        its first effect is refused."""
+        """The target didn't answer, or not to the purpose: hand the run over again later. After the
+        limit's time its first effect is refused."""
         if (lane := self._lane(effect_id)) is None:
             return
         effect = lane.effects[0]
-        if not effect.refused and wall - effect.at > KEEP_S:
-            self.refused(effect_id, f"its target took nothing for {KEEP_S / 3600:g} hours")
+        if not effect.refused and wall - effect.at > self._limits.timeout_s:
+            hours = self._limits.timeout_s / 3600
+            self.refused(effect_id, f"its target took nothing for {hours:g} hours (effect_timeout_s)")
             return
         lane.is_out = False
         lane.tries += 1

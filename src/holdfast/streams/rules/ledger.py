@@ -19,12 +19,14 @@ COUNT_MAX = 2**53 - 1
 
 
 class RunLog(msgspec.Struct, frozen=True, array_like=True):
-    """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between."""
+    """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between.
+    ``quiet_s`` is for how long no message had come when this was committed, where that matters."""
 
     run: int
     start: int
     seq: int
     skips: tuple[Span, ...] = ()
+    quiet_s: float = 0.0
 
     def skipped(self, seq: int) -> bool:
         """Return True if ``seq`` was passed without being handled."""

@@ -56,6 +56,7 @@ from holdfast.streams.rules.commands import (
     Open,
     Peek,
     Reclaim,
+    RefuseRequests,
     Release,
     Return,
     Run,
@@ -64,10 +65,10 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import EffectMaker, Effects
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, Timer
+from holdfast.streams.rules.effects import EffectLimits, EffectMaker, Effects, PendingReport
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
@@ -132,6 +133,8 @@ class OwnerRules(msgspec.Struct, frozen=True):
     idle_timeout_s: float = 60.0
     max_state_bytes: int = 8 << 20
     needs_models: bool = False
+    effects: EffectLimits = EffectLimits()
+    max_timers: int = TIMERS
 
 
 StandstillKind = Literal[
@@ -277,7 +280,7 @@ class Owner:
         self._flying: list[BatchEntry] = []
         self._commit: Commit | None = None
         self._composed: Composed | None = None
-        self._effects = Effects()
+        self._effects = Effects(self.rules.effects)
         self._lost_effects: tuple[Effect, ...] = ()
         self._timers = Timers()
         self._timers_stored: tuple[Timer, ...] = ()
@@ -306,9 +309,9 @@ class Owner:
         return bool(self._seq.inbox) and not self._running and (not self._next_head or self._effects.is_full)
 
     @property
-    def pending_effects(self) -> int:
-        """The number of effects that no target has taken yet."""
-        return len(self._effects)
+    def pending_effects(self) -> PendingReport | None:
+        """The effects that no target has taken yet; None if there are none."""
+        return self._effects.report()
 
     def standstill(self) -> Standstill | None:
         """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
@@ -331,7 +334,10 @@ class Owner:
         if self.is_held_back:
             return Standstill("archive", "its archive, which has yet to take what is committed")
         if self._effects.is_full:
-            return Standstill("effects", f"targets that take none of its {len(self._effects)} effects")
+            pending = self._effects.report()
+            assert pending is not None
+            text = f"targets that take none of its {pending.count} effects, such as {pending.target}"
+            return Standstill("effects", text)
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
         for held in self._held.values():
@@ -535,7 +541,7 @@ class Owner:
     def opened(
         self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
     ) -> None:
-        """Answer to Open: the stream is ours under ``checkpoint.epoch``, and its last commit was ``quiet_s``
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last message came ``quiet_s``
         ago. ``recalled``: the store has lost the checkpoint, and this one is what the owner remembered."""
         self.phase = OwnerPhase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
@@ -549,7 +555,7 @@ class Owner:
             self._wary, self._suspect = True, checkpoint.started.head
             self._cautious = REACH * self._limit()
             self._begun[checkpoint.started.head] = checkpoint.started.openings
-        self._effects = Effects(() if recalled else checkpoint.effects)
+        self._effects = Effects(self.rules.effects, () if recalled else checkpoint.effects)
         self._lost_effects = checkpoint.effects if recalled else ()
         self._timers = Timers(self.epoch, checkpoint.timers)
         self._timers_stored, self._due = checkpoint.timers, checkpoint.due
@@ -673,6 +679,8 @@ class Owner:
         if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             return
         self._plan_run(now)
+        if self._effects.is_full:
+            self._refuse_requests(now)
         self._plan_hand_over(now)
         self._plan_commit(now)
         if self._quiet():
@@ -685,6 +693,26 @@ class Owner:
         self._out += [HandOver(run) for run in self._effects.hand_over(now, wall)]
         if (at := self._effects.next_at(now, wall)) is not None:
             self._wake(min(at, now + WALL_LOOK_S))
+
+    def _refuse_requests(self, now: float) -> None:
+        """Have clients wait for no target. A message with a seq keeps its place and is handled later, so that
+        the order stays, and the same seq again gets its result. Without a seq, what wasn't begun is given
+        up, because the client may send it again as another message."""
+        refused: list[Receipt] = []
+        for held in [held for held in self._held.values() if held.life is Life.WAITING]:
+            asked = [receipt for receipt in held.receipts if receipt.request]
+            refused += asked
+            held.receipts = [receipt for receipt in held.receipts if not receipt.request]
+            is_new = self.rules.order.kind == "absent" and not (held.tries or held.suspect)
+            if asked and is_new and not held.receipts:
+                self._seq.take((held.place,))
+                del self._held[held.place]
+        if refused:
+            next_at = self._effects.next_at(now, now + self.wall_ahead_s)
+            wait_s = 0.0 if next_at is None else max(0.0, next_at - now)
+            pending = self._effects.report()
+            assert pending is not None
+            self._out.append(RefuseRequests(tuple(refused), pending.target, pending.count, wait_s))
 
     def effects_taken(self, effect_id: str, count: int, epoch: int, now: float) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target has the first ``count`` effects."""
@@ -909,10 +937,13 @@ class Owner:
             self._put_back(places)
             text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
             self._too_large([self._find(place) for place in places[: len(results)]], text, now)
-        elif not error and changes and self._timers.would_be(changes) > TIMERS_MAX:
+        elif not error and changes and self._timers.would_be(changes) > self.rules.max_timers:
             self._loaded = False
             self._put_back(places)
-            text = f"the stream would have {self._timers.would_be(changes)} timers; it can have {TIMERS_MAX}"
+            text = (
+                f"the stream would have {self._timers.would_be(changes)} timers; it can have"
+                f" {self.rules.max_timers} (max_timers)"
+            )
             self._too_large([self._find(place) for place in places[: len(results)]], text, now)
         elif error:
             self._loaded = False
@@ -1021,6 +1052,8 @@ class Owner:
         """Compose the next commit. ``resting``: afterwards the stream is released."""
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
+        if any(not _is_firing(entry) for entry in self._flying):
+            self._heard_at = now
         starting = self._starting_next()
         effects = self._effects_of(self._flying, now)
         changed = self._effects.compose()
@@ -1031,7 +1064,7 @@ class Owner:
             epoch=self.epoch,
             number=self.number + 1,
             id=f"{self.epoch}.{self.number + 1}.{self._refused}",
-            log=self._composed.log,
+            log=self._log_with_quiet(self._composed.log, now),
             past=self._composed.past,
             identities=self._composed.identities,
             window=0 if self.rules.order.kind == "dense" else self.rules.order.window,
@@ -1061,6 +1094,13 @@ class Owner:
         self._dirty = self._timers_changed = False
         gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
         self._out.append(Write(self._commit, gaps))
+
+    def _log_with_quiet(self, log: RunLog | None, now: float) -> RunLog | None:
+        """Return the log as it is stored: a commit that says nothing of messages tells how long none came, so
+        that timers and effects don't count as messages when the stream is opened again."""
+        if log is None or self.rules.order.restart_after_s is None:
+            return log
+        return msgspec.structs.replace(log, quiet_s=max(0.0, now - self._heard_at))
 
     def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
         """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
@@ -1129,7 +1169,9 @@ class Owner:
                 self._append(self._set_aside(held, verdict), now)
             else:
                 self._settle_judged(self._held.pop(place), verdict)
-        self._busy_at = self._heard_at = now
+        self._busy_at = now
+        if any(not _is_firing(entry) for entry in entries):
+            self._heard_at = now
         self._advance(now)
 
     def _mark(self, head: str) -> None:
@@ -1276,6 +1318,11 @@ class Owner:
     def released(self) -> None:
         """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
+
+
+def _is_firing(entry: BatchEntry) -> bool:
+    """Return True if an entry is of a timer, and not of a message."""
+    return entry.held is not None and entry.held.place.run == TIMER_RUN
 
 
 def _hops(held: Held) -> int:
