@@ -13,35 +13,44 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.errors import HoldfastError, InvalidMessage, Unavailable
 from holdfast.ports.slots import MessageWork
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
 from holdfast.streams.deliverer import StreamTarget
+from holdfast.streams.effect_letters import EFFECT
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.rules import effects
+from holdfast.streams.queries import Answered
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.spec import StreamSpec
 from simulator import invariants, scenario
 from simulator.faults import Faulty
-from simulator.handler import Chain, Number
+from simulator.handler import START, Chain, Number
 from simulator.scenario import STREAM, TROUBLE_S, Scenario
 from simulator.stage import SimNode
 from simulator.world import MAX_STARTS, TIMEOUT_S, World, spec_of
 
 SINK = "sink"
+LOOSE = "loose"
 PICKY = "picky"
 PINGS = "pings"
 PONGS = "pongs"
 HOPS_LIMIT = 3
 """How often a ping comes back."""
 
+STUMBLES = 0.1
+"""How often a target takes only some of a call."""
+
 HEAL_LIMIT_S = 900.0
 CLOCK_STEPS_S = (-60.0, -5.0, 5.0, 60.0)
 CLOCKS_DIFFER_S = 1.0
 EARLY_S = 0.01
+QUERY_TIMEOUT_S = 5.0
+ASKED_SEEDS = 0.25
+"""The share of seeds in which queries are asked. They take time in slots, so the other seeds go on meaning
+what they meant."""
 
 
 class Away(msgspec.Struct, frozen=True):
@@ -59,10 +68,20 @@ class SinkEvent(msgspec.Struct, frozen=True):
     effect: OutgoingEffect
 
 
+class QueryEvent(msgspec.Struct, frozen=True):
+    """A query was answered. ``least`` is how many commits its stream had when it was asked."""
+
+    at: float
+    key: str
+    answered: Answered
+    least: int
+
+
 def acts_of(key: str, run: int, seq: int) -> list[tuple[str, str]]:
     """What a message sends: targets and their keys, in order."""
     random = Random(f"{key}:{run}:{seq}")  # noqa: S311 - to be repeated, not to be secret
-    sends = [(SINK, random.choice(("a", "b"))) for _ in range(random.choice((0, 1, 1, 3)))]
+    number = random.choice((0, 1, 1, 3))
+    sends = [(random.choice((SINK, SINK, LOOSE)), random.choice(("a", "b"))) for _ in range(number)]
     if random.random() < 0.1:
         sends.append((PICKY, ""))
     if random.random() < 0.2:
@@ -99,6 +118,9 @@ class Actor(Chain):
         if body["left"]:
             context.wake(name, after_s=2.0, body={**body, "left": body["left"] - 1})
 
+    def query(self, request: Any, context: Context) -> str:
+        return self.chain
+
 
 class Ping(msgspec.Struct):
     """A message that handlers send to one another."""
@@ -128,12 +150,15 @@ class Opponent(Player):
 
 
 class Sink:
-    """A target with moods: it is away at times, and refuses what is meant for ``PICKY``."""
+    """A target with moods: it is away at times, fails at times after it took some of a call, and refuses what
+    is meant for ``PICKY``. ``LOOSE`` takes any of a call, the others the first."""
 
     def __init__(self, world: ActingWorld, name: str) -> None:
         self.max_batch = 4
+        self.ordered = name != LOOSE
         self._world = world
         self._name = name
+        self._random = world.scenario.random(f"moods:{name}")
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         now = asyncio.get_running_loop().time()
@@ -142,7 +167,14 @@ class Sink:
         if any(away.begin_s <= now < away.end_s for away in self._world.away):
             self._world.counts["target away"] += 1
             raise Unavailable("the target is away")
-        self._world.log += [SinkEvent(now, self._name, effect) for effect in effects]
+        taken = list(effects)
+        if fails := len(effects) > 1 and self._random.random() < STUMBLES:
+            some = self._random.randrange(len(effects))
+            taken = taken[:some] if self.ordered else self._random.sample(taken, some)
+        self._world.log += [SinkEvent(now, self._name, effect) for effect in taken]
+        if fails:
+            self._world.counts["target took some"] += 1
+            raise Unavailable("the target took some and failed")
 
 
 def make(seed: int) -> Scenario:
@@ -168,13 +200,21 @@ class ActingWorld(World):
             PINGS: _played(scenario, PINGS, Player),
             PONGS: _played(scenario, PONGS, Opponent),
         }
+        bounds = scenario.random("bounds")
+        most = bounds.choice((4, 1000))
+        self.specs = {
+            name: msgspec.structs.replace(spec, max_pending_effects=most) for name, spec in self.specs.items()
+        }
+        self._keys_a_call = bounds.choice((2, 100))
         self.queues |= {name: self._queue() for name in (PINGS, PONGS)}
-        self.target_names = (SINK, PICKY, PINGS, PONGS)
+        self.target_names = (SINK, LOOSE, PICKY, PINGS, PONGS)
         self.away = [
             Away(begin_s, begin_s + random.choice((1.0, 10.0, 200.0)))
             for begin_s in sorted(random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2))))
         ]
         self.early: list[str] = []
+        self._questions = scenario.random("queries")
+        self._has_asker = self._questions.random() > 1.0 - ASKED_SEEDS
         self.timers_kill = not any(message.kills for message in scenario.messages)
         """Of one poison only it is sure that it doesn't pull others with it."""
 
@@ -189,7 +229,7 @@ class ActingWorld(World):
         return super().make_works(node)
 
     def targets(self, node: SimNode) -> dict[str, Target]:
-        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, PICKY)}
+        sinks = {name: Faulty(Sink(self, name), "target", node.line) for name in (SINK, LOOSE, PICKY)}
         streams = {
             name: StreamTarget(self.specs[name], Faulty(self.queues[name], "queue", node.line))
             for name in (PINGS, PONGS)
@@ -218,12 +258,33 @@ class ActingWorld(World):
             )
 
     async def live(self) -> str:
-        random = self.scenario.random("bounds")
-        with (
-            mock.patch.object(effects, "PENDING_MAX", random.choice((4, 1000))),
-            mock.patch.object(due, "KEYS_A_CALL", random.choice((2, 100))),
-        ):
+        if self._has_asker:
+            self.spawn(self._query())
+        with mock.patch.object(due, "KEYS_A_CALL", self._keys_a_call):
             return await super().live()
+
+    async def _query(self) -> None:
+        """A program asks streams at any nodes, one question after the other."""
+        loop, random = asyncio.get_running_loop(), self._questions
+        keys = sorted({f"{STREAM}/{message.key}" for message in self.scenario.messages})
+        while loop.time() < TROUBLE_S:
+            await asyncio.sleep(random.uniform(0.01, 0.5))
+            node, key = self.nodes[random.choice(sorted(self.nodes))], random.choice(keys)
+            standing = self.state.standing.get(key)
+            least = standing.number if standing is not None else 0
+            asked = asyncio.ensure_future(
+                self.works[node].queries.answer(STREAM, key, b"null", QUERY_TIMEOUT_S)
+            )
+            await asyncio.wait({asked}, timeout=2 * QUERY_TIMEOUT_S)
+            if not asked.done():
+                asked.cancel()
+            elif asked.cancelled():
+                pass
+            elif (error := asked.exception()) is None:
+                self.log.append(QueryEvent(loop.time(), key, asked.result(), least))
+                self.counts["query answered"] += 1
+            elif not isinstance(error, HoldfastError):
+                self.failures.append((node.name, error))
 
     def _heal(self) -> None:
         super()._heal()
@@ -281,9 +342,15 @@ class Acted:
         self.standing: list[str] = []
         """The ids of effects whose commit the store has not forgotten, in order."""
         self.applied: list[CommitRecord] = []
+        self.chains: dict[str, dict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
+        """By key and number of commit: what a query could answer after it."""
+        self.asked: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
+        """By key: the epoch and number of the last answer."""
         self.arrived: dict[str, int] = {}
         self.marked: dict[str, int] = {}
         """Refused effects, and when a commit said so, as a place in the history."""
+        self.settings: set[tuple[str, str]] = set()
+        """The full keys and settings of all timers that ever stood."""
 
 
 def check(world: ActingWorld, unfinished: str) -> list[str]:
@@ -297,21 +364,42 @@ def check(world: ActingWorld, unfinished: str) -> list[str]:
             wrong += _committed(event, acted, place)
         elif isinstance(event, Forgot):
             _forgot(event, acted)
+        elif isinstance(event, QueryEvent):
+            wrong += _answered(event, acted, world.rewound)
         elif isinstance(event, SinkEvent):
             wrong += _arrived(event, acted, place)
         elif isinstance(event, QueueEvent) and event.kind == "buried" and event.letter is not None:
-            wrong += _buried(event.letter.id, acted)
+            wrong += _buried(event.letter.attributes.get(EFFECT, ""), acted)
     if not unfinished:
         wrong += _delivered(world, acted)
     wrong += _in_order(world, acted)
     return wrong
 
 
+def _answered(event: QueryEvent, acted: Acted, rewound: bool) -> list[str]:
+    """The answer is of a commit that was accepted, as its number says, and not of an older one than the asker
+    could know of."""
+    answered = event.answered
+    chain = json.loads(answered.body or b"null")
+    known = acted.chains[event.key].get(answered.number, set() if answered.number else {START})
+    wrong = []
+    if chain not in known:
+        wrong.append(
+            f"{event.key}: the answer {chain} of commit {answered.number} is not what it left: {known}"
+        )
+    if not rewound:
+        stands = answered.epoch, answered.number
+        if answered.number < event.least or stands < acted.asked[event.key]:
+            wrong.append(f"{event.key}: the answer is of {stands}, older than {acted.asked[event.key]}")
+        acted.asked[event.key] = stands
+    return wrong
+
+
 def _is_of_numbers(event: Any) -> bool:
-    if isinstance(event, SinkEvent):
+    if isinstance(event, SinkEvent | QueryEvent):
         return False
     if isinstance(event, QueueEvent):
-        return event.letter is None or ":" in event.letter.id  # the id of an effect has none
+        return event.letter is None or EFFECT not in event.letter.attributes
     key = event.commit.key if isinstance(event, CommitRecord) else getattr(event, "key", STREAM + "/")
     return not isinstance(event, OpenRecord | CommitRecord | Began) or key.startswith(f"{STREAM}/")
 
@@ -319,6 +407,9 @@ def _is_of_numbers(event: Any) -> bool:
 def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     commit, wrong = event.commit, list[str]()
     acted.applied.append(event)
+    if event.after is not None and commit.key.startswith(f"{STREAM}/"):
+        chain = START if event.after.state is None else json.loads(event.after.state)["chain"]
+        acted.chains[commit.key][commit.number].add(chain)
     by_cause: dict[str, list[Effect]] = defaultdict(list)
     for effect in commit.effects:
         if effect.id in acted.effects:
@@ -332,11 +423,10 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
         if effect.refused:
             acted.marked.setdefault(effect.id, place)
     for id_ in commit.dropped:
-        if id_ not in acted.arrived and acted.effects.get(id_, ("", None))[1] is not None:
-            effect = acted.effects[id_][1]
-            if effect.target == SINK and not effect.refused:
-                wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
-    wrong += _superseded(event)
+        _, dropped = acted.effects.get(id_, ("", None))
+        if dropped and dropped.target in (SINK, LOOSE) and not dropped.refused and id_ not in acted.arrived:
+            wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
+    wrong += _superseded(event, acted)
     if commit.key.startswith(f"{STREAM}/"):
         for result in commit.results:
             told = json.loads(result.body)
@@ -347,15 +437,17 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     return wrong
 
 
-def _superseded(event: CommitRecord) -> list[str]:
+def _superseded(event: CommitRecord, acted: Acted) -> list[str]:
     """A timer fires in the setting that stands, or in one that was made in the same commit."""
-    before = {f"wake:{t.name}:{t.setting}" for t in event.before.timers} if event.before else set()
-    causes = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
-    return [
-        f"{event.commit.key}: {cause} fired, which does not stand"
-        for cause in causes - before
-        if f":{event.commit.epoch}." not in cause
-    ]
+    key = event.commit.key
+    before, after = (
+        {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set[str]()
+        for standing in (event.before, event.after)
+    )
+    fired = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
+    gone = {cause for cause in fired - before if (key, cause) in acted.settings}
+    acted.settings |= {(key, setting) for setting in after}
+    return [f"{key}: {cause} fired, which stands no more" for cause in sorted(gone)]
 
 
 def _forgot(event: Forgot, acted: Acted) -> None:
@@ -390,7 +482,8 @@ def _delivered(world: ActingWorld, acted: Acted) -> list[str]:
         for event in world.queues[name].log
         if isinstance(event, QueueEvent) and event.kind == "sent"
     }
-    letters = {id_ for queue in world.queues.values() for id_ in queue.letters}
+    buried = [letter for queue in world.queues.values() for letter in queue.letters.values()]
+    letters = {letter.attributes.get(EFFECT, "") for letter in buried}
     for id_ in acted.standing:
         key, effect = acted.effects[id_]
         there = id_ in acted.arrived or id_ in messages

@@ -9,18 +9,20 @@ import msgspec
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
 from holdfast.common.protocol import Done, Nudge
-from holdfast.services.memory.state import MemoryState
+from holdfast.streams.deliverer import TargetLane
+from holdfast.streams.queries import Queries
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.effects import Effects
-from holdfast.streams.rules.ledger import Effect
+from holdfast.streams.rules.ledger import Checkpoint, Effect
 from holdfast.streams.rules.owner import BatchEntry, Owner
-from holdfast.streams.rules.timers import Timers
+from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
 
 _compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
+_committed = Queries._committed
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
-_due, _lease, _pending = Timers.due, MemoryState.due, ledger._pending
+_due, _pending = Timers.due, ledger._pending
 
 
 def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
@@ -52,12 +54,17 @@ def go_on(self: Effects, effect_id: str, now: float, wall: float) -> None:
         lane.effects.rotate(-1)
 
 
-def taken_at_once(self: Effects, now: float, wall: float) -> list[Effect]:
+def taken_at_once(self: Effects, now: float, wall: float) -> list[tuple[Effect, ...]]:
     """What is handed over counts as taken."""
     ready = _hand_over(self, now, wall)
-    for effect in ready:
-        self.taken(effect.id, now)
+    for run in ready:
+        self.taken(run[0].id, len(run), now)
     return ready
+
+
+def any_of(self: TargetLane, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+    """A target that may take any of a call gets several effects of one key."""
+    return effects[: self.target.max_batch]
 
 
 def refuse_at_once(self: Effects, effect_id: str, reason: str) -> None:
@@ -76,7 +83,7 @@ def due_late(self: Owner, added: Any, now: float) -> float:
     return due + 1e6 if due else 0.0
 
 
-async def trust_claims(self: Router, stream: str, key: str) -> None:
+async def trust_claims(self: Router, stream: str, key: str) -> bool:
     """A living claim is taken for an owner."""
     claim = await self._claim(stream, key)
     if (
@@ -85,6 +92,7 @@ async def trust_claims(self: Router, stream: str, key: str) -> None:
         and self.owners.adopt(stream, key, claim)
     ):
         self.owners.nudge(key)
+    return True
 
 
 async def nudge_only(self: StreamWork, request: Nudge) -> Done:
@@ -105,6 +113,19 @@ def stays_after_firing(self: Timers, held: Held) -> None:
     """A commit leaves the timer that has fired."""
 
 
+def has_name(self: Timers, held: Held) -> bool:
+    """A timer that was set anew, or cleared and set, still fires in its old setting."""
+    return any(timer.name == timer_of(held.place) for timer in self.all)
+
+
 def drop_all(standing: Any, commit: Any) -> Any:
     """A commit drops every pending effect."""
     return commit.effects if commit.dropped else _pending(standing, commit)
+
+
+async def query_owner(self: Queries, key: str) -> Checkpoint:
+    """A query sees what the owner has computed, committed or not."""
+    checkpoint, entry = await _committed(self, key), self._owners.get(key)
+    if entry is None or entry.owner.state is None:
+        return checkpoint
+    return msgspec.structs.replace(checkpoint, state=entry.owner.state)

@@ -31,7 +31,10 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.archiver import Archiver
+from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
 from holdfast.streams.rules import commands, ledger
@@ -52,6 +55,7 @@ from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Tas
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from simulator import acting_mutations as acting
+from simulator import archiving
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -67,6 +71,10 @@ class Mutation(msgspec.Struct, frozen=True):
 
 def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
     return Mutation(says, where, name, instead, seeds, "acting")
+
+
+def _archive(says: str, where: Any, name: str, instead: Any) -> Mutation:
+    return Mutation(says, where, name, instead, world="archiving")
 
 
 def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -150,7 +158,9 @@ def _count_nothing(self: Owner, openings: int, now: float) -> None:
 _started = Owner.started
 
 
-async def _quiet_by_the_host(self: Owners, entry: Owned, generation: int, standing: Checkpoint) -> float:
+async def _quiet_by_the_host(
+    self: Owners, entry: Owned, generation: int, standing: Checkpoint, recalled: bool
+) -> float:
     return max(0.0, self._clock.wall() - standing.at)
 
 
@@ -543,10 +553,22 @@ RULES: dict[str, Mutation] = {
     "effect-taken": _acting(
         "an effect is dropped once its target has it", Effects, "hand_over", acting.taken_at_once
     ),
+    "effect-run": _acting(
+        "effects of a key go together only where the first are taken first",
+        TargetLane,
+        "first_of",
+        acting.any_of,
+    ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
+    "archive-first": _archive(
+        "a message is in the archive before it is deleted", Keeper, "_settle", archiving.settle_first
+    ),
+    "archive-again": _archive(
+        "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
+    ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
     "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),
@@ -555,7 +577,11 @@ RULES: dict[str, Mutation] = {
     ),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
+    "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
+    "query-committed": _acting(
+        "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
+    ),
     "device-epoch": _device("a turn names the standing epochs", device_turn, "take", _take_at_any_epoch),
     "device-takeover": _device(
         "owners of the same devices share a client id, so that the later cuts off the earlier",

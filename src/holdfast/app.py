@@ -175,8 +175,13 @@ class App:
         checkpoint_every: int = 1,
         checkpoint_after_ms: float = 20.0,
         idle_timeout_s: float | None = None,
+        max_pending_effects: int = 1000,
+        max_pending_bytes: int = 4 << 20,
+        effect_timeout_s: float = 86_400.0,
+        max_timers: int = 64,
         models: str | tuple[str, ...] = (),
         results_to: str = "",
+        archive: str = "",
     ) -> StreamDecorator[M]:
         """Declare a stream. The decorator takes a StreamHandler class, or a function of (message, context)
         for a stream without state. The handler gets messages of the type ``message``.
@@ -236,10 +241,19 @@ class App:
                 20).
             idle_timeout_s: how many seconds without messages pass before the node releases the stream
                 (default: the setting ``idle_timeout_s``).
+            max_pending_effects: with so many effects of one key that no target has taken yet, its messages
+                wait (default 1000, at most 100,000).
+            max_pending_bytes: the same for the sum of their bodies (default 4 MiB, at most 64 MiB).
+            effect_timeout_s: for how many seconds an effect waits for a target that takes nothing, before it
+                becomes a dead letter (default 24 hours, at most 30 days).
+            max_timers: how many timers one key can have (default 64, at most 1000).
             models: the name of a declared model that the handler uses, or a tuple of names (default: none).
                 They are loaded before the stream opens.
             results_to: a target, by name or URL, to which each result is sent as an effect under the stream's
                 key (default: none). Results are in the results log as well.
+            archive: the URL of an object store, such as ``s3://bucket/prefix`` or ``file:./archive``. Each
+                message is written to it before it is deleted from the queue, so that ``holdfast streams
+                replay`` can run a handler over it later (default: none).
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -279,8 +293,13 @@ class App:
                 checkpoint_every=checkpoint_every,
                 checkpoint_after_ms=checkpoint_after_ms,
                 idle_timeout_s=idle_timeout_s,
+                max_pending_effects=max_pending_effects,
+                max_pending_bytes=max_pending_bytes,
+                effect_timeout_s=effect_timeout_s,
+                max_timers=max_timers,
                 models=names_of(models),
                 results_to=results_to,
+                archive=archive,
             )
             for model in spec.models:
                 if model not in self.models:

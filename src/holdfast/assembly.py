@@ -18,6 +18,7 @@ from holdfast.loading import load_app, of_products
 from holdfast.registration import check_target
 from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.urls import has_password, shown
 from holdfast.wiring import Services, revealed
 
 if TYPE_CHECKING:
@@ -148,6 +149,9 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         models=app.models,
         targets=_targets(services, app, host, queues),
         open_target=TargetUrls(services),
+        archives={
+            name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
+        },
     )
 
 
@@ -263,23 +267,34 @@ def check_app(services: Services, app: App) -> None:
             )
     for name, stream in app.streams.items():
         _check_results_to(app, name, stream.results_to)
+        _check_archive(services, name, stream.archive)
     for product in products():
         product.check(services, app)
 
 
 def _check_results_to(app: App, stream: str, target: str) -> None:
     """Raise ConfigError for a target of results that isn't there."""
-    if not target or target in app.targets:
+    if not target:
         return
-    if "://" not in target:
-        raise ConfigError(
-            f"stream {stream!r}: results_to names {target!r}, which isn't declared; name one of"
-            f" {sorted(app.targets)}, or give a URL (a stream whose messages have a seq can't be a target)"
-        )
     try:
-        check_target(target)
+        check_target(target, app.targets)
     except ConfigError as error:
         raise ConfigError(f"stream {stream!r}: results_to: {error}") from None
+
+
+def _check_archive(services: Services, stream: str, url: str) -> None:
+    """Raise ConfigError for an archive that nothing serves."""
+    if not url:
+        return
+    if has_password(url):
+        raise ConfigError(
+            f"stream {stream!r}: archive is {shown(url)!r}: it holds a password, which would be in the code;"
+            " leave it out, and give credentials as the object store's own tools take them"
+        )
+    try:
+        services.archive(url)
+    except ConfigError as error:
+        raise ConfigError(f"stream {stream!r}: {error}") from None
 
 
 def _check_one_stream(one: str, app: App) -> None:

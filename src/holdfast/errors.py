@@ -17,6 +17,7 @@ NoRoom                 SAFE        a service's disk or quota is full
 Damaged                SAFE        what a service holds is not what it was sent; nothing was put in place
 NotOwner               SAFE        a client's request came to the wrong node; it names the owner
 Busy                   SAFE        a stream or a target takes no more for the moment
+TargetAway             SAFE        a stream takes no message while a target takes none of its effects
 NoQuery                NEVER       a stream answers no queries
 QueryFailed            NEVER       the handler failed at a query, or wanted to change something by it
 OutcomeUnknown         SAME        it may have happened; repeat the very same call or reopen
@@ -122,6 +123,15 @@ class NotOwner(Unavailable):
 
 class Busy(Unavailable):
     """The stream's inbox is full, or a target of effects takes no more; try again after ``retry_after_s``."""
+
+    def __init__(self, text: str, retry_after_s: float) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s
+
+
+class TargetAway(Unavailable):
+    """Too many effects of the stream wait for a target that doesn't take them, so no message is handled. Try
+    again after ``retry_after_s``, with the same seq."""
 
     def __init__(self, text: str, retry_after_s: float) -> None:
         super().__init__(text)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
@@ -200,8 +200,8 @@ class Service:
         """Return what makes and checks queues; None if queues are made at their first use."""
         return None
 
-    async def state_risks(self, opening: Opening) -> list[Risk]:
-        """Return what the settings of the state store's servers put at risk. Raises Unavailable."""
+    async def risks(self, opening: Opening) -> list[Risk]:
+        """Return what the settings of the servers put at risk of what is kept there. Raises Unavailable."""
         return []
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
@@ -277,18 +277,26 @@ def service_of(url: str) -> Service:
     return find(SERVICES, scheme_of(url), Service) or Service()
 
 
-def check_target(url: str) -> None:
-    """Raise ConfigError for a URL that no installed package takes effects at."""
-    service = target_service(url)
-    if has_password(url):
+def check_target(target: str, declared: Collection[str] = ()) -> None:
+    """Raise ConfigError for a name that isn't declared, or a URL that no installed package takes effects
+    at."""
+    if target in declared:
+        return
+    if "://" not in target:
         raise ConfigError(
-            f"target is {shown(url)!r}: it holds a password, which would be stored with each effect;"
+            f"target {target!r} is not declared; name one of {sorted(declared)}, or give a URL (a stream"
+            " whose messages have a seq can't be a target)"
+        )
+    service = target_service(target)
+    if has_password(target):
+        raise ConfigError(
+            f"target is {shown(target)!r}: it holds a password, which would be stored with each effect;"
             " leave it out, and put it into the setting target_secrets"
         )
     if isinstance(service, TargetService):
-        service.check(url)
+        service.check(target)
     else:
-        service.queue_name(url)
+        service.queue_name(target)
 
 
 def target_service(url: str) -> TargetService | Service:

@@ -15,9 +15,19 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, TooLarge, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
+from holdfast.streams.effect_letters import letter_of
+from holdfast.streams.rules.ledger import (
+    Checkpoint,
+    Commit,
+    Effect,
+    Result,
+    RunLog,
+    Timer,
+    effect_id,
+)
 from holdfast.wiring import Services
 
 KEY = "detect/cam-1"
@@ -203,6 +213,10 @@ def test_status_as_json_has_all_figures(holdfast: Any, arrange: Any) -> None:
         "skipped": 0,
         "parked": "",
         "waits": "",
+        "timers": 0,
+        "next_timer_s": None,
+        "due_s": None,
+        "effects": None,
     }
     (trouble,) = found["troubles"]
     assert trouble.startswith("node-a does not answer: ")
@@ -371,6 +385,78 @@ def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> Non
     assert "1 purged; 1 not found" in holdfast("dlq", "purge", "detect/cam-2:0:8", "detect/none", "--yes").out
     assert "2 purged" in holdfast("dlq", "purge", "--stream", "detect", "--all", "--yes").out
     assert holdfast("dlq", "ls", "--json").lines == []
+
+
+def test_the_dead_letter_of_an_effect_is_shown_and_goes_to_its_target_again(
+    holdfast: Any, arrange: Any
+) -> None:
+    sender = "detect/cam-1"
+    refused = OutgoingEffect(effect_id(sender, 1, 1, 0), "alerts", "door", b"{}", sender, "0:1")
+    letter = letter_of(refused, "detect", 7.0)
+
+    async def bury_it(services: Services) -> None:
+        await services.queue("detect").bury([letter])
+
+    arrange(commit)
+    arrange(bury_it)
+    (shown,) = holdfast("dlq", "show", letter.id, "--json").lines
+    assert (shown["attributes"]["target"], shown["attributes"]["target_key"]) == ("alerts", "door")
+    assert "1 redriven" in holdfast("dlq", "redrive", letter.id).out
+
+    async def pending(services: Services) -> list[tuple[str, str]]:
+        checkpoint = await services.state().peek("detect/cam-1")
+        assert checkpoint is not None
+        return [(effect.id, effect.target) for effect in checkpoint.effects]
+
+    assert arrange(pending) == [(refused.id, "alerts")]
+    assert holdfast("dlq", "ls", "--json").lines == []
+
+
+async def act(services: Services) -> None:
+    """Commit two pending effects and a timer."""
+    now, wall = await opened(services), services.clock.wall()
+    number = now.number + 1
+    effects = tuple(
+        Effect(
+            number, place, effect_id(KEY, now.epoch, number, place), target, "k", b"{}", "0:1", wall - 60.0
+        )
+        for place, target in enumerate(("alerts", "https://hooks.example.com/a"))
+    )
+    timers = (Timer("silent", wall + 600.0, b"", "1.1"),)
+    made = Commit(KEY, now.epoch, number, "acts", None, effects=effects, timers=timers, due=wall + 5.0)
+    await services.state().commit(made)
+
+
+def test_what_a_stream_has_to_do_by_itself_is_shown(holdfast: Any, arrange: Any) -> None:
+    arrange(act)
+    told = holdfast("why", KEY).out
+    assert "2 effects are pending, the oldest for 60 s, for alerts" in told
+    assert "its next timer is 'silent', due in" in told
+    (why,) = holdfast("why", KEY, "--json").lines
+    assert (why["pending_effects"], why["oldest_target"], why["next_timer"]) == (2, "alerts", "silent")
+    (status,) = holdfast("status", "--json").lines
+    (stream,) = status["streams"]
+    assert (stream["timers"], 500 < stream["next_timer_s"] <= 600) == (1, True)
+    assert "timer in" in holdfast("status").out
+
+
+def test_pending_effects_are_listed_and_dropped_to_the_dead_letters(holdfast: Any, arrange: Any) -> None:
+    arrange(act)
+    assert "Pending effects: 2" in holdfast("streams", "effects", KEY).out
+    listed = holdfast("streams", "effects", KEY, "--json").lines
+    assert [(effect["target"], effect["body"]) for effect in listed] == [
+        ("alerts", {}),
+        ("https://hooks.example.com/a", {}),
+    ]
+    for wrong in ([KEY, "--all"], [KEY, "--yes"], [KEY, "--yes", "--all", "--target", "alerts"]):
+        assert holdfast("streams", "drop-effects", *wrong).code == 2
+    assert "1 effects go to" in holdfast("streams", "drop-effects", KEY, "--target", "alerts", "--yes").out
+    assert holdfast("streams", "drop-effects", KEY, "--target", "alerts", "--yes").code == 1
+    assert holdfast("streams", "effects", "detect/none").code == 1
+    assert [effect["refused"] for effect in holdfast("streams", "effects", KEY, "--json").lines] == [
+        "dropped by the operator",
+        "",
+    ]
 
 
 # --- config and doctor

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from holdfast.cli.doctor import _targets_away
+from holdfast.cli.survey import PendingEffects
 from holdfast.devices.services.mqtt import roundtrip
+from holdfast.ports.coordinator import Member
 from simulator.servers import MosquittoServer, RedisServer
 
 
@@ -16,7 +19,7 @@ def test_what_redis_may_lose_is_named(redis_server: RedisServer, holdfast: Any) 
         "doctor", "--set", f"coordinator_url={redis_server.url}", "-s", f"state_url={redis_server.url}"
     )
     assert f"✓ coordinator: {redis_server.url}: answers; 0 nodes live" in outcome.out
-    assert "nothing is kept on disk: a restart loses every checkpoint" in outcome.out
+    assert "nothing is kept on disk: a restart loses every message and every checkpoint" in outcome.out
     assert "→ set appendonly yes and appendfsync everysec" in outcome.out
     assert outcome.code == 1
 
@@ -83,3 +86,16 @@ def test_an_app_with_an_outbox_needs_both(
     assert "✗ outbox: " in away.out
     assert "✗ devices: " in away.out
     assert "hunter2" not in away.out + away.err
+
+
+def test_a_target_that_takes_nothing_is_named_once_for_all_streams_of_a_node() -> None:
+    member = Member("m", "node-a", "http://a")
+    pending = [
+        PendingEffects("s/a", 2, 9.0, "alerts", 3),
+        PendingEffects("s/b", 1, 70.0, "alerts", 1),
+        PendingEffects("s/c", 5, 1.0, "reports", 0),
+    ]
+    [finding] = _targets_away(member, pending)
+    assert (finding.check, finding.verdict) == ("target alerts of node-a", "warning")
+    assert finding.text == "takes nothing: 3 effects of 2 streams wait, the oldest for 70 s"
+    assert "holdfast streams effects s/b" in finding.fix

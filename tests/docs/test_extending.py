@@ -198,6 +198,7 @@ TAKEN = []
 
 class Pager:
     max_batch = 10
+    ordered = False
 
     def __init__(self, opening): self.opening = opening
 
@@ -248,7 +249,7 @@ def test_a_target_of_another_package_takes_effects(pagers: Any) -> None:
         reasons = sorted(letter.reason for letter in node.dead_letters("bells"))
         assert "a pager has a name" in reasons[0]
         assert reasons[1] == "nobody is paged for nothing"
-    with pytest.raises(ConfigError, match=r"hooks\.example\.com/alerts' or 'pager://duty' or 'sqlite:"):
+    with pytest.raises(ConfigError, match=r"hooks\.example\.com/alerts' or 'pager://duty' or 'redis:"):
         check_target("nowhere://")
     assert type(target_service("https://host/")).__name__ == "WebhookService", "our own are not replaced"
 
@@ -271,6 +272,7 @@ def gadget(app, name):
 
 class Turner:
     max_batch = 10
+    ordered = False
     async def take(self, effects): HAPPENED["turned"] += len(effects)
 
 

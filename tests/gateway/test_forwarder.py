@@ -11,10 +11,11 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from holdfast.cluster.view import View
-from holdfast.errors import Unavailable
+from holdfast.errors import TargetAway, Unavailable
 from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.routes import GatewayRoute, Routes
+from holdfast.http import problem
 from holdfast.http.serving import PeerTls
 from holdfast.ports.coordinator import Member
 from holdfast.system.clock import SystemClock
@@ -67,6 +68,10 @@ class Nodes:
         """Sends to another server, as what took a node's address could."""
         raise web.HTTPTemporaryRedirect(f"{self.members['good'].address}{request.path}")
 
+    async def away(self, request: web.Request) -> web.Response:
+        """Owns a stream whose effects nobody takes."""
+        return problem.response(TargetAway("its effects wait for 'alert'", 30.0))
+
     async def good(self, request: web.Request) -> web.Response:
         """Answers with what it got."""
         self.headers.append(request.headers)
@@ -76,7 +81,7 @@ class Nodes:
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
     made, servers = Nodes(), []
-    for name in ("silent", "knowing", "sending", "good"):
+    for name in ("silent", "knowing", "sending", "away", "good"):
         app = web.Application()
         app.add_routes([web.post("/process/{id}", getattr(made, name))])
         server = TestServer(app)
@@ -135,6 +140,13 @@ async def test_a_redirect_takes_no_request_along_with_its_secret(nodes: Nodes, f
     said = await forwarder.forward("s/k", "/process/k", {"Authorization": "Bearer x"}, b"1", TIMEOUT_S)
     assert said.status == 307
     assert nodes.headers == []
+
+
+async def test_a_stream_whose_target_is_away_is_told_at_once(nodes: Nodes, forwarder: Forwarder) -> None:
+    nodes.owner = "away"
+    said = await forwarder.forward("s/k", "/process/k", {}, b"1", TIMEOUT_S)
+    assert (said.status, said.headers["Retry-After"]) == (503, "30")
+    assert forwarder.retries == 0
 
 
 async def test_a_connection_that_breaks_is_a_reason_to_look(nodes: Nodes, forwarder: Forwarder) -> None:

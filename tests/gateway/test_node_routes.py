@@ -23,6 +23,7 @@ from holdfast.errors import (
     NotOwner,
     OutcomeUnknown,
     SetAside,
+    TargetAway,
     Unavailable,
 )
 from holdfast.gateway.node_routes import NodeRoutes
@@ -273,6 +274,7 @@ async def test_a_body_that_never_ends_is_given_up(client: Client, taken: Taken) 
             {"X-Owner": "b", "X-Owner-Address": "http://b", "X-Epoch": "9"},
         ),
         (Busy("full", 1.5), 429, {"Retry-After": "2"}),
+        (TargetAway("a target is away", 41.2), 503, {"Retry-After": "42"}),
         (Unavailable("not now"), 503, {"Retry-After": "1"}),
         (SetAside("told to fail"), 422, {}),
         (OutcomeUnknown("too late"), 504, {}),

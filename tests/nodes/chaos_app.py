@@ -28,6 +28,10 @@ fifo = App("fifo")
 seeing = App("seeing")
 both = App("both")
 acting = App("acting")
+archived = App("archived")
+
+ARCHIVE = Path(os.environ.get("CHAOS_PLACE", "node")).parent / "archive"
+"""The archive of all nodes."""
 
 
 class Item(msgspec.Struct):
@@ -103,6 +107,7 @@ seeing.model("weights", load_when_told, memory_mb=10)
 @both.stream("chain", seq="n", first_seq=0, **RULES)
 @seeing.stream("chain", seq="n", first_seq=0, models="weights", **RULES)
 @fifo.stream("chain", seq="queue", **RULES)
+@archived.stream("chain", seq="n", first_seq=0, archive=f"file:{ARCHIVE}", **RULES)
 @app.stream("chain", seq="n", first_seq=0, **RULES)
 class Chain(StreamHandler[Item]):
     """Links every message to all before it."""

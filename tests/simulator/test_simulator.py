@@ -19,11 +19,13 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
+    "archive-first": 2, "archive-again": 4,
     "batch-count": 41, "batch-first": 34, "follow-up-again": 1, "follow-up-answer": 12, "follow-up-first": 1,
     "task-pause": 7, "task-pause-free": 9,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
-    "effect-refused-commit": 25, "effect-taken": 1, "effect-unknown": 5,
+    "effect-refused-commit": 25, "effect-run": 34, "effect-taken": 1, "effect-unknown": 5,
+    "query-committed": 14, "timer-setting": 4,
     "alone-until-committed": 224714239036,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
@@ -60,6 +62,15 @@ def test_no_seed_breaks_an_invariant_of_streams(first: int) -> None:
 def test_no_seed_breaks_an_invariant_of_streams_that_act(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed, kind="acting").wrong == []
+
+
+ARCHIVING_SEEDS_A_TEST = 10
+
+
+@pytest.mark.parametrize("first", beginnings(40, ARCHIVING_SEEDS_A_TEST))
+def test_no_seed_breaks_an_invariant_of_streams_that_are_archived(first: int) -> None:
+    for seed in range(first, first + ARCHIVING_SEEDS_A_TEST):
+        assert simulate(seed, kind="archiving").wrong == []
 
 
 TASK_SEEDS_A_TEST = 5

@@ -24,6 +24,7 @@ class Office:
     """A target at any URL. It takes effects, or raises ``error``."""
 
     max_batch = 2
+    ordered = False
 
     def __init__(self) -> None:
         self.opened: list[str] = []
@@ -68,12 +69,13 @@ class Bench:
         self.answers = []
         for name in ids:
             effect = Effect(1, 0, name, target, name, b"{}", "0:1", at=0.0)
-            self.deliverer.hand_over("cameras", "cameras/gate", effect, partial(self._note, name))
+            self.deliverer.hand_over("cameras", "cameras/gate", (effect,), partial(self._note, name))
         await asyncio.gather(*self.work)
         self.work.clear()
         return self.answers
 
-    def _note(self, name: str, outcome: str, why: str) -> None:
+    def _note(self, name: str, outcome: str, count: int, why: str) -> None:
+        assert count == 1
         self.answers.append((name, outcome, why))
 
     def warnings(self) -> list[str]:

@@ -24,6 +24,7 @@ class Target:
     """Takes effects, or raises what the test says."""
 
     max_batch = 3
+    ordered = True
 
     def __init__(self) -> None:
         self.taken: list[list[str]] = []
@@ -49,12 +50,28 @@ class Rig:
             self.deliverer.hand_over(
                 "cameras",
                 "cameras/1",
-                effect,
+                (effect,),
                 partial(self._note, name),
             )
         await settle_down()
 
-    def _note(self, name: str, outcome: str, reason: str) -> None:
+    async def hand_over_run(self, names: str) -> None:
+        """Hand over effects with one key together, as the owner of a stream does. What isn't taken waits."""
+        effects = [Effect(1, 0, name, "door", "k", b"{}", "0:1", 0.0) for name in names]
+
+        def answer(outcome: str, count: int, reason: str) -> None:
+            for effect in effects[:count]:
+                self.answers[effect.id] = (outcome, reason)
+            if outcome == "taken":
+                del effects[:count]
+                if effects:
+                    self.deliverer.hand_over("cameras", "cameras/1", tuple(effects), answer)
+
+        self.deliverer.hand_over("cameras", "cameras/1", tuple(effects), answer)
+        await settle_down()
+
+    def _note(self, name: str, outcome: str, count: int, reason: str) -> None:
+        assert count == 1
         self.answers[name] = (outcome, reason)
 
 
@@ -86,6 +103,36 @@ async def test_an_effect_that_is_refused_takes_no_other_with_it(rig: Rig) -> Non
     assert rig.answers["b"] == ("refused", "no such door")
 
 
+async def test_effects_of_one_key_share_calls_where_the_target_keeps_their_order(rig: Rig) -> None:
+    await rig.hand_over_run("abcde")
+    assert rig.target.taken == [["a", "b", "c"], ["d", "e"]]
+    assert rig.answers == dict.fromkeys("abcde", ("taken", ""))
+
+
+async def test_effects_of_one_key_come_one_by_one_where_a_target_may_take_any_of_a_call(rig: Rig) -> None:
+    rig.target.ordered = False
+    await rig.hand_over_run("abc")
+    assert rig.target.taken == [["a"], ["b"], ["c"]]
+
+
+async def test_an_effect_that_is_refused_keeps_those_behind_it_waiting(rig: Rig) -> None:
+    rig.target.raises["b"] = InvalidMessage("no such door")
+    await rig.hand_over_run("abc")
+    assert rig.target.taken == [["a"]]
+    assert rig.answers == {"a": ("taken", ""), "b": ("refused", "no such door")}
+
+
+async def test_a_call_holds_whole_runs_and_no_more_than_the_target_takes(rig: Rig) -> None:
+    first, second = (
+        [Effect(1, 0, name, "door", name[0], b"{}", "", 0.0) for name in names]
+        for names in (("a1", "a2"), ("b1", "b2"))
+    )
+    for run in (first, second):
+        rig.deliverer.hand_over("cameras", "cameras/1", tuple(run), lambda *_: None)
+    await settle_down()
+    assert rig.target.taken == [["a1", "a2"], ["b1", "b2"]]
+
+
 async def test_nothing_is_handed_over_past_the_membership(rig: Rig) -> None:
     rig.host.membership.alive = False
     await rig.hand_over("a")
@@ -96,10 +143,11 @@ async def test_nothing_is_handed_over_past_the_membership(rig: Rig) -> None:
 async def test_what_was_refused_goes_to_the_dead_letters_of_its_stream(rig: Rig) -> None:
     await rig.hand_over("a", refused="no such door")
     [letter] = rig.queue.letters.values()
-    assert (letter.id, letter.body, letter.reason) == ("a", b"{}", "no such door")
+    assert (letter.id, letter.body, letter.reason) == ("cameras/1:a", b"{}", "no such door")
     assert (letter.stream, letter.key, letter.attributes) == (
         "cameras",
         "1",
-        {"target": "door", "target_key": "k"},
+        {"effect": "a", "target": "door", "target_key": "k", "hops": "0"},
     )
     assert rig.answers == {"a": ("taken", "")}
+    assert (rig.host.stats.effects, rig.host.stats.set_aside) == (0, 1)

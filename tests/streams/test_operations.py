@@ -249,6 +249,26 @@ async def test_skipping_a_timer_that_kills_nodes_sets_its_body_aside(state: Memo
     assert (letter.body, letter.cause, letter.refused) == (b"7", head, "skipped by the operator")
 
 
+async def test_dropping_effects_sends_them_to_the_dead_letters_in_their_place(state: MemoryState) -> None:
+    others = (
+        msgspec.structs.replace(EFFECT, id="id-2", target="reports"),
+        msgspec.structs.replace(EFFECT, id="id-3"),
+    )
+    await commit(state, effects=(EFFECT, *others), due=1e12)
+    after, count = await operations.drop_effects(state, KEY, target="alerts")
+    assert count == 2
+    assert [(effect.id, effect.refused) for effect in after.effects] == [
+        ("id-1", "dropped by the operator"),
+        ("id-2", ""),
+        ("id-3", "dropped by the operator"),
+    ]
+    assert after.due < 1e12, "a node looks after it now"
+    with pytest.raises(OperationRefused, match="no such effect is pending"):
+        await operations.drop_effects(state, KEY, ids=["id-1"])
+    after, count = await operations.drop_effects(state, KEY)
+    assert (count, all(effect.refused for effect in after.effects)) == (1, True)
+
+
 async def test_unknown_streams_are_refused(state: MemoryState, queue: MemoryQueue) -> None:
     for operation in (operations.pause, operations.skip, operations.reset):
         with pytest.raises(OperationRefused, match="no stream 'detect/cam-1'"):

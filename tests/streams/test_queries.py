@@ -133,6 +133,11 @@ async def test_what_a_query_may_not_do_is_told(town: Town) -> None:
     with pytest.raises(NoQuery, match=r"stream 't' answers no queries.*these do: \['s'\]"):
         await node.work.queries.answer("t", "t/k", b"null", 1.0)
     assert not town.queue("t").messages
+    stats = node.host.stats
+    assert (stats.queries, stats.queries_failed) == (3, 3), "one that no handler could answer isn't counted"
+    await ask(node)
+    assert (stats.queries, stats.queries_failed) == (4, 3)
+    assert stats.query_seconds >= 0.0
 
 
 async def test_the_death_of_its_slot_is_charged_to_the_query(town: Town) -> None:

@@ -2,14 +2,18 @@
 
 import asyncio
 import json
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
+from holdfast.common.protocol import Done, Waiting
 from holdfast.common.retry import Backoff
-from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.requests import RequestAnswer
 from tests.streams.town import LIMITS, Town, TownNode
@@ -230,3 +234,42 @@ async def test_a_dead_owner_answers_nothing_and_the_next_one_runs_it_once(town: 
     await town.until(lambda: a.id not in b.host.membership.view)
     assert (await ask(b, 1)).result == b"2"
     assert await ask(b, 0) == RequestAnswer(b"1", 2, duplicate=True)
+
+
+class Hook:
+    """A target that takes everything."""
+
+    max_batch, ordered = 10, True
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        pass
+
+
+async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothing(
+    town: Town,
+) -> None:
+    made = App("t")
+
+    @made.stream("s", key="key", seq="n", first_seq=0, max_pending_effects=1)
+    def alarm(message: dict[str, Any], context: Context) -> int:
+        context.send("https://hooks.example.com/a-secret-path", {"n": message["n"]})
+        return int(message["n"]) * 10
+
+    node = await town.start(made)  # which is set up for no webhooks
+    assert (await ask(node, 0)).result == b"0"
+    began_at = town.clock.monotonic()
+    with pytest.raises(TargetAway, match=r"'https://hooks\.example\.com', which takes nothing") as refusal:
+        await ask(node, 1)
+    assert town.clock.monotonic() - began_at < 0.1
+    assert refusal.value.retry_after_s >= 1.0
+    reply = await node.peer.call(node.peer.address, Waiting(node.id, 10), 1.0)
+    assert isinstance(reply, Done)
+    [told] = msgspec.json.decode(reply.text)["effects"]
+    assert (told["key"], told["count"], told["failures"] > 0) == (KEY, 1, True)
+    gauges = {name: number for name, _, number in node.work.gauges({})}
+    assert gauges["pending_effects"] == 1
+    assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
+    node.work.owners._deliverer._open_url = lambda url: Hook()
+    await town.until(lambda: not town.state.standing[KEY].effects)
+    assert (await ask(node, 1)).result == b"10"
+    assert town.results("k") == [0, 10]

@@ -11,7 +11,10 @@ from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.held import Held
 from holdfast.common.protocol import (
     Answers,
+    Done,
     Forward,
+    Move,
+    Nudge,
     Parcel,
     ParcelAnswer,
     Reply,
@@ -83,6 +86,7 @@ class Peers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.forwards: dict[str, list[Forward]] = defaultdict(list)
+        self.others: list[Request] = []
         self.judges: dict[str, Judge] = {}
         self.failing: dict[str, Exception] = {}
         self.strange: set[str] = set()
@@ -91,8 +95,10 @@ class Peers:
 
     async def call(self, address: str, request: Request, timeout_s: float) -> Reply:
         name = address.removeprefix("sim://")
-        assert isinstance(request, Forward)
         assert request.to == name
+        if not isinstance(request, Forward):
+            self.others.append(request)
+            return Done()
         self.forwards[name].append(request)
         self.at_once[name] += 1
         assert self.at_once[name] == 1, "one call at a time to one peer"
@@ -652,3 +658,32 @@ async def test_a_node_that_fails_is_asked_with_growing_pauses_however_much_there
     rig.router.dispatch("s", claims[0].key, held(2))
     await rig.clock.sleep(0.01)
     assert rig.peers.parcels("away")[-1].seq == 2, "once it has answered there are no pauses"
+
+
+# --- streams that are due
+
+
+async def test_an_owner_of_an_older_version_is_asked_to_move_a_stream_that_is_due(rig: Rig) -> None:
+    newer = Member("b", "b", "sim://b", Load(acting=()))
+    await rig.live(member("a"), newer)
+    await rig.owned_by("a")
+    assert await rig.router.nudge("s", KEY)
+    assert rig.peers.others == [Move("a", "s", KEY, "b")], "it knows no nudge"
+    rig.membership.view["b"] = Member("b", "b", "sim://b", Load(acting=(), room=0))
+    assert not await rig.router.nudge("s", KEY)
+    assert len(rig.peers.others) == 1, "nobody could take it"
+
+
+async def test_the_owner_of_a_stream_that_is_due_is_told(rig: Rig) -> None:
+    await rig.live(Member("a", "a", "sim://a", Load(acting=())))
+    await rig.owned_by("a")
+    assert await rig.router.nudge("s", KEY)
+    assert rig.peers.others == [Nudge("a", "s", KEY)]
+
+
+async def test_a_stream_that_is_due_and_that_nobody_can_take_is_said_to_be_so(rig: Rig) -> None:
+    await rig.live()
+    rig.owners.declared = False
+    assert not await rig.router.nudge("s", KEY)
+    rig.membership.view["me"] = member("me", room=0)
+    assert not await rig.router.nudge("s", "s/other")

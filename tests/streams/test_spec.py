@@ -8,6 +8,9 @@ import pytest
 from holdfast import App, StreamHandler
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError
+from holdfast.streams.owners import rules_of
+from holdfast.streams.rules.effects import EffectLimits
+from simulator.limits import limits_with
 
 
 class Handler(StreamHandler[dict[str, Any]]):
@@ -29,6 +32,11 @@ class Handler(StreamHandler[dict[str, Any]]):
         ({"seq": "n", "first_seq": -1}, ["first_seq is -1", "a whole number at least 0"]),
         ({"seq_kind": "dense"}, ["needs seq="]),
         ({"max_tries": 0}, ["max_tries is 0", "a whole number at least 1"]),
+        ({"max_pending_effects": 0}, ["max_pending_effects is 0", "a whole number", "1"]),
+        ({"max_pending_effects": 10**6}, ["max_pending_effects is 1000000", "100,000"]),
+        ({"max_pending_bytes": 1 << 30}, ["max_pending_bytes is", "67,108,864"]),
+        ({"effect_timeout_s": 1e8}, ["effect_timeout_s is 100000000.0", "2,592,000"]),
+        ({"max_timers": 1001}, ["max_timers is 1001", "1,000"]),
         ({"timeout_s": 0}, ["timeout_s is 0", "a number above 0"]),
         ({"start_timeout_s": 50}, ["start_timeout_s is 50", "gap_timeout_s is 45.0"]),
         ({"idle_timeout_s": 0}, ["idle_timeout_s is 0", "a number above 0"]),
@@ -103,3 +111,14 @@ def test_a_run_may_be_optional(run: Any, names: tuple[str, ...], optional: bool)
     app = App("app")
     app.stream("s", run=run)(Handler)
     assert (app.streams["s"].run_names, app.streams["s"].run_optional) == (names, optional)
+
+
+def test_the_limits_of_what_a_stream_sends_and_sets_reach_its_owner() -> None:
+    app = App("t")
+    limits = {"max_pending_effects": 2, "max_pending_bytes": 3, "effect_timeout_s": 4.0, "max_timers": 5}
+    app.stream("s", **limits)(Handler)  # type: ignore[arg-type]
+    rules = rules_of(app.streams["s"], limits_with())
+    assert rules.effects == EffectLimits(2, 3, 4.0)
+    assert rules.max_timers == 5
+    app.stream("default")(Handler)
+    assert rules_of(app.streams["default"], limits_with()).effects == EffectLimits()

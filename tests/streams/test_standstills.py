@@ -169,6 +169,39 @@ async def test_a_camera_whose_numbers_start_anew_goes_on_after_a_quiet_time(town
     assert [logged.result.name[:2] for logged in town.state.logged] == ["0:"] * 4 + ["1:"] * 2
 
 
+@pytest.mark.parametrize("moves", [False, True])
+async def test_timers_are_no_messages_where_numbers_start_anew_after_a_quiet_time(
+    town: Town, moves: bool
+) -> None:
+    app = App("town")
+
+    @app.stream("s", message=Item, seq="n", first_seq=0, gap_timeout_s=20.0, restart_after_s=60.0)
+    class Watched(StreamHandler[Item]):
+        def process(self, message: Item, context: Context) -> int:
+            context.wake("again", after_s=5.0)
+            return context.run
+
+        def wake(self, name: str, body: Any, context: Context) -> None:
+            context.wake("again", after_s=5.0)
+
+    node = await town.start(app)
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    await town.clock.sleep(30.0)
+    if moves:
+        other = await town.start(app, "b")
+        await town.until(lambda: other.id in node.host.membership.view)
+        assert await node.work.move("s/k", other.id) == ""
+        await town.until(lambda: other.owns("s/k"))
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert town.results("k") == [0, 0], "so soon it is a duplicate"
+    await town.clock.sleep(31.0)
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    assert town.results("k") == [0, 0, 1, 1]
+
+
 async def test_cameras_of_the_example_may_start_their_numbers_anew(town: Town) -> None:
     example = cameras.streams["frames"]
     names = ("key", "seq", "seq_prefix", "run", "seq_kind", "first_seq", "start_timeout_s", "restart_after_s")

@@ -224,7 +224,7 @@ def test_stream_test_shows_results_as_what_they_are_sent_to() -> None:
     [
         (
             "nowhere",
-            r"stream 'cameras': results_to names 'nowhere', which isn't declared; name one of \['cam",
+            r"stream 'cameras': results_to: target 'nowhere' is not declared; name one of \['cam",
         ),
         ("gopher://host", "stream 'cameras': results_to: target is 'gopher://host': nothing serves that"),
         ("sqlite:///a.db", "stream 'cameras': results_to: target is 'sqlite:///a.db': it names no queue"),

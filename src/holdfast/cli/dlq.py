@@ -125,7 +125,7 @@ async def redrive(
     options: Options = DEFAULTS,
 ) -> int:
     """Send dead letters to their queue again, in order: those of a stream, or with --app those of tasks. Each
-    task gets all its tries again.
+    task gets all its tries again. What a stream has sent to a target goes to that target again, with its id.
 
     ```
     holdfast dlq redrive detect/cam-1:0:000000000000000000000000000000000001500
@@ -138,6 +138,7 @@ async def redrive(
         stream: The stream that --all is for.
         json: Print a JSON object.
     """
+    from holdfast.streams.effect_letters import redrive as redrive_letters  # noqa: PLC0415
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     if source and not owner:
@@ -147,7 +148,14 @@ async def redrive(
         await _redrive_tasks(owner, task_type, choice, source, json, options)
         return 0
     return await _each_queue(
-        ids, stream, key, all_, json, options, "redriven", lambda queue, some: queue.redrive(some)
+        ids,
+        stream,
+        key,
+        all_,
+        json,
+        options,
+        "redriven",
+        lambda services, queue, some: redrive_letters(services.state(), queue, some),
     )
 
 
@@ -239,7 +247,7 @@ async def purge(
     if not yes:
         raise ConfigError("purge removes messages for good; give --yes to confirm")
     return await _each_queue(
-        ids, stream, key, all_, json, options, "purged", lambda queue, some: queue.purge(some)
+        ids, stream, key, all_, json, options, "purged", lambda _, queue, some: queue.purge(some)
     )
 
 
@@ -251,7 +259,7 @@ async def _each_queue(
     json: bool,
     options: Options,
     done: str,
-    act: Callable[[Queue, Sequence[str]], Awaitable[int]],
+    act: Callable[[Services, Queue, Sequence[str]], Awaitable[int]],
 ) -> int:
     """Do something with letters, queue by queue, whatever becomes of those of others. Returns the exit
     code."""
@@ -272,11 +280,11 @@ async def _each_queue(
                 for start in range(0, len(some), queue.max_batch):
                     batch = some[start : start + queue.max_batch]
                     try:
-                        count += await act(queue, batch)
+                        count += await act(services, queue, batch)
                     except TooLarge:  # which of them it is shows when they go one by one
                         for letter_id in batch:
                             try:
-                                count += await act(queue, [letter_id])
+                                count += await act(services, queue, [letter_id])
                             except TooLarge as error:
                                 failed.add(letter_id)
                                 output.complain(f"{letter_id}: {error}")

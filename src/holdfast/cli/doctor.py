@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -15,7 +16,7 @@ from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
 from holdfast.cli.findings import Finding, look_at
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.survey import nobody_s, stream_names, what_waits
+from holdfast.cli.survey import PendingEffects, nobody_s, stream_names, what_waits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
@@ -81,7 +82,9 @@ async def _print_policy(place: str | None, config: Config) -> int:
             "--iam-policy needs the app, whose streams it is about: holdfast doctor MODULE:NAME"
         )
     async with Services(config) as services:
-        policy = await services.iam_policy(load_app(place).streams)
+        streams = load_app(place).streams
+        archives = [spec.archive for spec in streams.values() if spec.archive]
+        policy = await services.iam_policy(streams, archives)
     if not policy["Statement"]:
         raise ConfigError(
             f"queue_url is {redact_url(config.queue_url)!r} and objects_url is"
@@ -213,6 +216,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
             else "returns other bytes"
         )
 
+    archives = sorted({spec.archive for spec in app.streams.values() if spec.archive}) if app else []
     findings = [
         *_apart(config),
         await look_at("state store", config.state_url, state),
@@ -221,6 +225,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         *await _queues(services, app),
         await look_at("queue", config.queue_url, queues),
         await look_at("objects", config.objects_url, objects),
+        *[await look_at("archive", url, partial(_archive, services, url)) for url in archives],
         await look_at("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
     ]
     for product in products():
@@ -229,6 +234,13 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         findings += await _nodes(services)
         findings += await _undeclared(services, queues_of(app) if app else ())
     return findings
+
+
+async def _archive(services: Services, url: str) -> str:
+    stored = await services.archive(url).put(OBJECT, b"ok")
+    if service_of(url).one_host and not service_of(services.config.queue_url).one_host:
+        return f"stores {stored}; each host has an archive of its own there"
+    return f"stores {stored}"
 
 
 def _apart(config: Config) -> Iterable[Finding]:
@@ -242,15 +254,22 @@ def _apart(config: Config) -> Iterable[Finding]:
 
 
 async def _risks(services: Services) -> list[Finding]:
-    """What the state store's servers may lose. A store that can't be reached was told of already."""
+    """What servers of the state store and the queue may lose. One that can't be reached was told of
+    already."""
     try:
-        risks = await services.state_risks()
+        risks = await services.risks()
     except HoldfastError:
         return []
     codes = {"warning": exits.OK, "failed": exits.FAILED}
     return [
-        Finding(f"state store {risk.server}".rstrip(), risk.verdict, risk.text, risk.fix, codes[risk.verdict])
-        for risk in risks
+        Finding(
+            f"{'queue' if setting == 'queue_url' else 'state store'} {risk.server}".rstrip(),
+            risk.verdict,
+            risk.text,
+            risk.fix,
+            codes[risk.verdict],
+        )
+        for setting, risk in risks
     ]
 
 
@@ -322,12 +341,32 @@ async def _undeclared(services: Services, declared: Iterable[str]) -> Iterable[F
 
 
 async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
-    """The streams that a node can't run."""
+    """The streams that a node can't run, and the targets that take nothing from it."""
     told = await what_waits(peer, member)
     if isinstance(told, str):
         return []
     fix = "put right what the model's load says there; the node tries it again by itself"
-    return [
+    lacks = [
         Finding(f"stream {stream} on {member.name}", "failed", reason, fix, exits.FAILED)
         for stream, reason in sorted(told.lacks.items())
     ]
+    return [*lacks, *_targets_away(member, told.effects)]
+
+
+def _targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:
+    """A finding for each target that takes no effects of streams on a node."""
+    by_target: dict[str, list[PendingEffects]] = {}
+    for effects in pending:
+        if effects.failures:
+            by_target.setdefault(effects.target, []).append(effects)
+    for target, some in sorted(by_target.items()):
+        oldest = max(some, key=lambda effects: effects.oldest_s)
+        text = (
+            f"takes nothing: {sum(effects.count for effects in some)} effects of {len(some)} streams wait,"
+            f" the oldest for {oldest.oldest_s:.0f} s"
+        )
+        fix = (
+            "see that it runs, and that the nodes can reach it; `holdfast streams effects"
+            f" {oldest.key}` lists what waits there"
+        )
+        yield Finding(f"target {target} of {member.name}", "warning", text, fix)

@@ -15,6 +15,7 @@ from holdfast.cluster.balancer import node_load
 from holdfast.cluster.rules.balance import BAND
 from holdfast.common.protocol import Done, Drain, Explain, Move, Request
 from holdfast.common.record import reading
+from holdfast.common.redaction import redact
 from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Member
 from holdfast.streams.rules.ledger import Checkpoint
@@ -94,6 +95,36 @@ class Why(msgspec.Struct):
     parked: str = ""
     run: int | None = None
     seq: int | None = None
+    pending_effects: int = 0
+    oldest_effect_s: float | None = None
+    oldest_target: str = ""
+    next_timer: str = ""
+    next_timer_s: float | None = None
+
+    def has(self, checkpoint: Checkpoint, now: float) -> None:
+        """Note what the stream has to do though no message comes."""
+        if checkpoint.effects:
+            oldest = min(checkpoint.effects, key=lambda effect: effect.at)
+            self.pending_effects = len(checkpoint.effects)
+            self.oldest_effect_s, self.oldest_target = now - oldest.at, redact(oldest.target)
+        if checkpoint.timers:
+            timer = min(checkpoint.timers, key=lambda timer: timer.at)
+            self.next_timer, self.next_timer_s = timer.name, timer.at - now
+
+    @property
+    def to_do(self) -> list[str]:
+        """That, in words."""
+        said = []
+        if self.oldest_effect_s is not None:
+            target = self.oldest_target or "the dead letters"
+            said.append(
+                f"{self.pending_effects} effects are pending, the oldest for {self.oldest_effect_s:.0f} s,"
+                f" for {target}: `holdfast streams effects {self.key}` lists them"
+            )
+        if self.next_timer_s is not None:
+            due = f"in {self.next_timer_s:.0f} s" if self.next_timer_s > 0 else "now"
+            said.append(f"its next timer is {self.next_timer!r}, due {due}")
+        return said
 
 
 async def why(
@@ -120,6 +151,7 @@ async def why(
         owner = next((member for member in members if claim is not None and member.id == claim.member), None)
         checkpoint = await services.state().peek(key) or Checkpoint(key)
         found = Why(key, "", checkpoint.epoch, 0.0, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
+        found.has(checkpoint, services.clock.wall())
         if checkpoint.log is not None:
             found.run, found.seq = checkpoint.log.run, checkpoint.log.seq
         if owner is not None:
@@ -140,7 +172,7 @@ async def why(
             f"it keeps {found.busy:.3f} slots busy; its node {found.node_load:.2f},"
             f" the mean for a node of that size {found.mean_load:.2f}"
         )
-    for reason in [*filter(None, [found.waits]), *found.reasons]:
+    for reason in [*filter(None, [found.waits]), *found.to_do, *found.reasons]:
         output.say(f"- {reason}")
 
 

@@ -9,12 +9,18 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.errors import ConfigError
+from holdfast.cli.replay import replay
+from holdfast.common.redaction import redact
+from holdfast.errors import ConfigError, OperationRefused
 from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.rules.ledger import Checkpoint, Effect
 from holdfast.wiring import Services
 
-app = App(name="streams", help="Pause, resume, skip or reset one stream.")
+app = App(
+    name="streams",
+    help="Pause, resume, skip or reset one stream, list and drop its effects, or replay its archive.",
+)
+app.command(replay)
 
 Key = Annotated[str, Parameter(help="The stream and its key: STREAM/KEY, as `holdfast status` shows them.")]
 
@@ -111,12 +117,104 @@ async def reset(
     )
 
 
-async def _operate(
-    key: str, json: bool, options: Options, operation: Callable[[Services], Awaitable[Checkpoint]]
+@app.command
+async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """List what a stream has sent and no target has taken yet, oldest first.
+
+    ```
+    holdfast streams effects cameras/cam-1
+    ```
+
+    Args:
+        json: Print JSON lines, with bodies.
+    """
+    _check(key)
+    async with options.services(reads_only=True) as services:
+        checkpoint = await services.state().peek(key)
+        now = services.clock.wall()
+    if checkpoint is None:
+        raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
+    if json:
+        for effect in checkpoint.effects:
+            output.json_line(describe_effect(effect))
+        return
+    rows = [
+        [
+            effect.id,
+            redact(effect.target),
+            effect.key,
+            round(now - effect.at),
+            len(effect.body),
+            f"to the dead letters: {effect.refused}" if effect.refused else "",
+        ]
+        for effect in checkpoint.effects
+    ]
+    title = f"Pending effects: {len(rows)}"
+    output.console().print(output.table(title, ["id", "target", "key", "age (s)", "bytes", ""], rows))
+
+
+@app.command(name="drop-effects")
+async def drop_effects(
+    key: Key,
+    /,
+    *ids: Annotated[str, Parameter(help="Ids of effects, as `holdfast streams effects` lists them.")],
+    target: str = "",
+    all_: Annotated[bool, Parameter(name="--all", help="All that is pending.")] = False,
+    yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
 ) -> None:
+    """Give up effects that no target has taken yet. They become dead letters, which `holdfast dlq redrive`
+    sends to their targets again.
+
+    ```
+    holdfast streams drop-effects cameras/cam-1 --target alerts --yes
+    holdfast streams drop-effects cameras/cam-1 khb4sve4tlamxjgyuztps76lcrf75xee --yes
+    ```
+
+    Args:
+        target: Those for this target, as `holdfast streams effects` shows it.
+        yes: Really do it.
+        json: Print the stream as a JSON object.
+    """
+    if not yes:
+        raise ConfigError("what is dropped isn't handed over any more; give --yes to confirm")
+    if sum((bool(ids), bool(target), all_)) != 1:
+        raise ConfigError("name effects by their ids, or give --target NAME, or --all")
+
+    async def drop(services: Services) -> Checkpoint:
+        checkpoint, count = await operations.drop_effects(services.state(), key, ids, target)
+        if not json:
+            output.say(f"{count} effects go to the dead letters")
+        return checkpoint
+
+    await _operate(key, json, options, drop)
+
+
+def _check(key: str) -> None:
     stream, plain = output.split_key(key)
     if not (stream and plain):
         raise ConfigError(f"{key!r} must be STREAM/KEY, as `holdfast status` shows them")
+
+
+def describe_effect(effect: Effect) -> dict[str, Any]:
+    """A pending effect as a JSON record."""
+    return {
+        "id": effect.id,
+        "target": redact(effect.target),
+        "key": effect.key,
+        "cause": effect.cause,
+        "at": output.moment(effect.at),
+        "not_before": output.moment(effect.not_before),
+        "refused": effect.refused,
+        **output.body(effect.body, "body"),
+    }
+
+
+async def _operate(
+    key: str, json: bool, options: Options, operation: Callable[[Services], Awaitable[Checkpoint]]
+) -> None:
+    _check(key)
     async with options.services(reads_only=True) as services:
         checkpoint = await operation(services)
         told = await operations.poke(services.coordinator(), services.peer(), key)

@@ -41,7 +41,9 @@ class QueueStatus(msgspec.Struct):
 
 class StreamStatus(msgspec.Struct):
     """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit; ``waits``
-    what it waits for, as its owner tells."""
+    what it waits for, and ``effects`` what it has sent and no target has taken, as its owner tells. The next
+    of its ``timers`` is due in ``next_timer_s``. ``due_s`` is in how long a node looks after it, though
+    no message comes."""
 
     stream: str
     key: str
@@ -54,6 +56,25 @@ class StreamStatus(msgspec.Struct):
     parked: str
     quiet_s: float | None
     waits: str = ""
+    timers: int = 0
+    next_timer_s: float | None = None
+    due_s: float | None = None
+    effects: PendingEffects | None = None
+
+    @property
+    def to_do(self) -> str:
+        """What it has to do though no message comes, in words."""
+        said = []
+        if self.effects is not None:
+            said.append(
+                f"{self.effects.count} effects, the oldest for {self.effects.oldest_s:.0f} s:"
+                f" {self.effects.target}"
+            )
+        elif self.due_s is not None and self.next_timer_s is None:
+            said.append(f"effects, again in {max(0.0, self.due_s):.0f} s")
+        if self.next_timer_s is not None:
+            said.append(f"timer in {max(0.0, self.next_timer_s):.0f} s")
+        return "; ".join(said)
 
 
 class Survey(msgspec.Struct):
@@ -74,11 +95,23 @@ class Survey(msgspec.Struct):
         return own | {table.name: table.records for table in self.tables}
 
 
+class PendingEffects(msgspec.Struct):
+    """The effects of a stream that no target has taken yet. ``target`` is the one that has failed most often,
+    ``failures`` times in a row."""
+
+    key: str
+    count: int
+    oldest_s: float
+    target: str
+    failures: int = 0
+
+
 class NodeReport(msgspec.Struct):
-    """What a node tells of the streams that wait there."""
+    """What a node tells of the streams that wait there, and of those with pending effects."""
 
     lacks: dict[str, str] = {}
     waits: list[Waits] = []
+    effects: list[PendingEffects] = []
 
 
 async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Survey:
@@ -150,6 +183,9 @@ async def _ask_what_waits(
         for waits in told.waits:
             if waits.key in by_key:
                 by_key[waits.key].waits = waits.sentence
+        for effects in told.effects:
+            if effects.key in by_key:
+                by_key[effects.key].effects = effects
     return troubles
 
 
@@ -214,6 +250,9 @@ def _stream(
         skipped=point.skipped,
         parked=point.parked,
         quiet_s=max(0.0, now - point.at) if point.at else None,
+        timers=len(point.timers),
+        next_timer_s=min((timer.at - now for timer in point.timers), default=None),
+        due_s=point.due - now if point.due else None,
     )
 
 
@@ -253,7 +292,7 @@ def render(found: Survey, limit: int) -> Group:
     more = f", the first {limit} shown" if len(found.streams) > limit else ""
     streams = output.table(
         f"\nStreams: {len(found.streams)}{more}",
-        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "waits"],
+        ["stream", "key", "owner", "run", "seq", "done", "skipped", "quiet (s)", "to do", "waits"],
         [
             [
                 entry.stream,
@@ -264,6 +303,7 @@ def render(found: Survey, limit: int) -> Group:
                 entry.done,
                 entry.skipped,
                 "" if entry.quiet_s is None else entry.quiet_s,
+                entry.to_do,
                 entry.waits or (f"parked: {entry.parked}" if entry.parked else ""),
             ]
             for entry in worst_first[:limit]

@@ -136,6 +136,7 @@ class Node(Startable):
             models=tuple(name for load in loads for name in load.models),
             queues=tuple(sorted({name for load in loads for name in load.queues})),
             lacks=tuple(name for load in loads for name in load.lacks),
+            acting=tuple(name for load in loads for name in load.acting or ()),
         )
 
     async def _handle(self, request: Request) -> Reply:

@@ -1,4 +1,4 @@
-"""The counters of a node: plain integers, which the metrics page renders."""
+"""The counters of a node: plain numbers, which the metrics page renders."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ class Stats(msgspec.Struct):
     commits: int = 0
     effects: int = 0
     nudges: int = 0
+    queries: int = 0
+    queries_failed: int = 0
+    query_seconds: float = 0.0
     duplicates: int = 0
     set_aside: int = 0
     gaps_skipped: int = 0
@@ -58,6 +61,9 @@ MEANINGS = {
     "commits": "Commits.",
     "effects": "Effects that their targets have taken.",
     "nudges": "Streams without an owner at work that were due, and were brought to one.",
+    "queries": "Queries that were answered or failed here.",
+    "queries_failed": "Of these, without an answer.",
+    "query_seconds": "The time that they took, with their waits for their slots.",
     "duplicates": "Deliveries found done.",
     "set_aside": "Dead letters sent for keyed messages.",
     "gaps_skipped": "Gaps that nobody closed in time, and that were passed over.",

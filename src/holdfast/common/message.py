@@ -100,6 +100,14 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
         return cls(int(run), 0, rest)
 
 
+class CommitPlace(msgspec.Struct, frozen=True):
+    """A commit of a stream, and the wall time at which it was answered."""
+
+    epoch: int
+    number: int
+    at: float
+
+
 def fixed(seq: int) -> str:
     """Return a seq as a text that sorts as the number does."""
     return f"{seq:0{SEQ_DIGITS}d}"

@@ -82,6 +82,8 @@ def _fits(value: object, members: tuple[Any, ...]) -> bool:
     """Return True if the value fits one of these types. They are tried one by one, because msgspec doesn't
     allow a function or class beside a text."""
     for member in members:
+        if type(value) is member:
+            return True
         try:
             made = msgspec.convert(value, member)
         except msgspec.ValidationError:

@@ -20,6 +20,7 @@ class OutboxTarget:
 
     def __init__(self, outbox: Outbox, store: OutboxStore) -> None:
         self.max_batch = EFFECTS_A_CALL
+        self.ordered = True  # one transaction
         self._outbox = outbox
         self._store = store
 

@@ -21,7 +21,7 @@ from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.gateway.assigner import Assigner, Unasked
 from holdfast.gateway.node_routes import TIMEOUT
 from holdfast.gateway.routes import Routes
-from holdfast.http.problem import EPOCH, OWNER
+from holdfast.http.problem import EPOCH, OWNER, TARGET_AWAY
 from holdfast.http.serving import NO_TLS, PeerTls
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Member
@@ -112,7 +112,7 @@ class Forwarder:
                     member = await self._find(key, lost, left_s)
                 lost = ""
                 said = await self._try(member, path, headers, body, left_s, query or "POST")
-                if said.status not in AGAIN:
+                if said.status not in AGAIN or TARGET_AWAY.encode() in said.body:
                     self._learn(key, said)
                     self.answers[said.status] += 1
                     return said

@@ -20,6 +20,7 @@ from holdfast.errors import (
     QueryFailed,
     Retry,
     SetAside,
+    TargetAway,
     TooLarge,
 )
 from holdfast.http.serving import FAILED, MEDIA_TYPE, RETRY_AFTER_S, Problem, problem_response
@@ -32,6 +33,9 @@ OWNER, OWNER_ADDRESS, EPOCH = "X-Owner", "X-Owner-Address", "X-Epoch"
 
 DATA_PLANE, NO_421 = "X-Data-Plane", "no-421"
 """The header of a data plane that can't send a request again after a 421, and needs a 503 instead."""
+
+TARGET_AWAY = "urn:holdfast:target-away"
+"""The type of a 503 that no other node and no quick repeat would change."""
 
 
 class RequestRefused(HoldfastError):
@@ -52,6 +56,8 @@ def of(error: HoldfastError) -> Problem:
             return Problem("urn:holdfast:not-owner", "Another node owns the stream", 421, detail)
         case Busy():
             return Problem("urn:holdfast:busy", "The stream takes no more for the moment", 429, detail)
+        case TargetAway():
+            return Problem(TARGET_AWAY, "A target of the stream takes nothing", 503, detail)
         case OperationRefused():
             return Problem("urn:holdfast:refused", "It makes no sense as things stand", 409, detail)
         case InvalidMessage():
@@ -77,7 +83,7 @@ def headers(error: HoldfastError) -> dict[str, str]:
         case NotOwner():
             told = {OWNER: error.member, OWNER_ADDRESS: error.address, EPOCH: str(error.epoch or "")}
             return {name: value for name, value in told.items() if value}
-        case Busy():
+        case Busy() | TargetAway():
             return {"Retry-After": str(math.ceil(error.retry_after_s))}
     return {"Retry-After": str(RETRY_AFTER_S)} if of(error).status in (503, 504) else {}
 

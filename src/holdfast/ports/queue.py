@@ -79,6 +79,7 @@ class Queue(Protocol):
             almost nothing, or if other work waits for them.
         hold_max_s: after how long a delivery can't be extended any more, so that its message must be
             reissued; infinite if there is no such limit.
+        sends_in_order: whether what a failed ``send`` has added are the first of its messages.
         seq_kind: ``increasing`` if deliveries carry the queue's own number, ``absent`` if not.
         fifo: whether messages with one key are delivered in order. None is delivered while an earlier one is
             in flight or ready, and a receive brings messages of a key without gaps, from the oldest on.
@@ -95,6 +96,7 @@ class Queue(Protocol):
     max_receives: int
     linger_s: float
     hold_max_s: float
+    sends_in_order: bool
     seq_kind: SeqKind
     fifo: bool
     delay_max_s: float

@@ -29,9 +29,12 @@ class Target(Protocol):
 
     Attributes:
         max_batch: the most effects in one call.
+        ordered: whether one call may hold several effects of one sender to one key. If so, what a failed call
+            has taken of them are the first ones.
     """
 
     max_batch: int
+    ordered: bool
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         """Take effects, all of them when this returns. An error that may be retried means that some may have

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
@@ -12,27 +13,33 @@ from holdfast.cluster.host import Host
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.streams.effect_letters import letter_of
+from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.rules.owner import HOPS
 from holdfast.streams.spec import StreamSpec
 
 HandOverOutcome = Literal["taken", "refused", "failed"]
-Answer = Callable[[HandOverOutcome, str], None]
+Answer = Callable[[HandOverOutcome, int, str], None]
+"""Called with the outcome, of how many effects, and why the first was refused."""
 
 CALLS_AT_ONCE = 8
 """The most calls to one target under way at once."""
 
 
-class WaitingEffect(msgspec.Struct, frozen=True):
-    """An effect that waits for a call to its target."""
+class WaitingRun(msgspec.Struct, frozen=True):
+    """Effects with one target and key, oldest first, that wait for a call to their target."""
 
-    stream: str
     key: str
-    effect: Effect
+    effects: tuple[Effect, ...]
     answer: Answer
+
+    def tell(self, outcome: HandOverOutcome, reason: str = "") -> None:
+        """Answer for all of the run."""
+        self.answer(outcome, len(self.effects), reason)
 
 
 LANES_MAX = 1000
@@ -50,10 +57,23 @@ class TargetLane:
 
     def __init__(self, target: Target) -> None:
         self.target = target
-        self.waiting: list[WaitingEffect] = []
+        self.waiting: deque[WaitingRun] = deque()
         self.calls = 0
         self.away = False
         self.paused_until = -math.inf
+
+    def first_of(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        """Return as many of the first of a key's effects as one call may hold."""
+        return effects[: self.target.max_batch if self.target.ordered else 1]
+
+    def next_call(self) -> list[WaitingRun]:
+        """Take what goes into one call: whole runs, the first ones that wait."""
+        runs, room = [self.waiting.popleft()], self.target.max_batch
+        room -= len(runs[0].effects)
+        while self.waiting and len(self.waiting[0].effects) <= room:
+            runs.append(self.waiting.popleft())
+            room -= len(runs[-1].effects)
+        return runs
 
 
 class Deliverer:
@@ -76,20 +96,20 @@ class Deliverer:
         self._targets: dict[str, Target] = {**targets, **letters}
         self._lanes: dict[str, TargetLane] = {}
 
-    def hand_over(self, stream: str, key: str, effect: Effect, answer: Answer) -> None:
-        """Hand over one effect of the full ``key``; ``answer`` is called with the outcome, and why it was
-        refused."""
-        name = f"letters of {stream}" if effect.refused else effect.target
-        waiting = WaitingEffect(stream, key, effect, answer)
+    def hand_over(self, stream: str, key: str, effects: tuple[Effect, ...], answer: Answer) -> None:
+        """Hand over the first of some effects of the full ``key`` that have one target and key, as many as
+        the target takes in one call."""
+        name = f"letters of {stream}" if effects[0].refused else effects[0].target
         try:
             lane = self._lane(name)
         except HoldfastError as error:
-            self._tasks.spawn(self._not_opened(waiting, name, error))
+            self._tasks.spawn(self._not_opened(WaitingRun(key, effects, answer), name, error))
             return
+        run = WaitingRun(key, lane.first_of(effects), answer)
         if self._host.clock.monotonic() < lane.paused_until:
-            self._tasks.spawn(self._fail(waiting))
+            self._tasks.spawn(self._fail(run))
             return
-        lane.waiting.append(waiting)
+        lane.waiting.append(run)
         if lane.calls < CALLS_AT_ONCE:
             lane.calls += 1
             self._tasks.spawn(self._empty(name, lane))
@@ -109,33 +129,31 @@ class Deliverer:
             return self._open_url(name)
         raise ConfigError("it is not declared on this node")
 
-    async def _not_opened(self, waiting: WaitingEffect, name: str, error: HoldfastError) -> None:
+    async def _not_opened(self, run: WaitingRun, name: str, error: HoldfastError) -> None:
         self._log.warning(
-            "a target can't be opened", key=waiting.key, target=redact(name), error=redact(str(error))
+            "a target can't be opened", key=run.key, target=redact(name), error=redact(str(error))
         )
-        self._judge([waiting], error)
+        _judge([run], error)
 
-    async def _fail(self, waiting: WaitingEffect) -> None:
-        waiting.answer("failed", "")
+    async def _fail(self, run: WaitingRun) -> None:
+        run.tell("failed")
 
     async def _empty(self, name: str, lane: TargetLane) -> None:
         """Call the target until nothing waits for it; what gathers meanwhile goes in the next call."""
         try:
             while lane.waiting:
-                batch = lane.waiting[: lane.target.max_batch]
-                del lane.waiting[: len(batch)]
-                await self._call(name, lane, batch)
+                await self._call(name, lane, lane.next_call())
         finally:
             lane.calls -= 1
 
-    async def _call(self, name: str, lane: TargetLane, batch: Sequence[WaitingEffect]) -> None:
+    async def _call(self, name: str, lane: TargetLane, runs: Sequence[WaitingRun]) -> None:
         now = self._host.clock.monotonic()
         if not self._host.membership.alive or now < lane.paused_until:
             # Somebody else may own the stream by now, or the target has its pause.
-            self._tell(batch, "failed")
+            _tell(runs, "failed")
             return
         try:
-            await lane.target.take([_outgoing(waiting) for waiting in batch])
+            await lane.target.take([_outgoing(run.key, effect) for run in runs for effect in run.effects])
         except HoldfastError as error:
             said = {"target": redact(name), "error": redact(str(error))}
             if isinstance(error, Busy):
@@ -144,75 +162,72 @@ class Deliverer:
                 if not lane.away:
                     self._log.warning("a target takes nothing, and is tried again", **said)
                 lane.away = True
-            elif len(batch) > 1:
-                for waiting in batch:
-                    await self._call(name, lane, [waiting])
+            elif len(runs) > 1:
+                for run in runs:
+                    await self._call(name, lane, [run])
+                return
+            elif len(runs[0].effects) > 1:  # the owner hands over what comes after the first one
+                first = msgspec.structs.replace(runs[0], effects=runs[0].effects[:1])
+                await self._call(name, lane, [first])
                 return
             else:
-                self._log.warning("an effect was refused", key=batch[0].key, **said)
-            self._judge(batch, error)
+                self._log.warning("an effect was refused", key=runs[0].key, **said)
+            _judge(runs, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
             self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
-            self._tell(batch, "failed")
+            _tell(runs, "failed")
             return
         if lane.away:
             self._log.info("a target takes effects again", target=redact(name))
             lane.away = False
-        self._stats.effects += len(batch)
-        self._tell(batch, "taken")
-
-    def _judge(self, batch: Sequence[WaitingEffect], error: HoldfastError) -> None:
-        if _may_pass(error):
-            self._tell(batch, "failed")
-        else:
-            self._tell(batch, "refused", redact(str(error)))
-
-    def _tell(self, batch: Sequence[WaitingEffect], outcome: HandOverOutcome, reason: str = "") -> None:
-        for waiting in batch:
-            waiting.answer(outcome, reason)
+        letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
+        self._stats.effects += sum(len(run.effects) for run in runs) - letters
+        self._stats.set_aside += letters
+        _tell(runs, "taken")
 
 
 class LettersTarget:
     """The dead letters of a stream, for effects that were refused and timers that were skipped."""
 
     def __init__(self, stream: str, queue: Queue, clock: Clock) -> None:
-        self.max_batch = queue.max_batch
+        self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
         self._stream = stream
         self._queue = queue
         self._clock = clock
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        await self._queue.bury([self._letter(effect) for effect in effects])
-
-    def _letter(self, effect: OutgoingEffect) -> DeadLetter:
-        sent_to = {"target": effect.target, "target_key": effect.key} if effect.target else {}
-        return DeadLetter(
-            effect.id,
-            effect.body,
-            effect.refused,
-            sent_to,
-            stream=self._stream,
-            key=effect.sender.partition("/")[2],
-            seq=effect.cause,
-            at=self._clock.wall(),
-        )
+        at = self._clock.wall()
+        await self._queue.bury([letter_of(effect, self._stream, at) for effect in effects])
 
 
 class StreamTarget:
     """A stream, which takes effects as messages in its queue. An effect's id is the message's."""
 
     def __init__(self, spec: StreamSpec, queue: Queue) -> None:
-        self.max_batch = queue.max_batch
+        self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
         self._producer = StreamProducer(spec.name, queue, spec)
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         await self._producer.send_outgoing([self._outgoing(effect) for effect in effects])
 
     def _outgoing(self, effect: OutgoingEffect) -> Outgoing:
-        made = self._producer.outgoing_raw(effect.body, effect.key, effect.id)
+        message = StreamMessage(effect.body, key=effect.key or None, message_id=effect.id)
+        made = self._producer.outgoing(message)
         attributes = {**made.attributes, HOPS: str(effect.hops)}
         return msgspec.structs.replace(made, attributes=attributes, dedupe_id=effect.id)
+
+
+def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:
+    if _may_pass(error):
+        _tell(runs, "failed")
+    else:
+        _tell(runs, "refused", redact(str(error)))
+
+
+def _tell(runs: Sequence[WaitingRun], outcome: HandOverOutcome, reason: str = "") -> None:
+    for run in runs:
+        run.tell(outcome, reason)
 
 
 def _may_pass(error: HoldfastError) -> bool:
@@ -220,15 +235,14 @@ def _may_pass(error: HoldfastError) -> bool:
     return error.retry in (Retry.SAFE, Retry.SAME) or isinstance(error, ConfigError | OperationRefused)
 
 
-def _outgoing(waiting: WaitingEffect) -> OutgoingEffect:
-    effect = waiting.effect
+def _outgoing(sender: str, effect: Effect) -> OutgoingEffect:
     return OutgoingEffect(
         effect.id,
         effect.target,
         effect.key,
         effect.body,
-        waiting.key,
+        sender,
         effect.cause,
         effect.hops,
-        redact(effect.refused),
+        redact(effect.refused) if effect.refused else "",
     )

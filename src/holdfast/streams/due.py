@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 from holdfast.cluster.host import Host
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.state import StateStore
 from holdfast.streams.router import Router
@@ -14,6 +16,13 @@ ASK_EVERY_S = 5.0
 
 LEASE_S = 30.0
 """After how long a stream that is still due is handed to somebody else."""
+
+AGAIN = Backoff(LEASE_S, 300.0, floor=1.0)
+"""The pauses before this node looks again for somebody to serve a stream for which nobody was found: no node
+has room, say, or none declares it."""
+
+FAILURES_MAX = 10_000
+"""For how many such streams that is remembered."""
 
 KEYS_A_CALL = 100
 NUDGES_AT_ONCE = 32
@@ -28,6 +37,8 @@ class DueStreams:
         self._state = state
         self._router = router
         self._room = asyncio.Semaphore(NUDGES_AT_ONCE)
+        self._failures: dict[str, tuple[int, float]] = {}
+        """By key: how many nudges in a row have failed, and when the next one is made."""
 
     async def run(self) -> None:
         """Ask for ever."""
@@ -52,6 +63,15 @@ class DueStreams:
         return len(keys)
 
     async def _nudge(self, key: str) -> None:
+        failures, again_at = self._failures.get(key, (0, -math.inf))
+        if self._host.clock.monotonic() < again_at:
+            return
+        self._failures.pop(key, None)
         async with self._room:
             self._host.stats.nudges += 1
-            await self._router.nudge(key.partition("/")[0], key)
+            if await self._router.nudge(key.partition("/")[0], key):
+                return
+        pause_s = AGAIN.delay_s(failures + 1, 0.5)
+        self._failures[key] = failures + 1, self._host.clock.monotonic() + pause_s
+        if len(self._failures) > FAILURES_MAX:
+            del self._failures[next(iter(self._failures))]

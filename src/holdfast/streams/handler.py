@@ -70,7 +70,7 @@ class Context(Protocol):
         """Set the timer ``name``: the handler's ``wake`` is called at the time ``at`` (seconds since 1970, or
         an aware datetime) or ``after_s`` seconds from now, though no message comes. It replaces the timer of
         that name. A time in the past is due at once. ``body`` is a value that JSON can hold, of 1 KiB at
-        most. A stream can have 64 timers.
+        most. A stream can have 64 timers, unless declared otherwise (``max_timers``).
 
         Raises InvalidMessage, TooLarge, and HandlerFailed for a body that JSON can't hold.
         """

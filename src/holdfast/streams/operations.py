@@ -6,7 +6,7 @@ its next commit, or at once if it is poked, and opens the stream again from the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 import msgspec
 
@@ -20,12 +20,21 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.effects import EffectMaker
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
+from holdfast.streams.rules.ledger import (
+    COUNT_MAX,
+    Aside,
+    Checkpoint,
+    Commit,
+    Effect,
+    RefusedEffect,
+    RunLog,
+)
 from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.streams.rules.timers import place_of
 
 PAUSED = "paused"
 SKIPPED = "skipped by the operator"
+DROPPED = "dropped by the operator"
 PARKED_LETTER = "parked"
 MEMBER = "operator"
 TRIES = 5
@@ -93,6 +102,53 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
         return commit if keep_place else msgspec.structs.replace(commit, log=None, past=(), window=0)
 
     return await _change(state, key, lambda _: Wish(change, what="the reset"))
+
+
+async def drop_effects(
+    state: StateStore, key: str, ids: Collection[str] = (), target: str = ""
+) -> tuple[Checkpoint, int]:
+    """Give up the pending effects with these ids, those for this target, or all if neither is given. Each
+    goes to the dead letters, in its place. Returns the checkpoint and how many they are. Raises
+    OperationRefused."""
+
+    count = 0
+
+    def meant(now: Checkpoint) -> list[Effect]:
+        of_ids = [effect for effect in now.effects if not ids or effect.id in ids]
+        return [effect for effect in of_ids if not target or effect.target == target]
+
+    def change(now: Checkpoint) -> Commit:
+        nonlocal count
+        chosen = [effect for effect in meant(now) if not effect.refused]
+        count = len(chosen)
+        if not chosen:
+            raise OperationRefused(f"{key}: no such effect is pending; `holdfast streams effects` lists them")
+        return msgspec.structs.replace(
+            _unchanged(now),
+            refused=tuple(RefusedEffect(effect.id, DROPPED) for effect in chosen),
+            due=min(now.due, now.at) if now.due else now.at,
+        )
+
+    def is_done(now: Checkpoint) -> bool:
+        return all(effect.refused for effect in meant(now))
+
+    checkpoint = await _change(state, key, lambda _: Wish(change, is_done, "the drop"))
+    return checkpoint, count
+
+
+async def add_effect(state: StateStore, key: str, effect: Effect) -> Checkpoint:
+    """Have an effect handed over that isn't pending any more, with the same id. Raises OperationRefused."""
+
+    def change(now: Checkpoint) -> Commit:
+        commit = _unchanged(now)
+        due = min(now.due, effect.at) if now.due else effect.at
+        added = () if is_done(now) else (msgspec.structs.replace(effect, number=commit.number),)
+        return msgspec.structs.replace(commit, effects=added, due=due)
+
+    def is_done(now: Checkpoint) -> bool:
+        return any(pending.id == effect.id for pending in now.effects)
+
+    return await _change(state, key, lambda _: Wish(change, is_done, f"to hand over {effect.id} again"))
 
 
 async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:

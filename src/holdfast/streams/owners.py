@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
@@ -14,6 +15,7 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
 from holdfast.common.held import Held, Receipt
+from holdfast.common.message import CommitPlace
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
 from holdfast.errors import (
@@ -34,12 +36,14 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
+from holdfast.streams.archiver import Archiver
 from holdfast.streams.deliverer import Deliverer, HandOverOutcome
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
 from holdfast.streams.router import Router
 from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules.effects import EffectLimits
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
@@ -146,6 +150,8 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         idle_timeout_s=spec.idle_timeout_s or limits.idle_timeout_s,
         max_state_bytes=limits.max_state_bytes,
         needs_models=bool(spec.models),
+        effects=EffectLimits(spec.max_pending_effects, spec.max_pending_bytes, spec.effect_timeout_s),
+        max_timers=spec.max_timers,
     )
 
 
@@ -154,6 +160,9 @@ class ClientRequests(Protocol):
 
     def settled(self, key: str, held: Held, duplicate: bool) -> None:
         """Note that a commit covers the message of some requests."""
+
+    def refused(self, key: str, command: commands.RefuseRequests) -> None:
+        """Note that the owner handles no messages while a target is away."""
 
     def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
         """Note that the owner gives up the message of some requests. The next owner, if known, is the
@@ -177,6 +186,7 @@ class Owners:
         deliverer: Deliverer,
         *,
         on_obstacle: Callable[[str], None],
+        archivers: Mapping[str, Archiver] | None = None,
     ) -> None:
         self._host = host
         self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
@@ -190,6 +200,9 @@ class Owners:
         self._router = router
         self._report = report
         self._deliverer = deliverer
+        self._archivers = archivers or {}
+        for name, archiver in self._archivers.items():
+            archiver.on_change = partial(self._archive_changed, name)
         self.requests: ClientRequests
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
@@ -204,6 +217,8 @@ class Owners:
         self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
+        self.acting = {name for name, spec in specs.items() if spec.acts}
+        """The streams that send effects or set timers. Of some it is known only once they do so."""
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -261,6 +276,8 @@ class Owners:
             return False
         now = self._clock.monotonic()
         owner = Owner(key, self._rules[stream], now)
+        archiver = self._archivers.get(stream)
+        owner.is_held_back = archiver is not None and archiver.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         self._perform(entry)
         return True
@@ -318,6 +335,16 @@ class Owners:
             if entry.seat is seat:
                 entry.slot = None
                 entry.owner.unloaded()
+
+    def _archive_changed(self, stream: str) -> None:
+        self._tasks.spawn(self._hold_back(stream))  # an owner may be just at work, for which too much waits
+
+    async def _hold_back(self, stream: str) -> None:
+        """Hold all owners of a stream back while too much waits for its archive."""
+        for entry in self:
+            if entry.spec.name == stream:
+                entry.owner.hold_back(self._archivers[stream].is_full, self._now(entry))
+                self._perform(entry)
 
     # -- models -----------------------------------------------------------------------------------------
 
@@ -557,6 +584,8 @@ class Owners:
                     self._tasks.spawn(self._write(entry, generation, command))
                 case commands.HandOver():
                     self._hand_over(entry, command)
+                case commands.RefuseRequests():
+                    self.requests.refused(entry.key, command)
                 case commands.Settle():
                     self._settle(entry, command)
                 case commands.Return():
@@ -672,6 +701,8 @@ class Owners:
             self._answer(entry, generation, entry.owner.open_failed)
             return
         self._stats.opened += 1
+        if checkpoint.acts:
+            self.acting.add(entry.spec.name)
         standing, recalled = self._recall(entry, checkpoint)
         try:
             quiet_s = await self._quiet_s(entry, generation, standing, recalled)
@@ -683,17 +714,18 @@ class Owners:
         self._tell_went()  # a move that an opening has ended has failed
 
     async def _quiet_s(self, entry: Owned, generation: int, standing: Checkpoint, recalled: bool) -> float:
-        """Return how many seconds ago the last commit was, where that matters. The clock of the store is
-        used, which dated the commit, because this host's clock may have been set. A recalled commit is dated
-        by this node."""
+        """Return how many seconds ago the last message was committed, where that matters. The clock of the
+        store is used, which dated the commit, because this host's clock may have been set. A recalled commit
+        is dated by this node."""
         if entry.owner.rules.order.restart_after_s is None:
             return 0.0
+        before_s = standing.log.quiet_s if standing.log is not None else 0.0
         if recalled and entry.committed_at is not None:
-            return self._clock.monotonic() - entry.committed_at
+            return before_s + self._clock.monotonic() - entry.committed_at
         now = await self._insist(
             entry, generation, lambda: self._state.now(entry.key), Retry.SAFE, Retry.SAME
         )
-        return max(0.0, now - standing.at)
+        return before_s + max(0.0, now - standing.at)
 
     def _recall(self, entry: Owned, checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
         """Return the checkpoint that an opening found, or the last one of this owner if the store has lost it
@@ -851,19 +883,19 @@ class Owners:
         self._answer(entry, generation, entry.owner.committed)
 
     def _hand_over(self, entry: Owned, command: commands.HandOver) -> None:
-        owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effect.id
+        owner, epoch, effect_id = entry.owner, entry.owner.epoch, command.effects[0].id
 
-        def answer(outcome: HandOverOutcome, reason: str) -> None:
+        def answer(outcome: HandOverOutcome, count: int, reason: str) -> None:
             now = self._now(entry)
             if outcome == "taken":
-                owner.effect_taken(effect_id, epoch, now)
+                owner.effects_taken(effect_id, count, epoch, now)
             elif outcome == "refused":
                 owner.effect_refused(effect_id, epoch, reason, now)
             else:
                 owner.effect_failed(effect_id, epoch, now)
             self._perform(entry)
 
-        self._deliverer.hand_over(entry.spec.name, entry.key, command.effect, answer)
+        self._deliverer.hand_over(entry.spec.name, entry.key, command.effects, answer)
 
     def _tell_gaps(self, entry: Owned, gaps: Sequence[Gap]) -> None:
         """Log the gaps that a commit has skipped for good."""
@@ -924,6 +956,8 @@ class Owners:
             return
         self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
+        if any(ran.acts):
+            self.acting.add(spec.name)
         if ran.model:
             self._model_failed(entry, generation, ran.model, ran.error, len(ran.results))
             return
@@ -966,9 +1000,14 @@ class Owners:
         self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
-        owner = entry.owner
+        owner, archiver = entry.owner, self._archivers.get(entry.spec.name)
         asked = [held for held in command.messages if any(receipt.request for receipt in held.receipts)]
-        self._answer_requests(entry, command, [held for held in asked if not held.aside])
+
+        def archived() -> None:
+            self._answer_requests(entry, command, [held for held in asked if not held.aside])
+
+        if archiver is None:
+            archived()
         deliveries = sum(len(held.receipts) for held in command.messages)
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
 
@@ -980,8 +1019,11 @@ class Owners:
 
         if not command.duplicate:
             self._tell_letters(entry, command)
-        settlement = Settlement(entry.key, command.letters, command.messages, done)
-        self._keepers[entry.spec.name].settle(settlement)
+        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if archiver is not None else None
+        settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
+        if archiver is not None:
+            archiver.expect(settlement)
+        self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked) and archiver is not None)
 
     def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
         for letter in command.letters:

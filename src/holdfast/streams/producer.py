@@ -26,6 +26,8 @@ class StreamProducer:
         self._name = name
         self._queue = queue
         self._spec = spec
+        self._names = UNDECLARED if spec is None else first_names(spec)
+        self._read = None if spec is None else decoder(spec.message)
 
     async def send(self, messages: Iterable[StreamMessage]) -> list[str]:
         """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order.
@@ -39,14 +41,6 @@ class StreamProducer:
         for start in range(0, len(outgoing), self._queue.max_batch):
             ids += await self._queue.send(outgoing[start : start + self._queue.max_batch])
         return ids
-
-    def outgoing_raw(self, body: bytes, key: str, message_id: str) -> Outgoing:
-        """Return a message, whose body is encoded already, in the form that the queue takes. Raises
-        InvalidMessage, TooLarge."""
-        is_json = self._spec is None or self._spec.message is not bytes
-        return self.outgoing(
-            StreamMessage(decode_plain(body) if is_json else body, key=key or None, message_id=message_id)
-        )
 
     def outgoing(self, message: StreamMessage) -> Outgoing:
         """Return a message in the form that the queue takes. Raises InvalidMessage, TooLarge."""
@@ -64,11 +58,11 @@ class StreamProducer:
             attributes |= {name: str(value) for name, value in place.items()}
         elif place:
             body = encode(with_fields(_object(body), place))
-        if self._spec is None:
+        if self._spec is None or self._read is None:
             key = "" if message.key is None else check_key(message.key, "key")
         else:
             key, _ = address(self._spec, body, attributes, "to be sent", 0)
-            decoder(self._spec.message)(body)  # refuse a wrong type now, not in the handler
+            self._read(body)  # refuse a wrong type now, not in the handler
         self._check_fits(body, message.delay_s)
         return Outgoing(body, attributes, message.delay_s, key)
 
@@ -87,7 +81,7 @@ class StreamProducer:
     def _place(self, message: StreamMessage) -> dict[str, str | int]:
         """Return key, seq and run that were given beside the body, by the names of their fields or
         attributes."""
-        names = UNDECLARED if self._spec is None else first_names(self._spec)
+        names = self._names
         said: dict[str, str | int | None] = {
             "key": None if message.key is None else check_key(message.key, "key"),
             "seq": None if message.seq is None else check_number(message.seq, "seq", SEQ_DIGITS),

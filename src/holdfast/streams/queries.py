@@ -108,6 +108,7 @@ class Queries:
         return pending.answer
 
     async def _serve(self, pending: PendingQuery) -> None:
+        began_at, stats = self._clock.monotonic(), self._host.stats
         entry = self._owners.get(pending.key)
         models = pending.spec.models
         seat = entry.seat if entry is not None else None  # its models are loaded there
@@ -120,6 +121,9 @@ class Queries:
             pending.error = error
         finally:
             self._count -= 1
+            stats.queries += 1
+            stats.queries_failed += pending.answer is None
+            stats.query_seconds += self._clock.monotonic() - began_at
             if is_guest:
                 self._pool.leave(seat, models)
             pending.over.set()

@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.common.acts import Acts, Send, TimerChange
 from holdfast.common.codec import encode_result
 from holdfast.common.message import check_key
-from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.registration import check_target
 from holdfast.streams.rules.timers import TIMER_BYTES_MAX
 
@@ -41,25 +41,20 @@ class ActRecorder:
     def send(self, target: str, body: Any, key: str, delay_s: float) -> None:
         """Add an effect. Raises ConfigError for an unknown target or a URL that nothing serves,
         InvalidMessage, TooLarge for too much, and HandlerFailed for what JSON can't hold."""
-        if "://" in target:
-            check_target(target)
-        elif target not in self._targets:
-            raise ConfigError(
-                f"target {target!r} is not declared; name one of {sorted(self._targets)}, or give a URL"
-                " (a stream whose messages have a seq can't be a target)"
-            )
+        check_target(target, self._targets)
         if key:
             check_key(key, "key")
         _check_seconds("delay_s", delay_s)
         encoded = encode_result(body, EFFECT_BYTES_MAX)
         if encoded is None:
             encoded = b"null"
-        self._bytes += len(encoded)
-        if len(self._sends) >= EFFECTS_MAX or self._bytes > EFFECTS_BYTES_MAX:
+        bytes_now = self._bytes + len(encoded)
+        if len(self._sends) >= EFFECTS_MAX or bytes_now > EFFECTS_BYTES_MAX:
             raise TooLarge(
                 f"one message sends more than {EFFECTS_MAX} effects or {EFFECTS_BYTES_MAX} bytes; send one"
                 " effect with a list, or put what is large into the object store"
             )
+        self._bytes = bytes_now
         self._sends.append(Send(target, key, encoded, float(delay_s)))
 
     def wake(

@@ -9,18 +9,20 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
+from urllib.parse import urlsplit
 
 import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, Unavailable
+from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
 from holdfast.streams.owners import Owners
+from holdfast.streams.rules.commands import RefuseRequests
 from holdfast.streams.rules.owner import Owner
 
 BUSY_S = 1.0
@@ -113,7 +115,8 @@ class Requests:
         """Give a message to the stream's owner here and wait for its result. ``key`` is the full key.
 
         Raises NotOwner if another node owns the stream; Unavailable; Busy at once if there is no room, or the
-        request would have to wait too long; SetAside if the stream skipped the message; OutcomeUnknown if
+        request would have to wait too long; TargetAway if too many effects of the stream wait for a target
+        that takes none; SetAside if the stream skipped the message; OutcomeUnknown if
         nothing was committed in time, though it still may be."""
         deadline = self._clock.monotonic() + timeout_s
         self._admit(key, timeout_s)
@@ -261,6 +264,16 @@ class Requests:
                 waiting.error = SetAside(f"{key}: {held.aside}")
             waiting.over.set()
 
+    def refused(self, key: str, command: RefuseRequests) -> None:
+        """The owner handles no messages while a target is away."""
+        text = (
+            f"{key}: {command.pending} effects of the stream wait, the longest for"
+            f" {_public(command.target)!r}, which takes nothing; send the same again later"
+        )
+        for waiting in self._asked(command.requests):
+            waiting.error = TargetAway(text, max(BUSY_S, command.retry_after_s))
+            waiting.over.set()
+
     def returned(self, key: str, held: Held, target: str, epoch: int) -> None:
         """The owner here gives up the message."""
         for waiting in self._of(held):
@@ -268,5 +281,16 @@ class Requests:
             waiting.over.set()
 
     def _of(self, held: Held) -> list[PendingRequest]:
-        found = (self._waiting.get(receipt.request) for receipt in held.receipts)
+        return self._asked(held.receipts)
+
+    def _asked(self, receipts: Iterable[Receipt]) -> list[PendingRequest]:
+        found = (self._waiting.get(receipt.request) for receipt in receipts)
         return [waiting for waiting in found if waiting is not None]
+
+
+def _public(target: str) -> str:
+    """Return a target as clients may see it: of a URL the host alone, for its path may be a secret."""
+    if "://" not in target:
+        return target
+    parts = urlsplit(target)
+    return f"{parts.scheme}://{parts.hostname or ''}"

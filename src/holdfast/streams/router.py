@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 import msgspec
@@ -20,7 +20,18 @@ from holdfast.cluster.rules.placement import Placed, choose, shortage
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
 from holdfast.common.progress import chunks
-from holdfast.common.protocol import Answers, Forward, Nudge, Parcel, ParcelAnswer, SettleReport, number
+from holdfast.common.protocol import (
+    Answers,
+    Done,
+    Forward,
+    Move,
+    Nudge,
+    Parcel,
+    ParcelAnswer,
+    Request,
+    SettleReport,
+    number,
+)
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim
@@ -217,30 +228,39 @@ class Router:
         if claim is not None and claim.member != membership.id:
             _remember(self._routes, key, Route(claim.member), ROUTES_MAX)
 
-    async def nudge(self, stream: str, key: str) -> None:
-        """Have the owner of a key that is due look after it; without an owner, place the key."""
-        claim = await self._claim(stream, key)
+    async def nudge(self, stream: str, key: str) -> bool:
+        """Have the owner of a key that is due look after it; without an owner, place the key. An owner of
+        an older version, which knows no timers and no effects, is asked to move it. Return False if nobody
+        looks after it now."""
+        claim = await self._claim(stream, key, acting=(stream,))
         membership = self._host.membership
         if claim is None:
-            return
+            return False
         if claim.member == membership.id:
-            if self.owners.adopt(stream, key, claim):
-                self.owners.nudge(key)
-            return
+            return self.owners.adopt(stream, key, claim) and self.owners.nudge(key)
         owner = membership.view.get(claim.member)
         if owner is None or owner.foreign:
-            return
+            return False
+        request: Request = Nudge(owner.id, stream, key)
+        if owner.load.acting is None:
+            others = [member for member in membership.view.values() if member.id != owner.id]
+            target = choose(key, others, self._placed.pending(others), (stream,))
+            if target is None:
+                return False
+            request = Move(owner.id, stream, key, target.id)
         try:
-            await self._peer.call(owner.address, Nudge(owner.id, stream, key), self._limits.peer_timeout_s)
+            reply = await self._peer.call(owner.address, request, self._limits.peer_timeout_s)
         except (Unavailable, OutcomeUnknown):
             self._tasks.spawn(membership.suspect(owner.id))
+            return False
+        return isinstance(reply, Done) and reply.ok
 
-    async def _claim(self, stream: str, key: str) -> Claim | None:
+    async def _claim(self, stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
         membership = self._host.membership
         if not membership.alive:
             return None
         members = membership.view.values()
-        target = choose(key, members, self._placed.pending(members))
+        target = choose(key, members, self._placed.pending(members), acting)
         if target is None:
             self._log.warning(shortage(key, members), stream=stream, key=key)
             return None

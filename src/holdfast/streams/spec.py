@@ -12,6 +12,8 @@ from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
+from holdfast.streams.rules.effects import EffectLimits
+from holdfast.streams.rules.timers import TIMERS
 
 QUEUE_NUMBER = "queue"
 """As ``seq`` of a stream, this means the queue's own number of the message."""
@@ -21,6 +23,9 @@ MAX_JUMP = 1_000_000
 
 BACKOFF = Backoff(0.2, 10.0)
 """The default of ``backoff``."""
+
+EFFECTS = EffectLimits()
+"""The defaults of the limits of pending effects."""
 
 
 def names_of(given: Any) -> tuple[Any, ...]:
@@ -58,8 +63,13 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every: Count = 1
     checkpoint_after_ms: Milliseconds = 20.0
     idle_timeout_s: Seconds | None = None
+    max_pending_effects: Annotated[int, Meta(ge=1, le=100_000)] = EFFECTS.pending
+    max_pending_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = EFFECTS.pending_bytes
+    effect_timeout_s: Annotated[float, Meta(gt=0, le=30 * 86_400.0)] = EFFECTS.timeout_s
+    max_timers: Annotated[int, Meta(ge=1, le=1000)] = TIMERS
     models: tuple[str, ...] = ()
     results_to: str = ""
+    archive: str = ""
 
     def __post_init__(self) -> None:
         check_settings(f"stream {self.name!r}", self)
@@ -95,6 +105,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
                 f"stream {self.name!r}: restart_after_s is {self.restart_after_s} and gap_timeout_s is"
                 f" {self.gap_timeout_s}: set restart_after_s to at least gap_timeout_s"
             )
+        if self.archive and ":" not in self.archive:
+            raise ConfigError(
+                f"stream {self.name!r}: archive is {self.archive!r}; it is the URL of an object store, such"
+                " as 's3://bucket/prefix' or 'file:./archive'"
+            )
         parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
         for setting, names in parts.items():
             given = getattr(self, setting)
@@ -119,6 +134,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     def no_run(self) -> int:
         """The run of a message without one."""
         return 0 if self.restart_after_s is None else NO_RUN
+
+    @property
+    def acts(self) -> bool:
+        """True if it is declared that the stream sends effects or sets timers. It may do so anyway."""
+        return bool(self.results_to) or self.handler.wake is not StreamHandler.wake
 
     def full_key(self, key: str) -> str:
         """Return the full key, ``stream/key``, which coordinator and state store use."""

@@ -43,7 +43,7 @@ class QueueTarget:
     where the queue has those, and its key is the key by which a FIFO queue keeps the order."""
 
     def __init__(self, queue: Queue) -> None:
-        self.max_batch = queue.max_batch
+        self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
         self._queue = queue
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:

@@ -14,7 +14,7 @@ from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
-from holdfast.cluster.rules.placement import spread
+from holdfast.cluster.rules.placement import acting_streams, spread
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.protocol import (
@@ -34,13 +34,16 @@ from holdfast.common.protocol import (
     Waiting,
     Warm,
 )
+from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import Target
+from holdfast.streams.archiver import ENOUGH, LINGER_S, Archiver
 from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
 from holdfast.streams.deliverer import Deliverer
@@ -86,7 +89,7 @@ def first_hide_s(limits: Limits) -> float:
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
     declared models. ``targets`` take effects, by what handlers call them, and ``open_target`` opens those
-    at URLs."""
+    at URLs. ``archives`` are the object stores of the streams that are archived."""
 
     def __init__(
         self,
@@ -99,6 +102,7 @@ class StreamWork:
         models: Collection[str] = (),
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
+        archives: Mapping[str, Objects] | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
@@ -106,10 +110,8 @@ class StreamWork:
         self._state = state
         self.router = Router(host, queues)
         self.reports = Reports(host)
-        self._keepers = {
-            name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
-            for name, queue in queues.items()
-        }
+        self._archivers = {name: Archiver(name, objects, host) for name, objects in (archives or {}).items()}
+        self._keepers = {name: self._keeper(name) for name in queues}
         deliverer = Deliverer(host, targets or {}, queues, open_target)
         self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
@@ -124,6 +126,7 @@ class StreamWork:
             self.reports.tell,
             deliverer,
             on_obstacle=self._obstacle_changed,
+            archivers=self._archivers,
         )
         self.requests = Requests(host, state, self.owners)
         self.queries = Queries(host, specs, state, self.pool, self.owners)
@@ -134,6 +137,19 @@ class StreamWork:
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
         self._listen()
+
+    def _keeper(self, stream: str) -> Keeper:
+        archiver = self._archivers.get(stream)
+        return Keeper(
+            stream,
+            self._queues[stream],
+            self._host,
+            holding=self._holding,
+            report=self.reports.tell,
+            archive=archiver.write if archiver is not None else None,
+            archive_linger_s=LINGER_S,
+            archive_enough=ENOUGH,
+        )
 
     def _listen(self) -> None:
         news, inquiries = self._host.news, self._host.inquiries
@@ -199,6 +215,8 @@ class StreamWork:
     def _room(self, stream: str) -> int:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
             return 0  # messages that no node can run wait in the queue
+        if stream in self._archivers and self._archivers[stream].is_full:
+            return 0
         return self._host.limits.max_held - self.owners.held - self.router.custody
 
     def _may_receive(self) -> bool:
@@ -246,7 +264,18 @@ class StreamWork:
             "Declared streams that can't run here, for a model of theirs doesn't load.",
             len(self.owners.obstacles.streams),
         )
+        yield (
+            "archive_waiting",
+            "Committed messages that wait for their archive (limit: half of max_held a stream).",
+            sum(archiver.waiting for archiver in self._archivers.values()),
+        )
         yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
+        pending = [effects.count for o in owned if (effects := o.owner.pending_effects) is not None]
+        yield (
+            "pending_effects",
+            "Effects of owned streams that no target has taken yet (limit: max_pending_effects a stream).",
+            sum(pending),
+        )
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)
@@ -264,6 +293,7 @@ class StreamWork:
             models=tuple(sorted(models)),
             queues=tuple(self._queues),
             lacks=tuple(sorted(self.owners.obstacles.streams)),
+            acting=tuple(sorted(self.owners.acting)),
         )
 
     def _left(self, member: str) -> None:
@@ -370,13 +400,17 @@ class StreamWork:
 
     def _others_for(self, stream: str) -> list[Member]:
         """Return the other members that can own streams of that name."""
-        me = self._host.membership.id
+        me, acting = self._host.membership.id, self._acting()
         view = self._host.membership.view
         return [
             member
             for member in view.values()
-            if member.id != me and not member.foreign and member.load.takes(f"{stream}/")
+            if member.id != me and not member.foreign and member.load.takes(f"{stream}/", acting)
         ]
+
+    def _acting(self) -> set[str]:
+        """Return the names of the streams that send effects or set timers, as far as this node knows."""
+        return acting_streams(self._host.membership.view.values()) | self.owners.acting
 
     def _obstacle_changed(self, stream: str) -> None:
         """Report a changed obstacle to the others at once, and move streams that can't run here to a node
@@ -404,11 +438,11 @@ class StreamWork:
         """Move streams that make up the requested load, and answer how many. Streams that moved here lately
         stay."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
-        target = self._host.membership.view.get(shed.target)
+        target, acting = self._host.membership.view.get(shed.target), self._acting()
         streams = [
             StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry, target))
             for entry in self.owners
-            if entry.since <= rested and not entry.owner.leaving and _may_go(entry, target)
+            if entry.since <= rested and not entry.owner.leaving and _may_go(entry, target, acting)
         ]
         picked = pick(streams, shed.amount, MOVES_A_SHED)
         moved = 0
@@ -433,14 +467,31 @@ class StreamWork:
             "waits": self.standstills.of(entry),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
-            "pending_effects": entry.owner.pending_effects,
         }
         return Done(text=msgspec.json.encode(told).decode())
 
     async def _tell_waiting(self, request: Waiting) -> Done:
-        """Answer which owned streams wait, and for what, and which streams can't run here."""
+        """Answer which owned streams wait, and for what, which streams can't run here, and which have pending
+        effects, those with the oldest first."""
         lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
-        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most]}
+        now = self._host.clock.wall()
+        pending = [
+            (now - effects.oldest_at, entry.key, effects)
+            for entry in self.owners
+            if (effects := entry.owner.pending_effects) is not None
+        ]
+        pending.sort(key=lambda each: -each[0])
+        unsent = [
+            {
+                "key": key,
+                "count": report.count,
+                "oldest_s": max(0.0, age_s),
+                "target": redact(report.target),
+                "failures": report.failures,
+            }
+            for age_s, key, report in pending[: request.most]
+        ]
+        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most], "effects": unsent}
         return Done(text=msgspec.json.encode(told).decode())
 
     async def drain(self) -> None:
@@ -475,7 +526,7 @@ class StreamWork:
         failures = 0
         while before := len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
-            targets = spread((entry.key for entry in self.owners), others)
+            targets = spread((entry.key for entry in self.owners), others, self.owners.acting)
             if targets:
                 room = asyncio.Semaphore(MOVES_AT_ONCE)
                 await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
@@ -510,8 +561,8 @@ class StreamWork:
         await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
 
 
-def _may_go(entry: Owned, target: Member | None) -> bool:
-    return target is None or target.load.takes(entry.key)
+def _may_go(entry: Owned, target: Member | None, acting: Collection[str]) -> bool:
+    return target is None or target.load.takes(entry.key, acting)
 
 
 def _cost(entry: Owned, target: Member | None) -> float:

@@ -20,7 +20,7 @@ from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.follow_ups import DueFollowUp, due, without_value
+from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
 from holdfast.tasks.held_tasks import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
@@ -31,9 +31,6 @@ T = TypeVar("T")
 
 ENDS_MAX = 500
 """The most outcomes in one call to the store."""
-
-DETAIL_CHARS = 1000
-"""How many characters of the reason remain in a brief that was too large."""
 
 
 class Finished(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from holdfast.tasks.rules.task import Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_brief
 
 DETAIL_CHARS = 1000
-"""How many characters of the reason a follow-up is told."""
+"""How many characters of the reason a follow-up is told, and remain in a brief that was too large."""
 
 AFTER_BYTES_MAX = RESULT_BYTES_MAX * 4 // 3 + (10 << 10)
 """The most bytes that the outcome of the task before adds to the message of a follow-up."""
@@ -62,11 +62,11 @@ def due(task: Task, outcome: Outcome, message: SentTask) -> list[DueFollowUp]:
     return handed
 
 
-def without_value(hand_over: DueFollowUp, outcome: Outcome, why: Exception) -> DueFollowUp:
+def without_value(follow_up: DueFollowUp, outcome: Outcome, why: Exception) -> DueFollowUp:
     """Return a follow-up that is told no value, because its queue can't take that."""
     detail = f"its value is left out: {why}"
     after = brief_of(msgspec.structs.replace(outcome, value=None, detail=detail))
-    return msgspec.structs.replace(hand_over, task=msgspec.structs.replace(hand_over.task, after=after))
+    return msgspec.structs.replace(follow_up, task=msgspec.structs.replace(follow_up.task, after=after))
 
 
 def brief_of(outcome: Outcome) -> bytes:

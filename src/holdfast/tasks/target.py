@@ -19,6 +19,7 @@ class TaskTarget:
 
     def __init__(self, task_type: str, producer: Producer) -> None:
         self.max_batch = EFFECTS_A_CALL
+        self.ordered = False
         self._task_type = task_type
         self._producer = producer
 

@@ -94,6 +94,23 @@ def test_a_node_that_lacks_a_model_is_no_candidate_for_the_streams_that_use_it()
     assert shortage("tracks/cam-1", [member("c", room=0)]) == "no node has room for a new stream"
 
 
+def test_a_stream_that_acts_goes_to_no_node_of_a_version_that_knows_no_effects_and_timers() -> None:
+    older, newer = member("a"), Member("b", "b", "", Load(streams=99, acting=("doors",)))
+    assert choose("doors/d1", [older, newer]) == newer
+    assert choose("frames/cam-1", [older, newer]) == older, "which doesn't act, as far as anybody knows"
+    assert choose("frames/cam-1", [older, newer], acting=("frames",)) == newer
+    assert spread(["frames/cam-1"], [older], acting=("frames",)) == {}
+    full = Member("b", "b", "", Load(room=0, acting=("doors",)))
+    assert choose("doors/d1", [older, full]) is None
+    assert shortage("doors/d1", [older, full]) == (
+        "stream 'doors' sends effects or sets timers, which a can't, being of an older version; and no other"
+        " node takes it"
+    )
+    told = msgspec.json.encode(older.load).replace(b',"acting":null', b"")
+    assert b"acting" not in told
+    assert msgspec.json.decode(told, type=Load).acting is None, "as an older node tells it"
+
+
 def test_without_members_nobody_is_chosen() -> None:
     assert choose("k", []) is None
 

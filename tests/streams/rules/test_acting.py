@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
+
 from holdfast.common.acts import Acts, Send, TimerChange
-from holdfast.common.held import Held
+from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.streams.rules.commands import HandOver, Open, Peek, Release, Run, Settle, Start, Transfer, Write
-from holdfast.streams.rules.effects import KEEP_S, PENDING_MAX
+from holdfast.streams.rules.commands import (
+    HandOver,
+    Open,
+    Peek,
+    RefuseRequests,
+    Release,
+    Run,
+    Settle,
+    Start,
+    Transfer,
+    Write,
+)
+from holdfast.streams.rules.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of, timer_of
-from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, held
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
+from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
 WALL = 1_700_000_000.0
+LIMITS = EffectLimits()
 
 
 class ActingBench(Bench):
@@ -47,13 +62,21 @@ class ActingBench(Bench):
         for command in out:
             if isinstance(command, Settle):
                 self.owner.settled(self.now)
-        return [command.effect for command in (*out, *self.out()) if isinstance(command, HandOver)]
+        return handed_over([*out, *self.out()])
 
-    def taken(self, effect: Effect) -> None:
-        self.owner.effect_taken(effect.id, self.owner.epoch, self.now)
+    def taken(self, effect: Effect, count: int = 1) -> None:
+        self.owner.effects_taken(effect.id, count, self.owner.epoch, self.now)
+
+    def handed_over(self) -> list[Effect]:
+        """The one run that is handed over next."""
+        return list(self.only(HandOver).effects)
 
     def wake_after(self, seconds: float, name: str = "t", body: bytes = b"") -> Acts:
         return Acts((), (TimerChange(name, WALL + self.now + seconds, body),))
+
+
+def handed_over(out: Sequence[Any]) -> list[Effect]:
+    return [effect for command in out if isinstance(command, HandOver) for effect in command.effects]
 
 
 def to(target: str, key: str = "", body: bytes = b"{}", delay_s: float = 0.0) -> Send:
@@ -85,15 +108,31 @@ def test_ids_of_effects_name_epoch_and_commit() -> None:
     assert all(len(effect_id) == 32 for effect_id in ids)
 
 
-def test_one_effect_of_a_target_and_key_is_handed_over_at_a_time() -> None:
+def test_one_run_of_a_target_and_key_is_handed_over_at_a_time() -> None:
     bench = ActingBench()
     bench.opened()
     first, second, other = bench.sent(0, to("a", "x"), to("a", "x"), to("a", "y")).effects
-    assert bench.answered() == [first, other]
+    assert bench.answered() == [first, second, other]
     bench.taken(other)
     bench.silent()
-    bench.taken(first)
-    assert bench.only(HandOver).effect == second
+    commit = bench.sent(1, to("a", "x"))
+    [third] = commit.effects
+    assert commit.dropped == (other.id,)
+    assert bench.answered() == []
+    bench.taken(first)  # the target takes one at a time
+    assert bench.handed_over() == [second, third]
+    bench.taken(second, 2)
+    bench.tick()
+    assert bench.write().dropped == (first.id, second.id, third.id)
+
+
+def test_a_run_is_bounded() -> None:
+    bench = ActingBench()
+    bench.opened()
+    effects = bench.sent(0, *[to("a")] * (RUN_MAX + 1)).effects
+    assert bench.answered() == list(effects[:RUN_MAX])
+    bench.taken(effects[0], RUN_MAX)
+    assert bench.handed_over() == [effects[RUN_MAX]]
 
 
 def test_a_delayed_effect_waits_for_its_time_and_keeps_nothing_else_waiting() -> None:
@@ -103,18 +142,18 @@ def test_a_delayed_effect_waits_for_its_time_and_keeps_nothing_else_waiting() ->
     assert bench.answered() == [prompt]
     bench.now = 5.0
     bench.owner.ticked(bench.now)
-    assert bench.only(HandOver).effect == delayed
+    assert bench.handed_over() == [delayed]
 
 
 def test_an_effect_that_failed_is_handed_over_again_before_the_next() -> None:
     bench = ActingBench()
     bench.opened()
-    first, _ = bench.sent(0, to("a"), to("a")).effects
+    first, second = bench.sent(0, to("a"), to("a")).effects
     bench.answered()
     bench.owner.effect_failed(first.id, 1, bench.now)
     bench.silent()
     bench.tick()
-    assert bench.only(HandOver).effect == first
+    assert bench.handed_over() == [first, second]
 
 
 def test_the_next_commit_drops_what_was_taken() -> None:
@@ -151,7 +190,7 @@ def test_a_refused_effect_goes_to_the_dead_letters_once_a_commit_says_so_and_kee
     [letter] = bench.answered()
     assert (letter.id, letter.refused) == (first.id, "no such door")
     bench.taken(letter)
-    assert bench.only(HandOver).effect == second
+    assert bench.handed_over() == [second]
 
 
 def test_answers_of_an_earlier_opening_do_not_count() -> None:
@@ -166,8 +205,8 @@ def test_answers_of_an_earlier_opening_do_not_count() -> None:
     bench.owner.peeked(Checkpoint(KEY, epoch=5), bench.now)
     bench.only(Open)
     bench.owner.opened(Checkpoint(KEY, epoch=6, number=1, effects=(first,), due=1.0), bench.now)
-    assert HandOver(first) in bench.out()
-    bench.owner.effect_taken(first.id, 1, bench.now)
+    assert HandOver((first,)) in bench.out()
+    bench.owner.effects_taken(first.id, 1, 1, bench.now)
     bench.now += DROP_AFTER_S
     bench.owner.ticked(bench.now)
     bench.silent()
@@ -201,7 +240,7 @@ def test_what_a_store_has_lost_and_its_owner_knows_is_committed_again() -> None:
     bench.owner.opened(Checkpoint(KEY, epoch=9, effects=(effect,), timers=(timer,)), 0.0, recalled=True)
     assert_recalled(bench.write(), timer, effect)
     bench.owner.committed(bench.now)
-    [again] = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    [again] = handed_over(bench.out())
     assert (again.body, again.id != effect.id) == (effect.body, True)
 
 
@@ -212,8 +251,8 @@ def assert_recalled(commit: Commit, timer: Timer, effect: Effect) -> None:
 
 def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     bench = ActingBench()
-    bench.opened(effects=tuple(pending(number) for number in range(PENDING_MAX)), due=1.0)
-    effects = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    bench.opened(effects=tuple(pending(number) for number in range(LIMITS.pending)), due=1.0)
+    effects = handed_over(bench.out())
     bench.offer(held(0))
     bench.silent()
     assert bench.owner.gapped
@@ -224,14 +263,95 @@ def test_no_message_runs_while_too_many_effects_are_pending() -> None:
     assert any(isinstance(command, Start) for command in bench.out())
 
 
+def test_a_stream_says_how_many_effects_may_be_pending_and_how_large_they_may_be() -> None:
+    for limits in (EffectLimits(pending=2), EffectLimits(pending_bytes=1)):
+        bench = ActingBench(effects=limits)
+        bench.opened(effects=(pending(1), msgspec.structs.replace(pending(2), body=b"1")), due=1.0)
+        bench.out()
+        bench.offer(held(0))
+        bench.silent()
+        assert bench.owner.gapped
+
+
+def full(**rules: Any) -> ActingBench:
+    """An owner with as many pending effects as it may have, and what it hands over taken note of."""
+    bench = ActingBench(**rules)
+    bench.opened(effects=tuple(pending(number) for number in range(LIMITS.pending)), due=1.0)
+    bench.out()
+    return bench
+
+
+def test_clients_wait_for_no_target_and_what_they_sent_with_a_seq_keeps_its_place() -> None:
+    bench = full()
+    bench.offer(asked(0))
+    refused = bench.only(RefuseRequests)
+    assert [receipt.request for receipt in refused.requests] == [1]
+    assert (refused.target, refused.pending) == ("a", LIMITS.pending)
+    bench.offer(asked(0))
+    assert len(bench.only(RefuseRequests).requests) == 1, "the same again is refused as well"
+    bench.offer(held(0))
+    bench.silent()
+    bench.taken(pending(0))
+    assert bench.only(Start).head == Place(0, 0).name, "in its place, whoever waits"
+
+
+def test_a_client_without_seqs_may_send_again_what_was_refused_and_it_runs_once() -> None:
+    bench = full(order={"kind": "absent"})
+    client = Held(Place(0, 0, "x"), b"", {}, [Receipt("request 1", 1.0, stale=True, request=1)])
+    queued = Held(Place(0, 0, "y"), b"", {}, [Receipt("r", 1.0)])
+    bench.offer(client, queued)
+    assert [receipt.request for receipt in bench.only(RefuseRequests).requests] == [1]
+    assert bench.owner.waiting == 1, "the queue's message waits"
+    both = Held(Place(0, 0, "y"), b"", {}, [Receipt("request 2", 1.0, stale=True, request=2)])
+    bench.offer(both)
+    bench.only(RefuseRequests)
+    assert bench.owner.waiting == 1
+    bench.taken(pending(0))
+    assert bench.only(Start).head == queued.place.name
+
+
+def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.offer(asked(0))
+    bench.only(Start)
+    bench.owner.started(1, bench.now)
+    bench.only(Run)
+    bench.acted(Acts(tuple(to("a", str(number)) for number in range(LIMITS.pending))))
+    bench.offer(asked(1), asked(2))
+    bench.out()
+    bench.owner.committed(bench.now)
+    out = bench.out()
+    assert [c.messages[0].place.seq for c in out if isinstance(c, Settle)] == [0], "which is committed"
+    assert [len(c.requests) for c in out if isinstance(c, RefuseRequests)] == [2], "which wait"
+
+
+def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
+    bench = full()
+    for number in range(LIMITS.pending):
+        bench.owner.effect_failed(pending(number).id, bench.owner.epoch, bench.now)
+    bench.out()
+    bench.offer(asked(0))
+    assert 0.0 < bench.only(RefuseRequests).retry_after_s <= 0.2
+
+
+def test_what_is_pending_is_told_with_the_target_that_has_failed_most_often() -> None:
+    bench = ActingBench()
+    effects = (pending(1, WALL - 60.0, "slow"), pending(2, WALL - 9.0, "away"))
+    bench.opened(effects=effects, due=1.0)
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "slow", 0)
+    bench.owner.effect_failed(effects[1].id, bench.owner.epoch, bench.now)
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "away", 1)
+
+
 def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
     return Effect(number, 0, f"id-{number}", target, str(number), b"", "0:1", at)
 
 
 def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
     bench = ActingBench()
-    bench.opened(effects=(pending(1, WALL - KEEP_S - 1.0),), due=1.0)
-    [effect] = [command.effect for command in bench.out() if isinstance(command, HandOver)]
+    bench.opened(effects=(pending(1, WALL - LIMITS.timeout_s - 1.0),), due=1.0)
+    [effect] = handed_over(bench.out())
     bench.owner.effect_failed(effect.id, 1, bench.now)
     [refused] = bench.write().refused
     assert refused.id == "id-1"
@@ -299,7 +419,8 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.opened()
     [effect] = bench.sent(0, to("a")).effects
     bench.answered()
-    assert bench.owner.pending_effects == 1
+    report = bench.owner.pending_effects
+    assert report is not None
     bench.owner.effect_failed(effect.id, 7, bench.now)
     bench.owner.effect_refused(effect.id, 7, "no", bench.now)
     bench.taken(effect)
@@ -308,7 +429,8 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.owner.effect_refused(effect.id, 1, "no", bench.now)
     bench.tick()
     commit = bench.write()
-    assert (commit.dropped, commit.refused, bench.owner.pending_effects) == ((effect.id,), (), 0)
+    assert (commit.dropped, commit.refused) == ((effect.id,), ())
+    assert bench.owner.pending_effects is None
 
 
 def test_a_nudge_to_an_owner_that_goes_changes_nothing() -> None:
@@ -522,7 +644,7 @@ def test_a_stream_with_more_timers_than_it_may_have_fails_the_message_that_sets_
     bench = ActingBench()
     bench.opened()
     bench.begin(held(0))
-    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS_MAX + 1))
+    changes = tuple(TimerChange(f"t{number}", WALL + 9.0) for number in range(TIMERS + 1))
     bench.acted(Acts((), changes))
     bench.silent()
     assert "64" in bench.owner._held[Place(0, 0)].error

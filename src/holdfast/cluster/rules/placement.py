@@ -10,7 +10,7 @@ tie-break: highest random weight hashing (Thaler and Ravishankar, 1998).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -57,6 +57,9 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     """Names of the queues that it uses: of its streams, tasks and briefs."""
     lacks: tuple[str, ...] = ()
     """Names of the streams that it can't run now because one of their models doesn't load there."""
+    acting: tuple[str, ...] | None = None
+    """Names of the streams that send effects or set timers, as far as the node knows; None for a node of a
+    version that knows neither, and must own none of these streams."""
 
     @property
     def is_full(self) -> bool:
@@ -68,10 +71,13 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
         """Return True if all its processors or all its slots are busy."""
         return self.cpu >= CPU_MOST or self.busy >= max(1, self.slots)
 
-    def takes(self, key: str) -> bool:
-        """Return True if the node can own the stream of a full key."""
+    def takes(self, key: str, acting: Collection[str] = ()) -> bool:
+        """Return True if the node can own the stream of a full key. ``acting`` names the streams that send
+        effects or set timers."""
         stream = key.partition("/")[0]
-        return not self.draining and stream not in self.lacks and (not self.serves or stream in self.serves)
+        if self.draining or stream in self.lacks or (stream in acting and self.acting is None):
+            return False
+        return not self.serves or stream in self.serves
 
     def is_warm(self, key: str) -> bool:
         """Return True if the node has loaded the models that the stream of a full key uses."""
@@ -89,15 +95,27 @@ class Member(msgspec.Struct, frozen=True):
     foreign: bool = False
 
 
-def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | None = None) -> Member | None:
+def acting_streams(members: Iterable[Member]) -> set[str]:
+    """Return the names of the streams that send effects or set timers, as far as any member knows."""
+    return {stream for member in members for stream in member.load.acting or ()}
+
+
+def choose(
+    key: str,
+    members: Iterable[Member],
+    pending: Mapping[str, int] | None = None,
+    acting: Collection[str] = (),
+) -> Member | None:
     """Choose the member to own a new ``key``; None if no member has room.
 
-    ``pending`` counts the streams placed on each member since it last reported its load."""
-    extra = pending or {}
+    ``pending`` counts the streams placed on each member since it last reported its load. ``acting`` names
+    streams that send effects or set timers, besides those that members name."""
+    extra, known = pending or {}, list(members)
+    acts = acting_streams(known).union(acting)
     able = [
         (member, member.load.streams + extra.get(member.id, 0))
-        for member in members
-        if member.load.takes(key) and member.load.room > extra.get(member.id, 0)
+        for member in known
+        if member.load.takes(key, acts) and member.load.room > extra.get(member.id, 0)
     ]
     some_are_warm = any(member.load.is_warm(key) for member, _ in able)
     best: tuple[bool, float, int, Member] | None = None
@@ -113,11 +131,17 @@ def choose(key: str, members: Iterable[Member], pending: Mapping[str, int] | Non
 
 def shortage(key: str, members: Iterable[Member]) -> str:
     """Say why no member was chosen for ``key``."""
-    stream = key.partition("/")[0]
-    lacking = sorted(member.name for member in members if stream in member.load.lacks)
+    stream, known = key.partition("/")[0], list(members)
+    lacking = sorted(member.name for member in known if stream in member.load.lacks)
     if lacking:
         return (
             f"a model of stream {stream!r} does not load on {', '.join(lacking)}, and no other node takes it"
+        )
+    older = sorted(member.name for member in known if member.load.acting is None and not member.foreign)
+    if older and stream in acting_streams(known):
+        return (
+            f"stream {stream!r} sends effects or sets timers, which {', '.join(older)} can't, being"
+            " of an older version; and no other node takes it"
         )
     return "no node has room for a new stream"
 
@@ -148,13 +172,14 @@ class Placed:
         return max(0, count - shown) if shown >= 0 else 0
 
 
-def spread(keys: Iterable[str], members: Iterable[Member]) -> dict[str, Member]:
-    """Choose a member for each of several keys that must leave their owner, one after the other."""
+def spread(keys: Iterable[str], members: Iterable[Member], acting: Collection[str] = ()) -> dict[str, Member]:
+    """Choose a member for each of several keys that must leave their owner, one after the other. ``acting``
+    is that of :func:`choose`."""
     choices = list(members)
     pending: dict[str, int] = {}
     placed: dict[str, Member] = {}
     for key in sorted(keys):
-        member = choose(key, choices, pending)
+        member = choose(key, choices, pending, acting)
         if member is not None:
             placed[key] = member
             pending[member.id] = pending.get(member.id, 0) + 1

@@ -82,6 +82,7 @@ class MemoryQueue:
         self.linger_s = 0.0
         self.hold_max_s = hold_max_s
         self.fifo = fifo
+        self.sends_in_order = True
         self.seq_kind: SeqKind = "increasing"
         self.delay_max_s = math.inf
         self.tells_lag = True

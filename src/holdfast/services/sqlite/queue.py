@@ -127,6 +127,7 @@ class SqliteQueue:
     max_receives = 1
     linger_s = 0.0
     hold_max_s = math.inf
+    sends_in_order = True
     seq_kind: SeqKind = "increasing"
     fifo = False
     delay_max_s = math.inf

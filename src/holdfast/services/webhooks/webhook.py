@@ -102,6 +102,7 @@ class Webhook:
     """The target at one URL. ``signing`` is what signs; without any, effects are posted unsigned."""
 
     max_batch = 1
+    ordered = False
 
     def __init__(self, url: str, poster: Poster, clock: Clock, signing: Sequence[Signer] = ()) -> None:
         self._url = url

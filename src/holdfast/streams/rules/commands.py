@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.common.held import Held, PendingDeadLetter
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.streams.rules.ledger import Commit, Effect
 from holdfast.streams.rules.sequencer import Gap
 
@@ -62,10 +62,21 @@ class Write(msgspec.Struct, frozen=True):
 
 
 class HandOver(msgspec.Struct, frozen=True):
-    """Send the effect, which an accepted commit holds, to its target, or to the dead letters if it was
-    refused. Answer, at any time: ``effect_taken``, ``effect_refused`` or ``effect_failed``."""
+    """Send a run of effects with one target and key, which accepted commits hold, to their target, as many
+    of the first as it takes together; or send one to the dead letters if it was refused. Answer, at any time,
+    for the first effect: ``effects_taken``, ``effect_refused`` or ``effect_failed``."""
 
-    effect: Effect
+    effects: tuple[Effect, ...]
+
+
+class RefuseRequests(msgspec.Struct, frozen=True):
+    """Tell clients that their requests aren't handled now, for ``pending`` effects wait, the longest for
+    ``target``. That may change after ``retry_after_s``."""
+
+    requests: tuple[Receipt, ...]
+    target: str
+    pending: int
+    retry_after_s: float
 
 
 class Settle(msgspec.Struct, frozen=True):
@@ -118,6 +129,7 @@ Command = (
     | Run
     | Write
     | HandOver
+    | RefuseRequests
     | Settle
     | Return
     | Transfer

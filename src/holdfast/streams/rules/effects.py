@@ -1,14 +1,16 @@
 """The pending effects of one stream: which may be handed over now, and what the next commit says of them.
 
-Effects with the same target and key form a *lane*. Of each lane only the oldest effect is handed over, and
-the next one waits until its outcome is known, so that first hand-overs are in order. An effect that its
-target refuses keeps its place: a commit marks it, and then it is handed over to the dead letters.
+Effects with the same target and key form a *lane*. Of each lane one run is handed over at a time: its oldest
+effects, of which the target takes the first ones, as many as it can. The next run waits until the outcome is
+known, so that first hand-overs are in order. An effect that its target refuses keeps its place: a commit
+marks it, and then it is handed over to the dead letters, alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 import msgspec
@@ -17,23 +19,36 @@ from holdfast.common.acts import Send
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules.ledger import Effect, RefusedEffect, effect_id
 
-PENDING_MAX = 1000
-"""With so many pending effects a stream runs no further message."""
-
-PENDING_BYTES_MAX = 4 << 20
-"""As ``PENDING_MAX``, for the sum of their bodies."""
-
 HOPS_MAX = 16
 """How many effects may lead to one another. A longer chain is taken for a loop."""
-
-KEEP_S = 86_400.0
-"""How long a target may be away, before its effects go to the dead letters."""
 
 TRY_AGAIN = Backoff(0.2, 300.0)
 """The pauses before an effect that failed is handed over again."""
 
+RUN_MAX = 100
+"""The most effects of one lane in one hand-over."""
+
 REST_MAX_S = 300.0
 """The longest time for which a stream rests without an owner, while a target is away."""
+
+
+class EffectLimits(msgspec.Struct, frozen=True):
+    """The limits of a stream's pending effects. With so many, or so many bytes of bodies, no further message
+    runs. What its target doesn't take for ``timeout_s`` goes to the dead letters."""
+
+    pending: int = 1000
+    pending_bytes: int = 4 << 20
+    timeout_s: float = 86_400.0
+
+
+class PendingReport(msgspec.Struct, frozen=True):
+    """What is pending, for operators: how many effects, since which wall time the oldest is, and the target
+    that has failed most often, with how often."""
+
+    count: int
+    oldest_at: float
+    target: str
+    failures: int
 
 
 class EffectChanges(NamedTuple):
@@ -51,17 +66,33 @@ class EffectLane:
     def __init__(self) -> None:
         self.effects: deque[Effect] = deque()
         self.is_out = False
-        """True while the oldest one's outcome isn't known, or its refusal isn't committed."""
+        """True while the outcome of a hand-over isn't known, or a refusal isn't committed."""
         self.tries = 0
         self.retry_at = 0.0
+
+    def run(self) -> tuple[Effect, ...]:
+        """Return what can be handed over together: the oldest effects, or a refused one alone."""
+        oldest = takewhile(lambda effect: not effect.refused, islice(self.effects, RUN_MAX))
+        return tuple(oldest) or (self.effects[0],)
 
 
 class Effects:
     """The pending effects of one opening. ``now`` is monotonic seconds, ``wall`` the wall time."""
 
-    __slots__ = ("_bytes", "_count", "_flying", "_lane_of", "_lanes", "_refused", "_taken", "taken_at")
+    __slots__ = (
+        "_bytes",
+        "_count",
+        "_flying",
+        "_lane_of",
+        "_lanes",
+        "_limits",
+        "_refused",
+        "_taken",
+        "taken_at",
+    )
 
-    def __init__(self, pending: Iterable[Effect] = ()) -> None:
+    def __init__(self, limits: EffectLimits, pending: Iterable[Effect] = ()) -> None:
+        self._limits = limits
         self._lanes: dict[tuple[str, ...], EffectLane] = {}
         self._lane_of: dict[str, tuple[str, ...]] = {}
         self._count = self._bytes = 0
@@ -79,7 +110,16 @@ class Effects:
     @property
     def is_full(self) -> bool:
         """True while no further message may run."""
-        return self._count >= PENDING_MAX or self._bytes >= PENDING_BYTES_MAX
+        return self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
+
+    def report(self) -> PendingReport | None:
+        """Return what is pending; None for nothing."""
+        if not self._lanes:
+            return None
+        lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
+        oldest_at = min(lane.effects[0].at for lane in self._lanes.values())
+        target = "" if lane.effects[0].refused else lane.effects[0].target
+        return PendingReport(self._count, oldest_at, target or "the dead letters", lane.tries)
 
     @property
     def is_out(self) -> bool:
@@ -98,13 +138,14 @@ class Effects:
 
     # -- hand-over ------------------------------------------------------------------------------------------
 
-    def hand_over(self, now: float, wall: float) -> list[Effect]:
-        """Return the effects to hand over now. Each needs an answer: ``taken``, ``refused`` or ``failed``."""
-        ready: list[Effect] = []
+    def hand_over(self, now: float, wall: float) -> list[tuple[Effect, ...]]:
+        """Return the runs of effects to hand over now. Each needs an answer, which names its first effect:
+        ``taken``, ``refused`` or ``failed``."""
+        ready: list[tuple[Effect, ...]] = []
         for lane in self._lanes.values():
             if not lane.is_out and lane.retry_at <= now and lane.effects[0].not_before <= wall:
                 lane.is_out = True
-                ready.append(lane.effects[0])
+                ready.append(lane.run())
         return ready
 
     def next_at(self, now: float, wall: float) -> float | None:
@@ -116,27 +157,31 @@ class Effects:
         ]
         return min(waits, default=None)
 
-    def taken(self, effect_id: str, now: float) -> None:
-        """The target has taken an effect, so the next commit drops it."""
-        if (lane := self._lane(effect_id)) is not None:
-            if not self._taken:
-                self.taken_at = now
-            self._taken.append(effect_id)
+    def taken(self, effect_id: str, count: int, now: float) -> None:
+        """The target has taken the first ``count`` effects of a run, so the next commit drops them."""
+        if (lane := self._lane(effect_id)) is None:
+            return
+        if not self._taken:
+            self.taken_at = now
+        for _ in range(count):
+            self._taken.append(lane.effects[0].id)
             self._remove(lane)
 
     def refused(self, effect_id: str, reason: str) -> None:
-        """The target will never take an effect. The dead letters get it once a commit says so."""
+        """The target will never take the first effect of a run. The dead letters get it once a commit says
+        so."""
         if self._lane(effect_id) is not None:
             self._refused.append(RefusedEffect(effect_id, reason))
 
     def failed(self, effect_id: str, now: float, wall: float) -> None:
-        """The target didn't answer, or not to the purpose: hand the effect over again later. After ``KEEP_S``
-        it is refused."""
+        """The target didn't answer, or not to the purpose: hand the run over again later. After the
+        limit's time its first effect is refused."""
         if (lane := self._lane(effect_id)) is None:
             return
         effect = lane.effects[0]
-        if not effect.refused and wall - effect.at > KEEP_S:
-            self.refused(effect_id, f"its target took nothing for {KEEP_S / 3600:g} hours")
+        if not effect.refused and wall - effect.at > self._limits.timeout_s:
+            hours = self._limits.timeout_s / 3600
+            self.refused(effect_id, f"its target took nothing for {hours:g} hours (effect_timeout_s)")
             return
         lane.is_out = False
         lane.tries += 1

@@ -7,7 +7,6 @@ in their language, and the conformance suite checks that.
 
 from __future__ import annotations
 
-import base64
 import hashlib
 
 import msgspec
@@ -20,12 +19,14 @@ COUNT_MAX = 2**53 - 1
 
 
 class RunLog(msgspec.Struct, frozen=True, array_like=True):
-    """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between."""
+    """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between.
+    ``quiet_s`` is for how long no message had come when this was committed, where that matters."""
 
     run: int
     start: int
     seq: int
     skips: tuple[Span, ...] = ()
+    quiet_s: float = 0.0
 
     def skipped(self, seq: int) -> bool:
         """Return True if ``seq`` was passed without being handled."""
@@ -278,8 +279,7 @@ def identity(key: str, place: Place) -> str:
 def effect_id(key: str, epoch: int, number: int, place: int) -> str:
     """Return the id of an effect, 32 characters that no other effect has: an epoch is issued once, and one
     commit with a number is accepted in it. Seqs would repeat after a reset."""
-    digest = hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).digest()
-    return base64.b32encode(digest[:20]).decode().lower()
+    return hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).hexdigest()[:32]
 
 
 def _guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:

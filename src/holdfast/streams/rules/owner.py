@@ -56,6 +56,7 @@ from holdfast.streams.rules.commands import (
     Open,
     Peek,
     Reclaim,
+    RefuseRequests,
     Release,
     Return,
     Run,
@@ -64,10 +65,10 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import EffectMaker, Effects
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, Timer
+from holdfast.streams.rules.effects import EffectLimits, EffectMaker, Effects, PendingReport
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
-from holdfast.streams.rules.timers import REARM_S, TIMERS_MAX, Timers, place_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
@@ -132,10 +133,12 @@ class OwnerRules(msgspec.Struct, frozen=True):
     idle_timeout_s: float = 60.0
     max_state_bytes: int = 8 << 20
     needs_models: bool = False
+    effects: EffectLimits = EffectLimits()
+    max_timers: int = TIMERS
 
 
 StandstillKind = Literal[
-    "opening", "membership", "moving", "parked", "model", "store", "effects", "retry", "gap"
+    "opening", "membership", "moving", "parked", "model", "store", "archive", "effects", "retry", "gap"
 ]
 
 
@@ -214,6 +217,7 @@ class Owner:
         "_wary",
         "epoch",
         "generation",
+        "is_held_back",
         "key",
         "number",
         "obstacle",
@@ -233,6 +237,7 @@ class Owner:
         self.phase = OwnerPhase.CLAIMED
         self.generation = 0
         self.suspended = False
+        self.is_held_back = False
         self.wake_at: float | None = None
         self.wall_ahead_s = 0.0
         self.epoch = 0
@@ -275,7 +280,7 @@ class Owner:
         self._flying: list[BatchEntry] = []
         self._commit: Commit | None = None
         self._composed: Composed | None = None
-        self._effects = Effects()
+        self._effects = Effects(self.rules.effects)
         self._lost_effects: tuple[Effect, ...] = ()
         self._timers = Timers()
         self._timers_stored: tuple[Timer, ...] = ()
@@ -304,9 +309,9 @@ class Owner:
         return bool(self._seq.inbox) and not self._running and (not self._next_head or self._effects.is_full)
 
     @property
-    def pending_effects(self) -> int:
-        """The number of effects that no target has taken yet."""
-        return len(self._effects)
+    def pending_effects(self) -> PendingReport | None:
+        """The effects that no target has taken yet; None if there are none."""
+        return self._effects.report()
 
     def standstill(self) -> Standstill | None:
         """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
@@ -326,8 +331,13 @@ class Owner:
             return Standstill("model", "its models, which are being loaded")
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
+        if self.is_held_back:
+            return Standstill("archive", "its archive, which has yet to take what is committed")
         if self._effects.is_full:
-            return Standstill("effects", f"targets that take none of its {len(self._effects)} effects")
+            pending = self._effects.report()
+            assert pending is not None
+            text = f"targets that take none of its {pending.count} effects, such as {pending.target}"
+            return Standstill("effects", text)
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
         for held in self._held.values():
@@ -531,7 +541,7 @@ class Owner:
     def opened(
         self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
     ) -> None:
-        """Answer to Open: the stream is ours under ``checkpoint.epoch``, and its last commit was ``quiet_s``
+        """Answer to Open: the stream is ours under ``checkpoint.epoch``; its last message came ``quiet_s``
         ago. ``recalled``: the store has lost the checkpoint, and this one is what the owner remembered."""
         self.phase = OwnerPhase.OWNER
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
@@ -545,7 +555,7 @@ class Owner:
             self._wary, self._suspect = True, checkpoint.started.head
             self._cautious = REACH * self._limit()
             self._begun[checkpoint.started.head] = checkpoint.started.openings
-        self._effects = Effects(() if recalled else checkpoint.effects)
+        self._effects = Effects(self.rules.effects, () if recalled else checkpoint.effects)
         self._lost_effects = checkpoint.effects if recalled else ()
         self._timers = Timers(self.epoch, checkpoint.timers)
         self._timers_stored, self._due = checkpoint.timers, checkpoint.due
@@ -554,6 +564,13 @@ class Owner:
         self._busy_at = now
         self._look_at = now + LOOK_S
         self._judge_held(now)
+        self._advance(now)
+
+    def hold_back(self, is_held_back: bool, now: float) -> None:
+        """Begin no further message, because too much that is committed waits for its archive; or go on. A
+        node receives nothing meanwhile, so the wait for a missing message begins anew."""
+        self.is_held_back = is_held_back
+        self._seq.wait_anew()
         self._advance(now)
 
     def nudged(self, now: float) -> None:
@@ -662,6 +679,8 @@ class Owner:
         if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             return
         self._plan_run(now)
+        if self._effects.is_full:
+            self._refuse_requests(now)
         self._plan_hand_over(now)
         self._plan_commit(now)
         if self._quiet():
@@ -671,14 +690,34 @@ class Owner:
         if self.phase is not OwnerPhase.OWNER or self.suspended or not len(self._effects):
             return
         wall = now + self.wall_ahead_s
-        self._out += [HandOver(effect) for effect in self._effects.hand_over(now, wall)]
+        self._out += [HandOver(run) for run in self._effects.hand_over(now, wall)]
         if (at := self._effects.next_at(now, wall)) is not None:
             self._wake(min(at, now + WALL_LOOK_S))
 
-    def effect_taken(self, effect_id: str, epoch: int, now: float) -> None:
-        """Answer to HandOver, of the opening ``epoch``: the target has the effect."""
+    def _refuse_requests(self, now: float) -> None:
+        """Have clients wait for no target. A message with a seq keeps its place and is handled later, so that
+        the order stays, and the same seq again gets its result. Without a seq, what wasn't begun is given
+        up, because the client may send it again as another message."""
+        refused: list[Receipt] = []
+        for held in [held for held in self._held.values() if held.life is Life.WAITING]:
+            asked = [receipt for receipt in held.receipts if receipt.request]
+            refused += asked
+            held.receipts = [receipt for receipt in held.receipts if not receipt.request]
+            is_new = self.rules.order.kind == "absent" and not (held.tries or held.suspect)
+            if asked and is_new and not held.receipts:
+                self._seq.take((held.place,))
+                del self._held[held.place]
+        if refused:
+            next_at = self._effects.next_at(now, now + self.wall_ahead_s)
+            wait_s = 0.0 if next_at is None else max(0.0, next_at - now)
+            pending = self._effects.report()
+            assert pending is not None
+            self._out.append(RefuseRequests(tuple(refused), pending.target, pending.count, wait_s))
+
+    def effects_taken(self, effect_id: str, count: int, epoch: int, now: float) -> None:
+        """Answer to HandOver, of the opening ``epoch``: the target has the first ``count`` effects."""
         if self._is_answer(epoch):
-            self._effects.taken(effect_id, now)
+            self._effects.taken(effect_id, count, now)
             self._advance(now)
 
     def effect_refused(self, effect_id: str, epoch: int, reason: str, now: float) -> None:
@@ -706,6 +745,8 @@ class Owner:
             return
         self._next_head = ""
         if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle or self._effects.is_full:
+            return
+        if self.is_held_back:
             return
         head = self._head(now)
         if head is None:
@@ -896,10 +937,13 @@ class Owner:
             self._put_back(places)
             text = f"the snapshot has {len(state)} bytes, over max_state_bytes = {self.rules.max_state_bytes}"
             self._too_large([self._find(place) for place in places[: len(results)]], text, now)
-        elif not error and changes and self._timers.would_be(changes) > TIMERS_MAX:
+        elif not error and changes and self._timers.would_be(changes) > self.rules.max_timers:
             self._loaded = False
             self._put_back(places)
-            text = f"the stream would have {self._timers.would_be(changes)} timers; it can have {TIMERS_MAX}"
+            text = (
+                f"the stream would have {self._timers.would_be(changes)} timers; it can have"
+                f" {self.rules.max_timers} (max_timers)"
+            )
             self._too_large([self._find(place) for place in places[: len(results)]], text, now)
         elif error:
             self._loaded = False
@@ -1008,6 +1052,8 @@ class Owner:
         """Compose the next commit. ``resting``: afterwards the stream is released."""
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
+        if any(not _is_firing(entry) for entry in self._flying):
+            self._heard_at = now
         starting = self._starting_next()
         effects = self._effects_of(self._flying, now)
         changed = self._effects.compose()
@@ -1018,7 +1064,7 @@ class Owner:
             epoch=self.epoch,
             number=self.number + 1,
             id=f"{self.epoch}.{self.number + 1}.{self._refused}",
-            log=self._composed.log,
+            log=self._log_with_quiet(self._composed.log, now),
             past=self._composed.past,
             identities=self._composed.identities,
             window=0 if self.rules.order.kind == "dense" else self.rules.order.window,
@@ -1048,6 +1094,13 @@ class Owner:
         self._dirty = self._timers_changed = False
         gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
         self._out.append(Write(self._commit, gaps))
+
+    def _log_with_quiet(self, log: RunLog | None, now: float) -> RunLog | None:
+        """Return the log as it is stored: a commit that says nothing of messages tells how long none came, so
+        that timers and effects don't count as messages when the stream is opened again."""
+        if log is None or self.rules.order.restart_after_s is None:
+            return log
+        return msgspec.structs.replace(log, quiet_s=max(0.0, now - self._heard_at))
 
     def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
         """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
@@ -1116,7 +1169,9 @@ class Owner:
                 self._append(self._set_aside(held, verdict), now)
             else:
                 self._settle_judged(self._held.pop(place), verdict)
-        self._busy_at = self._heard_at = now
+        self._busy_at = now
+        if any(not _is_firing(entry) for entry in entries):
+            self._heard_at = now
         self._advance(now)
 
     def _mark(self, head: str) -> None:
@@ -1170,6 +1225,8 @@ class Owner:
             if entry.held is not None:
                 entry.held.become(Life.COMMITTED)
                 entry.held.result = entry.result
+                if entry.kind != "gap" and entry.kind != "park":
+                    entry.held.covered_as = entry.kind
                 entry.held.aside = "" if entry.kind == "done" else entry.reason
                 if entry.held.place.run == TIMER_RUN:
                     del self._firings[entry.held.place]
@@ -1261,6 +1318,11 @@ class Owner:
     def released(self) -> None:
         """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
+
+
+def _is_firing(entry: BatchEntry) -> bool:
+    """Return True if an entry is of a timer, and not of a message."""
+    return entry.held is not None and entry.held.place.run == TIMER_RUN
 
 
 def _hops(held: Held) -> int:

@@ -9,7 +9,9 @@ from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN, Place
 from holdfast.streams.rules.ledger import Timer
 
-TIMERS_MAX = 64
+TIMERS = 64
+"""How many timers a stream can have, unless it is declared otherwise."""
+
 TIMER_BYTES_MAX = 1024
 """The largest body of a timer."""
 

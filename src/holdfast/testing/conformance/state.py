@@ -111,7 +111,7 @@ class StateConformance:
             epoch=reopened.epoch,
             number=1,
             commit_id="commit-1",
-            log=RunLog(3, 10, 17, (Span(11, 11), Span(13, 15))),
+            log=RunLog(3, 10, 17, (Span(11, 11), Span(13, 15)), 2.5),
             past=(RunLog(1, 0, 9, (Span(4, 6),)), RunLog(2, 5, 5)),
             recent=("3:a", "3:b"),
             state=bytes(range(256)),
@@ -708,7 +708,7 @@ def rich_commit(standing: Checkpoint) -> Commit:
     """Return the next commit after a checkpoint, with a value in every field."""
     return next_commit(
         standing,
-        log=RunLog(3, 10, 17, (Span(11, 11), Span(13, 15))),
+        log=RunLog(3, 10, 17, (Span(11, 11), Span(13, 15)), 2.5),
         past=(RunLog(1, 0, 9, (Span(4, 6),)), RunLog(2, 5, 5)),
         identities=("3:a", "3:b"),
         window=8,

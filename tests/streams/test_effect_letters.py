@@ -1,0 +1,94 @@
+"""Dead letters of effects, which go to their targets again, and to nowhere that somebody else names."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.errors import OperationRefused
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter
+from holdfast.ports.target import OutgoingEffect
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.state import MemoryState
+from holdfast.streams.effect_letters import letter_of, redrive
+from holdfast.streams.rules.ledger import effect_id
+from tests.streams.test_operations import KEY, clock, commit, queue, state  # noqa: F401 (fixtures)
+
+REFUSED = OutgoingEffect(
+    effect_id(KEY, 1, 1, 0), "https://hooks.example.com/a", "door", b"{}", KEY, "0:1", 3, "it said 400"
+)
+LETTER = letter_of(REFUSED, "detect", 7.0)
+MESSAGE = DeadLetter(f"{KEY}:0:2", b"2", "failed", {}, "", "detect", "cam-1", 0, "2")
+
+
+def test_a_letter_tells_where_its_effect_was_to_go_and_of_which_stream_it_is() -> None:
+    assert LETTER.id == f"{KEY}:{REFUSED.id}"
+    assert LETTER.attributes == {
+        "effect": REFUSED.id,
+        "target": "https://hooks.example.com/a",
+        "target_key": "door",
+        "hops": "3",
+    }
+    assert (LETTER.stream, LETTER.key, LETTER.seq, LETTER.reason) == ("detect", "cam-1", "0:1", "it said 400")
+
+
+async def test_an_effect_goes_to_its_target_again_with_its_id(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+    clock: Clock,  # noqa: F811
+) -> None:
+    await commit(state, due=0.0)
+    await queue.bury([LETTER, MESSAGE])
+    assert await redrive(state, queue, [LETTER.id, MESSAGE.id]) == 2
+    standing = state.standing[KEY]
+    [effect] = standing.effects
+    assert (effect.id, effect.target, effect.key, effect.body) == (
+        REFUSED.id,
+        REFUSED.target,
+        REFUSED.key,
+        REFUSED.body,
+    )
+    assert (effect.cause, effect.hops, effect.refused, effect.number) == ("0:1", 3, "", standing.number)
+    assert 0.0 < standing.due == effect.at <= clock.wall(), "so a node looks after it"
+    assert queue.letters == {}
+    assert [message.body for message in queue.messages.values()] == [b"2"], "and the message to its queue"
+
+
+async def test_a_redrive_that_is_repeated_adds_no_second_effect(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+) -> None:
+    await commit(state, due=5.0)
+    for _ in range(2):  # it ended before the letter was gone
+        await queue.bury([LETTER])
+        assert await redrive(state, queue, [LETTER.id]) == 1
+    assert [effect.id for effect in state.standing[KEY].effects] == [REFUSED.id]
+    assert state.standing[KEY].due == 5.0, "which is earlier"
+
+
+async def test_what_a_sender_wrote_into_its_message_names_no_target(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+) -> None:
+    await commit(state)
+    forged = msgspec.structs.replace(
+        LETTER, id=f"{KEY}:0:{REFUSED.id}", attributes={**LETTER.attributes, "target": "https://10.0.0.1"}
+    )
+    await queue.bury([forged])
+    assert await redrive(state, queue, [forged.id]) == 1
+    assert state.standing[KEY].effects == ()
+    assert len(queue.messages) == 1, "it is a message, as it was"
+
+
+async def test_the_letter_of_a_timer_is_no_message_and_stops_no_other(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+) -> None:
+    await commit(state)
+    fired = msgspec.structs.replace(REFUSED, target="", id=effect_id(KEY, 1, 2, 0), cause="wake:up:1.1")
+    timer = letter_of(fired, "detect", 8.0)
+    await queue.bury([timer, LETTER, MESSAGE])
+    with pytest.raises(OperationRefused, match="is of a timer, so it is no message"):
+        await redrive(state, queue, [timer.id, LETTER.id, MESSAGE.id])
+    assert list(queue.letters) == [timer.id]

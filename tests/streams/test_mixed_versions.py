@@ -1,0 +1,75 @@
+"""Nodes of several versions beside each other: streams that act go to those that know effects and timers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from holdfast import App, Context, StreamHandler
+from holdfast.common.protocol import Nudge
+from holdfast.ports.coordinator import Load
+from tests.streams.town import LIMITS, Town, TownNode
+
+VIRTUAL = True
+KEYS = [f"k{number}" for number in range(8)]
+
+
+def app() -> App:
+    made = App("town")
+
+    @made.stream("s", idle_timeout_s=600.0)
+    class Sleeper(StreamHandler[dict[str, Any]]):
+        def process(self, message: dict[str, Any], context: Context) -> None:
+            context.wake("up", after_s=60.0)
+
+        def wake(self, name: str, body: Any, context: Context) -> str:
+            return "woken"
+
+    return made
+
+
+async def start_older(town: Town, name: str) -> TownNode:
+    """A node that tells what those tell that know no effects and no timers, and answers no nudge."""
+    node = TownNode(town, name, app(), LIMITS)
+
+    def load() -> Load:
+        return msgspec.structs.replace(node.node.load(), acting=None)
+
+    async def ask_nothing() -> int:
+        return 0
+
+    node.host.membership._load = load
+    del node.host.inquiries._answers[Nudge]
+    node.work.due.ask = ask_nothing  # type: ignore[method-assign]
+    town.nodes.append(node)
+    await node.node.start()
+    return node
+
+
+async def test_a_stream_that_acts_is_given_to_no_node_of_an_older_version(town: Town) -> None:
+    newer = await town.start(app(), "newer")
+    older = await start_older(town, "older")
+    await town.until(lambda: len(newer.host.membership.view) == 2)
+    for pump in older.work._pumps.values():
+        pump.stopping = True  # what an older node itself places is its own affair
+    await town.send(*({"key": key} for key in KEYS))
+    await town.until_over()
+    assert [key for key in KEYS if older.owns(f"s/{key}")] == []
+    assert all(newer.owns(f"s/{key}") for key in KEYS)
+    newer.host.draining = True
+    await newer.work._within(newer.work._move_all())
+    assert [key for key in KEYS if older.owns(f"s/{key}")] == [], "nor as the newer one ends"
+    newer.host.draining = False
+
+
+async def test_a_due_stream_that_an_older_node_owns_is_moved_away_from_it(town: Town) -> None:
+    older = await start_older(town, "older")
+    await town.send({"key": "k"})
+    await town.until_over()
+    newer = await town.start(app(), "newer")
+    assert older.owns("s/k")
+    standing = town.state.standing["s/k"]
+    town.state.standing["s/k"] = msgspec.structs.replace(standing, due=1.0)
+    await town.until(lambda: newer.owns("s/k"))
+    await town.until(lambda: town.results("k") == ["woken"])
