@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from holdfast.common.message import NO_RUN, Place
 from holdfast.config import load
 from holdfast.loading import load_app
 from holdfast.ports.coordinator import Member
+from holdfast.ports.queue import Outgoing
 from holdfast.streams.codec import address
 from holdfast.streams.rules.ledger import Commit, Result, RunLog
 from holdfast.wiring import Services
@@ -40,7 +42,14 @@ async def test_the_user_of_redis_may_do_all_that_is_needed(place: Path) -> None:
     key, place_of = "frames/cam-1", Place(0, 0)
     async with RedisServer(users=[f"user holdfast {rule.replace('SECRET', 'secret')}"]) as server:
         url = server.url_as("holdfast", "secret")
-        async with Services(load({"coordinator_url": url, "state_url": url})) as services:
+        async with Services(load({"url": url})) as services:
+            queue = services.queue("frames")
+            waiting = asyncio.create_task(queue.receive(1, 60, 60, "m"))
+            await asyncio.sleep(0)
+            await queue.send([Outgoing(b"x")])
+            [delivery] = await waiting
+            assert await queue.delete([delivery.receipt]) == []
+            assert await services.filled_queues() == []
             coordinator, state = services.coordinator(), services.state()
             member = Member("m", "node", "http://x")
             seen, _ = await coordinator.watch(-1, 0)

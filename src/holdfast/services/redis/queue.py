@@ -271,7 +271,7 @@ class RedisQueue:
 
 def bell_of(connection: RedisConnection, clock: Clock) -> ChannelFeed:
     """A channel for this process alone, on which scripts tell it of messages in queues that it waits for."""
-    channel = f"{connection.address.namespace}:bell:{clock.new_id()}"
+    channel = f"{{{connection.address.namespace}}}:bell:{clock.new_id()}"
     return ChannelFeed(connection, channel, channel)
 
 
