@@ -36,7 +36,7 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules import commands, effects, ledger
 from holdfast.streams.rules.effects import Effects
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
@@ -567,6 +567,10 @@ RULES: dict[str, Mutation] = {
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
+    "effect-id": _acting(
+        "an effect's id names the epoch of its commit", effects, "effect_id", acting.id_without_epoch
+    ),
+    "timer-parked": _acting("a parked stream's timers wait", Owner, "_plan_run", acting.run_parked),
     "query-committed": _acting(
         "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
     ),

@@ -21,7 +21,7 @@ QUICK = 2
 LIKELY = {
     "batch-count": 41, "batch-first": 34, "follow-up-again": 1, "follow-up-answer": 12, "follow-up-first": 1,
     "task-pause": 7, "task-pause-free": 9,
-    "query-committed": 14, "timer-setting": 4,
+    "query-committed": 14, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
     "effect-refused-commit": 25, "effect-taken": 1, "effect-unknown": 5,
