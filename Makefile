@@ -90,6 +90,10 @@ endif
 demo-devices: $(VENV)/.dev $(SERVERS)mosquitto ## 50 terminals that crash and lose messages come to agree with their office
 	@$(BIN)/python -m examples.whitelist.demo $(ARGS)
 
+.PHONY: demo-site
+demo-site: $(VENV)/.dev $(SERVERS)mosquitto ## cameras, a count of people, alerts, a report and a door hand work to each other
+	@$(BIN)/python -m examples.site_demo
+
 .PHONY: bench
 bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (NAME=streams, ARGS="--full")
 	@$(BIN)/python -m benchmarks.$(subst -,_,$(NAME)) $(ARGS)
@@ -142,7 +146,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 
 .PHONY: soak
 soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
-	@for world in streams acting tasks devices; do \
+	@for world in streams acting archiving tasks devices; do \
 	    $(BIN)/python -m simulator --fresh --world $$world --seeds $(FRESH) \
 	        --failures .cache/seeds-that-failed || exit 1; \
 	done

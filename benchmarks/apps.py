@@ -118,6 +118,9 @@ class Shared(StreamHandler[Message]):
         return self.model
 
 
+ARCHIVE = os.environ.get("BENCHMARK_ARCHIVE", "file:archive")
+"""The archive of the stream that has one."""
+
 effects = App("effects")
 
 
@@ -144,6 +147,15 @@ def send_and_tell(message: Message, context: Context) -> dict[str, int]:
 def sink(message: dict[str, Any], context: Context) -> list[float]:
     """The message's number, and when it came."""
     return [message["n"], time.time()]
+
+
+archive = App("archive")
+
+
+@archive.stream("archived", key="key", seq="n", message=Message, first_seq=0, archive=ARCHIVE)
+@archive.stream("plain", key="key", seq="n", message=Message, first_seq=0)
+def handle(message: Message, context: Context) -> None:
+    """Does nothing, so that all it costs is the stream's."""
 
 
 timers = App("timers")

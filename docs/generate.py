@@ -5,10 +5,12 @@ Such a part stands between ``<!-- generated: NAME -->`` and ``<!-- end -->``.
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import re
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -84,6 +86,27 @@ def gateway_metrics() -> str:
     return _table(GatewayMetrics(Routes(), nothing, nothing).collect())
 
 
+def example(file: str, first: str, last: str) -> str:
+    """A piece of an example, from one statement to another, each by what it defines or
+    imports."""
+    text = (DOCS.parent / "examples" / file).read_text()
+    lines = text.splitlines()
+    statements = {name: node for node in ast.parse(text).body for name in _names(node)}
+    begun = statements[first]
+    decorators = getattr(begun, "decorator_list", [])
+    start = min(node.lineno for node in (begun, *decorators))
+    piece = "\n".join(lines[start - 1 : statements[last].end_lineno])
+    return f"```python\n{piece}\n```\n"
+
+
+def _names(statement: ast.stmt) -> list[str]:
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
+        return [statement.name]
+    if isinstance(statement, ast.Assign):
+        return [target.id for target in statement.targets if isinstance(target, ast.Name)]
+    return [alias.name for alias in statement.names] if isinstance(statement, ast.Import) else []
+
+
 async def _metrics_of_nodes() -> list[Metric]:
     """What nodes would show that run each kind of work; none is started."""
     found: dict[str, Metric] = {}
@@ -117,7 +140,7 @@ def _table(found: Iterable[Metric]) -> str:
     return "\n".join(lines) + "\n"
 
 
-PARTS = {
+PARTS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "phases": phases,
     "mutations": mutations,
@@ -125,6 +148,10 @@ PARTS = {
     "metrics": metrics,
     "outbox_metrics": outbox_metrics,
     "gateway_metrics": gateway_metrics,
+    "site_app": partial(example, "site.py", "datetime", "doors"),
+    "site_cameras": partial(example, "site.py", "Sight", "Camera"),
+    "site_sites": partial(example, "site.py", "Site", "Site"),
+    "site_report": partial(example, "site.py", "Report", "nightly"),
 }
 
 

@@ -13,18 +13,18 @@ from unittest import mock
 
 import msgspec
 
+from holdfast.cluster.effect_letters import EFFECT
+from holdfast.common.acts import Effect
 from holdfast.errors import HoldfastError, InvalidMessage, Unavailable
 from holdfast.ports.slots import MessageWork
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
-from holdfast.streams.deliverer import StreamTarget
-from holdfast.streams.effect_letters import EFFECT
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.queries import Answered
-from holdfast.streams.rules.ledger import Effect
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.target import StreamTarget
 from simulator import invariants, scenario
 from simulator.faults import Faulty
 from simulator.handler import START, Chain, Number
@@ -49,8 +49,8 @@ CLOCKS_DIFFER_S = 1.0
 EARLY_S = 0.01
 QUERY_TIMEOUT_S = 5.0
 ASKED_SEEDS = 0.25
-"""The share of seeds in which queries are asked. They take time in slots, so that other seeds keep their
-meaning."""
+"""The share of seeds in which queries are asked. They take time in slots, so the other seeds go on meaning
+what they meant."""
 
 
 class Away(msgspec.Struct, frozen=True):

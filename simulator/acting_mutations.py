@@ -6,15 +6,16 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.deliverer import TargetLane
+from holdfast.common.acts import Effect, effect_id
+from holdfast.common.effects import Effects
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
 from holdfast.common.protocol import Done, Nudge
-from holdfast.streams.deliverer import TargetLane
 from holdfast.streams.queries import Queries
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.effects import Effects
-from holdfast.streams.rules.ledger import Checkpoint, Effect, effect_id
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork

@@ -51,7 +51,7 @@ def check(world: World, unfinished: str) -> list[str]:
             _forgot(event, streams)
         elif isinstance(event, QueueEvent):
             if event.kind == "sent":
-                streams.copies[_identity(world, event)] += 1
+                streams.copies[identity(world, event)] += 1
             wrong += _queued(world, event, streams)
     for key, handled in streams.handled.items():
         wrong += _chain(world, key, handled, streams.forgotten[key])
@@ -113,12 +113,12 @@ def _forgot(event: Forgot, streams: Streams) -> None:
 
 def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
     if event.kind == "deleted":
-        identity = _identity(world, event)
-        key, _, name = identity.partition(":")
-        streams.copies[identity] -= 1
+        deleted = identity(world, event)
+        key, _, name = deleted.partition(":")
+        streams.copies[deleted] -= 1
         covered = name in streams.names[key] or name in streams.aside[key]
-        if not covered and not streams.copies[identity]:
-            return [f"{identity} was deleted before a commit covered it"]
+        if not covered and not streams.copies[deleted]:
+            return [f"{deleted} was deleted before a commit covered it"]
     if event.kind == "buried" and event.letter is not None:
         letter = event.letter
         key, _, name = letter.id.partition(":")
@@ -141,7 +141,8 @@ def _passed_over(log: RunLog | None, letter: DeadLetter) -> bool:
     return log is not None and letter.run == log.run and letter.seq.isdigit() and log.skipped(int(letter.seq))
 
 
-def _identity(world: World, event: QueueEvent) -> str:
+def identity(world: World, event: QueueEvent) -> str:
+    """Return the identity of the message in the queue: full key and place."""
     planned = world.plan_by_body[event.body]
     place = Place(planned.run, planned.seq)
     if world.scenario.fifo:

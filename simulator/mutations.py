@@ -16,7 +16,10 @@ from unittest import mock
 import msgspec
 
 from holdfast.cluster import keeper
+from holdfast.cluster.deliverer import TargetLane
 from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.common import effects
+from holdfast.common.effects import Effects
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
 from holdfast.devices import dispatcher
@@ -31,13 +34,12 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.streams.deliverer import TargetLane
+from holdfast.streams.archiver import Archiver
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, effects, ledger
-from holdfast.streams.rules.effects import Effects
+from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
@@ -53,7 +55,9 @@ from holdfast.tasks.rules import task
 from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
+from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
+from simulator import archiving
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -69,6 +73,10 @@ class Mutation(msgspec.Struct, frozen=True):
 
 def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
     return Mutation(says, where, name, instead, seeds, "acting")
+
+
+def _archive(says: str, where: Any, name: str, instead: Any) -> Mutation:
+    return Mutation(says, where, name, instead, world="archiving")
 
 
 def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -225,6 +233,42 @@ def _follow_up_early(
     outcome = outcome_of(item.message.envelope.app, ended)
     self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
     _end(self, item, end, letter)
+
+
+def _effects_early(
+    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
+) -> None:
+    if end.effects:
+        ended = Task(item.trace, item.type, epoch=end.epoch, effects=end.effects)
+        self._tasks.spawn(self._effects.send(item, ended))
+    _end(self, item, end, letter)
+
+
+async def _forget_then_send(self: Producer, delayed: Any) -> None:
+    await self._store.messages_sent([each.trace for each in delayed])
+    await self._clock.sleep(0.2)
+    await self._queue_of(delayed[0].type).send([Outgoing(each.message, key=each.trace) for each in delayed])
+
+
+_tell_completer = Completer.tell
+
+
+def _tell_without_effects(self: Completer, item: InHand, ended: Task) -> None:
+    _tell_completer(self, item, msgspec.structs.replace(ended, effects=b""))
+
+
+async def _effects_aside(self: Completer, item: InHand, ended: Task) -> None:
+    self._tasks.spawn(self._effects.send(item, ended))
+    self._delete(item)
+
+
+_make_job = AttemptJob.__init__
+_recorders: dict[str, Any] = {}
+
+
+def _with_what_failed_attempts_sent(self: AttemptJob, *args: Any) -> None:
+    _make_job(self, *args)
+    self.recorder = _recorders.setdefault(self.trace_id, self.recorder)
 
 
 async def _send_once(self: Completer, handed: Any) -> None:
@@ -496,6 +540,41 @@ RULES: dict[str, Mutation] = {
         lambda *_: f"quick-{next(_identities)}",
         world="tasks",
     ),
+    "task-delay": Mutation(
+        "a delayed task is in the store until its message is in its queue",
+        Producer,
+        "send_delayed",
+        _forget_then_send,
+        world="tasks",
+    ),
+    "task-effects-early": Mutation(
+        "an effect is handed over once the outcome is stored that it was sent with",
+        Completer,
+        "end",
+        _effects_early,
+        world="tasks",
+    ),
+    "task-effects-failed": Mutation(
+        "what a failed attempt has sent is dropped",
+        AttemptJob,
+        "__init__",
+        _with_what_failed_attempts_sent,
+        world="tasks",
+    ),
+    "task-effects-first": Mutation(
+        "effects are handed over before the message is deleted",
+        Completer,
+        "_settle_with_effects",
+        _effects_aside,
+        world="tasks",
+    ),
+    "task-effects-again": Mutation(
+        "who finds a task ended with effects left hands them over",
+        Completer,
+        "tell",
+        _tell_without_effects,
+        world="tasks",
+    ),
     "batch-count": Mutation("a task of a batch counts once", task, "count", _count_the_next, world="tasks"),
     "batch-first": Mutation(
         "a task is counted in its batch before its message is deleted",
@@ -557,6 +636,12 @@ RULES: dict[str, Mutation] = {
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
+    "archive-first": _archive(
+        "a message is in the archive before it is deleted", Keeper, "_settle", archiving.settle_first
+    ),
+    "archive-again": _archive(
+        "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
+    ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
     "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),

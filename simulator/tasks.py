@@ -7,14 +7,17 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from functools import partial
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.cluster.effect_letters import is_of_effect
 from holdfast.cluster.node import Work
 from holdfast.common.retry import Backoff
+from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.queue import Queue
 from holdfast.ports.slots import Attempt, Listener, Progress, TaskSlot
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
@@ -54,15 +57,18 @@ CALLS_A_NODE_SECOND_MAX = 40
 
 
 BATCH = "together"
+SINK, PICKY = "sink", "picky"
+"""Targets of effects. ``PICKY`` refuses all."""
 
 
 class PlannedTask(msgspec.Struct, frozen=True):
     """A task to be sent at ``at_s``. ``fails``: how many attempts raise (-1: all). ``hangs``, ``kills``:
     how many hang, or end their node; ``asks``: how many ask for a pause of ``pause_s``.
     ``tries`` and ``timeout_s`` are what its sender gives it; ``follows``: tasks follow upon its success, and
-    upon its failure. ``here``: a node is
-    given it directly; ``again_s``: by a client that asks for the same so much later, not knowing what became
-    of it."""
+    upon its failure. ``sends``: how many effects each attempt sends, the second to a target that refuses it
+    and the third after a delay. ``delay_s``: it may begin so much later.
+    ``here``: a node is given it directly; ``again_s``: by a client that asks for
+    the same so much later, not knowing what became of it."""
 
     at_s: float
     name: str
@@ -80,10 +86,19 @@ class PlannedTask(msgspec.Struct, frozen=True):
     tries: int = TRIES
     timeout_s: float | None = None
     follows: bool = False
+    sends: int = 0
+    delay_s: float = 0.0
 
 
 FOLLOW_UP = PlannedTask(at_s=0.0, name="", type="quick", seconds=0.05)
 """What each follow-up does."""
+
+
+class Away(NamedTuple):
+    """A time in which a target takes nothing."""
+
+    begin_s: float
+    end_s: float
 
 
 class TaskScenario(WorldSetting, frozen=True, kw_only=True):
@@ -91,7 +106,8 @@ class TaskScenario(WorldSetting, frozen=True, kw_only=True):
 
     ``maximum`` is how many may run at once over all nodes (0: any number). ``stumbles``: the hand-over of
     follow-ups, counted from 1, that waits a second, after which its node dies (0: none). ``batch``: tasks
-    that are sent together, with one that follows them.
+    that are sent together, with one that follows them. ``away``: when the target of effects takes nothing.
+    ``delay_max_s`` is the longest delay of a message.
     """
 
     frees_on_evict: bool
@@ -99,6 +115,8 @@ class TaskScenario(WorldSetting, frozen=True, kw_only=True):
     maximum: int
     stumbles: int = 0
     batch: tuple[PlannedTask, ...] = ()
+    away: tuple[Away, ...] = ()
+    delay_max_s: float = float("inf")
     tasks: tuple[PlannedTask, ...]
 
 
@@ -124,7 +142,12 @@ def make(seed: int) -> TaskScenario:
         maximum=maximum,
         stumbles=Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0,  # noqa: S311
         batch=_batch(seed),
-        tasks=more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
+        away=_target_away(seed),
+        delay_max_s=Random(f"{seed}:delays").choice((0.0, 2.0, float("inf"))),  # noqa: S311
+        tasks=_with_effects(
+            seed,
+            more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
+        ),
     )
 
 
@@ -231,6 +254,25 @@ def _with_wishes(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask
     )
 
 
+def _with_effects(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTask, ...]:
+    """The same tasks, some of which send effects, or are delayed."""
+    random = Random(f"{seed}:effects")  # noqa: S311
+    return tuple(
+        msgspec.structs.replace(
+            task,
+            sends=random.choice((1, 4)) if random.random() < 0.3 else 0,
+            delay_s=random.choice((1.0, 8.0, 60.0)) if random.random() < 0.15 and not task.here else 0.0,
+        )
+        for task in tasks
+    )
+
+
+def _target_away(seed: int) -> tuple[Away, ...]:
+    random = Random(f"{seed}:target")  # noqa: S311
+    begins_s = [random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2)))]
+    return tuple(Away(begin_s, begin_s + random.choice((1.0, 10.0, 100.0))) for begin_s in sorted(begins_s))
+
+
 def _batch(seed: int) -> tuple[PlannedTask, ...]:
     """The tasks of a batch, in about half of the seeds."""
     random = Random(f"{seed}:batch")  # noqa: S311
@@ -249,6 +291,12 @@ def _batch(seed: int) -> tuple[PlannedTask, ...]:
 
 
 def _resumed(body: Any, job: Job) -> Any:
+    """Send effects, before the attempt fails, if it does."""
+    for n in range(body.get("sends", 0)):
+        effect = {"trace": job.trace_id, "epoch": job.epoch, "n": n}
+        job.send(PICKY if n == 1 else SINK, effect, key="k", delay_s=0.5 if n == 2 else 0.0)
+    if body.get("fails", 0) < 0 or job.attempt <= body.get("fails", 0):
+        raise ValueError("told to fail")
     return {"by": job.attempt}
 
 
@@ -285,6 +333,33 @@ class RanAttempt(msgspec.Struct, frozen=True):
     trace: str
     epoch: int
     end: bool = False
+
+
+class TakenEffect(msgspec.Struct, frozen=True):
+    """An effect that the target has taken."""
+
+    at: float
+    effect: OutgoingEffect
+
+
+class Sink:
+    """A target that is away at times, or refuses all."""
+
+    max_batch = 4
+    ordered = True
+
+    def __init__(self, world: TaskWorld, *, picky: bool) -> None:
+        self._world = world
+        self._picky = picky
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        now = self._world.clock.monotonic()
+        if self._picky:
+            raise InvalidMessage("it takes nothing, ever")
+        if any(away.begin_s <= now < away.end_s for away in self._world.scenario.away):
+            self._world.counts["target away"] += 1
+            raise Unavailable("the target is away")
+        self._world.log += [TakenEffect(now, effect) for effect in effects]
 
 
 class Patient:
@@ -358,6 +433,7 @@ class TaskWorld(Stage):
                 frees_on_evict=scenario.frees_on_evict,
                 hold_max_s=scenario.hold_max_s if name != brief_queue(APP) else float("inf"),
                 log=self.log,
+                delay_max_s=scenario.delay_max_s,
                 choose=partial(self._choose, name) if name != brief_queue(APP) else None,
             )
         self.planned = {planned.name: planned for planned in (*scenario.tasks, *scenario.batch)}
@@ -383,7 +459,7 @@ class TaskWorld(Stage):
                 self.log.append(RanAttempt(self.clock.monotonic(), attempt.trace, attempt.epoch, end=True))
 
         slots = self.slots[node] = MemoryTaskSlots(
-            lambda host: TaskExecutor(APP, SPECS, host),
+            lambda host: TaskExecutor(APP, SPECS, host, (SINK, PICKY)),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -418,6 +494,9 @@ class TaskWorld(Stage):
                 host.log,
                 stumble=partial(self._stumble, node),
             ),
+            targets={
+                name: Faulty(Sink(self, picky=name == PICKY), "target", node.line) for name in (SINK, PICKY)
+            },
         )
         return [work], [slots]
 
@@ -449,7 +528,7 @@ class TaskWorld(Stage):
             if SPECS[planned.type].resumable:
                 self.done_s[attempt.trace] = planned.seconds - left_s
             slot.progress(slot.number, Progress(1 - left_s / planned.seconds))
-        if planned.fails < 0 or tried <= planned.fails:
+        if not planned.sends and (planned.fails < 0 or tried <= planned.fails):
             raise ValueError("told to fail")
 
     async def _stumble(self, node: SimNode) -> None:
@@ -477,8 +556,9 @@ class TaskWorld(Stage):
             tries = planned.tries if planned.tries != TRIES else None
             order = Order(
                 task_type=planned.type,
-                body={},
+                body={"sends": planned.sends, "fails": planned.fails} if planned.sends else {},
                 trace_id=planned.name,
+                delay_s=planned.delay_s,
                 tries=tries,
                 timeout_s=planned.timeout_s,
                 then=[FOLLOWING] * planned.follows,
@@ -560,6 +640,7 @@ def check(world: TaskWorld, unfinished: str) -> list[str]:
     wrong += _history(world)
     wrong += _at_once(world)
     wrong += _followed(world)
+    wrong += _sent(world)
     most = CALLS_A_TASK_MAX * len(world.planned) + CALLS_A_NODE_SECOND_MAX * (
         world.seconds_after_healing * len(world.nodes)
     )
@@ -572,7 +653,8 @@ def check(world: TaskWorld, unfinished: str) -> list[str]:
 def _ends(world: TaskWorld) -> list[str]:
     """Each task has one outcome, its producer read just that, and what failed lies with the dead letters."""
     wrong = []
-    dead = {letter.key for queue in world.queues.values() for letter in queue.letters.values()}
+    letters = [letter for queue in world.queues.values() for letter in queue.letters.values()]
+    dead = {letter.key for letter in letters if not is_of_effect(letter)}
     for name, planned in world.planned.items():
         told = {(o.state, o.epoch, o.detail) for o in world.outcomes[name] if o.state is not State.DUPLICATED}
         if world.rewound:
@@ -711,6 +793,48 @@ def _followed(world: TaskWorld) -> list[str]:
         well = all(world.store.standing[each.name].state is State.SUCCEED for each in world.scenario.batch)
         if (batch.state is State.SUCCEED) != well:
             wrong.append(f"the batch is {batch.state.value}, with {batch.members}")
+    return wrong
+
+
+def _sent(world: TaskWorld) -> list[str]:
+    """The effects of an attempt are handed over once its success is stored, and only then; in the end all of
+    them are, those of one key in order, or lie with the dead letters; each has one id."""
+    wrong = []
+    succeeded = set[tuple[str, int]]()
+    ids: dict[tuple[str, int, int], str] = {}
+    for event in world.log:
+        if isinstance(event, Changed) and event.after is not None and event.after.state is State.SUCCEED:
+            succeeded.add((event.trace, event.after.epoch))
+        elif isinstance(event, TakenEffect):
+            body = msgspec.json.decode(event.effect.body)
+            trace, epoch, n = body["trace"], body["epoch"], body["n"]
+            if (trace, epoch) not in succeeded:
+                wrong.append(f"effect {n} of {trace} at epoch {epoch} was sent, which has not succeeded")
+            if n == 3 and (trace, epoch, 0) not in ids:
+                wrong.append(f"effect {n} of {trace} overtook another one")
+            if ids.setdefault((trace, epoch, n), event.effect.id) != event.effect.id:
+                wrong.append(f"effect {n} of {trace} has several ids")
+    if len(set(ids.values())) < len(ids):
+        wrong.append("several effects have one id")
+    if world.rewound:
+        return wrong
+    buried = {
+        letter.id: letter.seq
+        for queue in world.queues.values()
+        for letter in queue.letters.values()
+        if is_of_effect(letter)
+    }
+    for name, planned in world.planned.items():
+        task = world.store.standing[name]
+        if task.effects:
+            wrong.append(f"{name} has pending effects")
+        if not planned.sends or task.state is not State.SUCCEED:
+            continue
+        arrived = {n for trace, epoch, n in ids if (trace, epoch) == (name, task.epoch)}
+        if arrived != {n for n in range(planned.sends) if n != 1}:
+            wrong.append(f"{name} sent {planned.sends} effects, and its target has {sorted(arrived)}")
+        if list(buried.values()).count(name) != (planned.sends > 1):
+            wrong.append(f"the effect of {name} that was refused is not with the dead letters")
     return wrong
 
 

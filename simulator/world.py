@@ -6,7 +6,7 @@ import asyncio
 import json
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.cluster.node import Work as RunningWork
@@ -15,6 +15,7 @@ from holdfast.common.protocol import Poke
 from holdfast.common.retry import Backoff
 from holdfast.errors import Fenced, HoldfastError, SetAside, TooLarge
 from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Exit, MessageWork, StreamSlot
 from holdfast.ports.target import Target
@@ -180,6 +181,7 @@ class World(Stage):
             SimSlots(slots, node.line),
             models=models,
             targets=self.targets(node),
+            archives=self.archives(node),
         )
         if not self.acts:
             setattr(work.due, "run", _rest)  # noqa: B010 - an attribute of this one object
@@ -187,6 +189,10 @@ class World(Stage):
 
     def targets(self, node: SimNode) -> dict[str, Target]:
         """What takes effects besides the streams, as a node reaches it."""
+        return {}
+
+    def archives(self, node: SimNode) -> Mapping[str, Objects]:
+        """The object stores of the streams that are archived, as a node reaches them."""
         return {}
 
     async def _before(self, node: SimNode, work: MessageWork) -> None:

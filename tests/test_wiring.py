@@ -443,3 +443,16 @@ async def test_the_connections_of_a_node_are_counted_and_bounded_as_configured(p
             await node.stop()
     (count,) = re.findall(r"^holdfast_connections (\S+)$", said, re.MULTILINE)
     assert float(count) > 0
+
+
+async def test_a_policy_allows_each_archive_once_under_ids_of_their_own() -> None:
+    config = load({"queue_url": "sqlite:///a.db", "objects_url": "s3://b/frames"})
+    async with Services(config) as services:
+        archives = ["s3://b/frames", "s3://c", "s3://c", "file:here"]
+        policy = await services.iam_policy(["s"], archives)
+    assert [(each["Sid"], each["Resource"]) for each in policy["Statement"]] == [
+        ("HoldfastObjects", "arn:aws:s3:::b/frames/*"),
+        ("HoldfastBucket", "arn:aws:s3:::b"),
+        ("HoldfastObjects2", "arn:aws:s3:::c/*"),
+        ("HoldfastBucket2", "arn:aws:s3:::c"),
+    ]

@@ -181,6 +181,7 @@ class App:
         max_timers: int = 64,
         models: str | tuple[str, ...] = (),
         results_to: str = "",
+        archive: str = "",
     ) -> StreamDecorator[M]:
         """Declare a stream. The decorator takes a StreamHandler class, or a function of (message, context)
         for a stream without state. The handler gets messages of the type ``message``.
@@ -250,6 +251,9 @@ class App:
                 They are loaded before the stream opens.
             results_to: a target, by name or URL, to which each result is sent as an effect under the stream's
                 key (default: none). Results are in the results log as well.
+            archive: the URL of an object store, such as ``s3://bucket/prefix`` or ``file:./archive``. Each
+                message is written to it before it is deleted from the queue, so that ``holdfast streams
+                replay`` can run a handler over it later (default: none).
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -295,6 +299,7 @@ class App:
                 max_timers=max_timers,
                 models=names_of(models),
                 results_to=results_to,
+                archive=archive,
             )
             for model in spec.models:
                 if model not in self.models:

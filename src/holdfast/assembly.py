@@ -6,7 +6,7 @@ process takes to start.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
 from holdfast.app import App
@@ -18,6 +18,7 @@ from holdfast.loading import load_app, of_products
 from holdfast.registration import check_target
 from holdfast.streams.spec import QUEUE_NUMBER
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.urls import has_password, shown
 from holdfast.wiring import Services, revealed
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
     from holdfast.cluster.host import Host
     from holdfast.cluster.node import Node
-    from holdfast.ports.queue import Queue
     from holdfast.ports.target import Target
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.periodic import Deed, Times
@@ -135,8 +135,8 @@ def make_node(services: Services, place: str | App) -> Node:
 
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
-    from holdfast.streams.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.streams.work import StreamWork  # noqa: PLC0415
+    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
 
     queues = {name: services.queue(name) for name in app.streams}
     return StreamWork(
@@ -146,18 +146,23 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         services.state(),
         services.slots(place),
         models=app.models,
-        targets=_targets(services, app, host, queues),
+        targets=_targets(services, app, host),
         open_target=TargetUrls(services),
+        archives={
+            name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
+        },
     )
 
 
-def _targets(services: Services, app: App, host: Host, queues: Mapping[str, Queue]) -> dict[str, Target]:
-    """What takes the effects of streams, by what handlers call it."""
-    from holdfast.streams.deliverer import StreamTarget  # noqa: PLC0415
+def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
+    """What takes the effects of streams and tasks, by what handlers call it."""
+    made: dict[tuple[str, str], Target] = {}
+    if app.streams:
+        from holdfast.streams.target import StreamTarget  # noqa: PLC0415
 
-    made: dict[tuple[str, str], Target] = {
-        ("stream", name): StreamTarget(app.streams[name], queue) for name, queue in queues.items()
-    }
+        made |= {
+            ("stream", name): StreamTarget(spec, services.queue(name)) for name, spec in app.streams.items()
+        }
     if app.tasks:
         from holdfast.tasks.opening import make_producer  # noqa: PLC0415
         from holdfast.tasks.target import TaskTarget  # noqa: PLC0415
@@ -178,6 +183,7 @@ def _named(made: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
+    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
     from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
@@ -215,6 +221,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             member=lambda: host.membership.id,
         ),
         producer,
+        targets=_targets(services, app, host),
+        open_target=TargetUrls(services),
         scheduler=ScheduleFollower(
             app.name,
             Scheduler(
@@ -263,6 +271,7 @@ def check_app(services: Services, app: App) -> None:
             )
     for name, stream in app.streams.items():
         _check_results_to(app, name, stream.results_to)
+        _check_archive(services, name, stream.archive)
     for product in products():
         product.check(services, app)
 
@@ -275,6 +284,21 @@ def _check_results_to(app: App, stream: str, target: str) -> None:
         check_target(target, app.targets)
     except ConfigError as error:
         raise ConfigError(f"stream {stream!r}: results_to: {error}") from None
+
+
+def _check_archive(services: Services, stream: str, url: str) -> None:
+    """Raise ConfigError for an archive that nothing serves."""
+    if not url:
+        return
+    if has_password(url):
+        raise ConfigError(
+            f"stream {stream!r}: archive is {shown(url)!r}: it holds a password, which would be in the code;"
+            " leave it out, and give credentials as the object store's own tools take them"
+        )
+    try:
+        services.archive(url)
+    except ConfigError as error:
+        raise ConfigError(f"stream {stream!r}: {error}") from None
 
 
 def _check_one_stream(one: str, app: App) -> None:

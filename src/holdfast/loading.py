@@ -9,6 +9,7 @@ from pathlib import Path
 from holdfast.app import App
 from holdfast.errors import ConfigError
 from holdfast.extend.products import products
+from holdfast.streams.spec import StreamSpec
 
 
 def load_app(place: str) -> App:
@@ -40,6 +41,15 @@ def load_app(place: str) -> App:
             f" @{name}.task(…)"
         )
     return app
+
+
+def declared_stream(app: App, place: str, stream: str) -> StreamSpec:
+    """Return a stream of the app at ``place``. Raises ConfigError if the app declares no such stream."""
+    if stream not in app.streams:
+        raise ConfigError(
+            f"app {place!r} declares no stream {stream!r}; it has {', '.join(app.streams) or 'none'}"
+        )
+    return app.streams[stream]
 
 
 def declared(app: App) -> list[str]:

@@ -200,8 +200,8 @@ class Service:
         """Return what makes and checks queues; None if queues are made at their first use."""
         return None
 
-    async def state_risks(self, opening: Opening) -> list[Risk]:
-        """Return what the settings of the state store's servers put at risk. Raises Unavailable."""
+    async def risks(self, opening: Opening) -> list[Risk]:
+        """Return what the settings of the servers put at risk of what is kept there. Raises Unavailable."""
         return []
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ imports are most of what a process takes to start.
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -88,13 +89,16 @@ class Services:
         url = self.config.queue_url
         return service_of(url).queue_setup(self.opening("queue_url", url))
 
-    async def iam_policy(self, streams: Collection[str]) -> dict[str, Any]:
-        """What AWS must allow a node of ``streams``, as an IAM policy; no statement if nothing is there."""
+    async def iam_policy(self, streams: Collection[str], archives: Collection[str] = ()) -> dict[str, Any]:
+        """What AWS must allow a node of ``streams`` that writes to ``archives``, as an IAM policy; no
+        statement if nothing is there."""
+        places = [(setting, getattr(self.config, setting)) for setting in ("queue_url", "objects_url")]
         statements: list[dict[str, Any]] = []
-        for setting in ("queue_url", "objects_url"):
-            url = getattr(self.config, setting)
-            statements += await service_of(url).iam_statements(self.opening(setting, url), streams)
-        return {"Version": "2012-10-17", "Statement": statements}
+        for setting, url in [*places, *(("archive", url) for url in sorted({*archives}))]:
+            for statement in await service_of(url).iam_statements(self.opening(setting, url), streams):
+                if statement not in statements:
+                    statements.append(statement)
+        return {"Version": "2012-10-17", "Statement": _numbered(statements)}
 
     def coordinator(self) -> Coordinator:
         """The coordinator."""
@@ -104,10 +108,14 @@ class Services:
         """The state store."""
         return self._open("state_url", lambda service, it: service.state(it))
 
-    async def state_risks(self) -> list[Risk]:
-        """What the settings of the state store's servers put at risk. Raises Unavailable."""
-        url = self.config.state_url
-        return await service_of(url).state_risks(self.opening("state_url", url))
+    async def risks(self) -> list[tuple[str, Risk]]:
+        """What the settings of servers put at risk of what must not be lost, each with the setting that names
+        the servers. Raises Unavailable."""
+        found: list[tuple[str, Risk]] = []
+        for url, setting in {self.config.queue_url: "queue_url", self.config.state_url: "state_url"}.items():
+            risks = await service_of(url).risks(self.opening(setting, url))
+            found += [(setting, risk) for risk in risks]
+        return found
 
     def only_stream(self) -> str:
         """The one stream that the coordinator's URL keeps claims of, where it is for one alone."""
@@ -160,6 +168,21 @@ class Services:
     def objects(self) -> Objects:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
+
+    def slot_objects(self) -> Objects:
+        """The object store as a handler in this process reads it, outside of any event loop."""
+        url = self.config.objects_url
+        with served("objects_url", url):
+            return service_of(url).slot_objects(url, self.meter)
+
+    def archive(self, url: str) -> Objects:
+        """The object store to which a stream's messages are archived. Raises ConfigError."""
+        try:
+            return self._opened.get(
+                ("archive", url), lambda: service_of(url).objects(self.opening("archive", url))
+            )
+        except NotServed:
+            raise unserved("archive", url, "objects") from None
 
     def peer(
         self,
@@ -225,6 +248,17 @@ class Services:
 
     def _kept(self, opened: S) -> S:
         return self._opened.keep(opened)
+
+
+def _numbered(statements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Give statements with the same id different ones: AWS takes each once."""
+    count = Counter[str]()
+    made = []
+    for statement in statements:
+        name = statement["Sid"]
+        count[name] += 1
+        made.append(statement | {"Sid": name if count[name] == 1 else f"{name}{count[name]}"})
+    return made
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli import all_commands, patience
+from holdfast.cluster.effect_letters import letter_of
+from holdfast.common.acts import Effect, effect_id
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, TooLarge, Unavailable
@@ -18,16 +20,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.streams.effect_letters import letter_of
-from holdfast.streams.rules.ledger import (
-    Checkpoint,
-    Commit,
-    Effect,
-    Result,
-    RunLog,
-    Timer,
-    effect_id,
-)
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Timer
 from holdfast.wiring import Services
 
 KEY = "detect/cam-1"

@@ -19,7 +19,7 @@ def test_what_redis_may_lose_is_named(redis_server: RedisServer, holdfast: Any) 
         "doctor", "--set", f"coordinator_url={redis_server.url}", "-s", f"state_url={redis_server.url}"
     )
     assert f"✓ coordinator: {redis_server.url}: answers; 0 nodes live" in outcome.out
-    assert "nothing is kept on disk: a restart loses every checkpoint" in outcome.out
+    assert "nothing is kept on disk: a restart loses every message and every checkpoint" in outcome.out
     assert "→ set appendonly yes and appendfsync everysec" in outcome.out
     assert outcome.code == 1
 

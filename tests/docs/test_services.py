@@ -57,7 +57,7 @@ async def test_the_user_of_redis_may_do_all_that_is_needed(place: Path) -> None:
             )
             assert len(await state.results(0, 9, 10)) == 1
             assert await state.expire(0, 0) == (0, 0)
-            assert any("nothing is kept on disk" in risk.text for risk in await services.state_risks())
+            assert any("nothing is kept on disk" in risk.text for _, risk in await services.risks())
             assert await coordinator.release(claim)
             await coordinator.leave("m")
 

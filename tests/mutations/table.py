@@ -750,6 +750,57 @@ STREAMS = [
 
 TASKS = [
     _at(
+        "src/holdfast/tasks/rules/task.py",
+        "a delayed task that is cancelled is told at its time",
+        "return msgspec.structs.replace(ended, send_at=now) if ended.message else ended",
+        "return ended",
+        "tests/services/memory/test_tasks.py::TestMemoryTasks::test_a_delayed_task_that_is_cancelled_is_due_at_once",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "a delayed task expires before it is sent",
+        "    if standing.message:\n        return False\n",
+        "",
+        "tests/services/memory/test_tasks.py::TestMemoryTasks::test_a_delayed_task_never_expires_before_it_is_sent",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a delayed task is sent though it waits in the store",
+        "if not task.epoch and not task.ended and not task.message:",
+        "if not task.epoch and not task.ended:",
+        "tests/tasks/test_delayed.py::test_a_task_that_waits_in_the_store_is_sent_once_however_often_it_is_sent",
+    ),
+    _at(
+        "src/holdfast/tasks/running.py",
+        "an attempt that was over its time sends effects",
+        "sends=tried.sends if how is How.RETURNED else (),",
+        "sends=tried.sends,",
+        "tests/tasks/test_slots_simulated.py::test_what_an_attempt_over_its_time_sent_is_dropped",
+    ),
+    _at(
+        "src/holdfast/tasks/worker.py",
+        "effects of a failed attempt are sent",
+        "job = AttemptJob(",
+        'job = self.__dict__["kept"] = self.__dict__.get("kept") or AttemptJob(',
+        "tests/testing/test_task_test.py::test_what_a_handler_sends_is_shown",
+    ),
+    _at(
+        "src/holdfast/tasks/completer.py",
+        "effects are sent before the outcome is stored",
+        "        self._ends.append((item, end, letter))\n",
+        "        self._ends.append((item, end, letter))\n"
+        "        task = Task(item.trace, item.type, epoch=end.epoch, effects=end.effects)\n"
+        "        self._tasks.spawn(self._effects.send(item, task))\n",
+        "tests/tasks/test_completer.py::test_effects_are_handed_over_once_the_outcome_is_stored_and_before_the_message_is_deleted",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "effects come back that were handed over",
+        "standing.epoch == left.epoch and standing.effects",
+        "standing.epoch == left.epoch",
+        "tests/tasks/rules/test_task.py::test_effects_are_dropped_by_the_outcome_they_came_with_and_never_come_back",
+    ),
+    _at(
         "src/holdfast/tasks/completer.py",
         "a task that was cancelled leaves a letter",
         'if task.detail.startswith("cancelled"):',

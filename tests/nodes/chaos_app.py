@@ -28,6 +28,10 @@ fifo = App("fifo")
 seeing = App("seeing")
 both = App("both")
 acting = App("acting")
+archived = App("archived")
+
+ARCHIVE = Path(os.environ.get("CHAOS_PLACE", "node")).parent / "archive"
+"""The archive of all nodes."""
 
 
 class Item(msgspec.Struct):
@@ -103,6 +107,7 @@ seeing.model("weights", load_when_told, memory_mb=10)
 @both.stream("chain", seq="n", first_seq=0, **RULES)
 @seeing.stream("chain", seq="n", first_seq=0, models="weights", **RULES)
 @fifo.stream("chain", seq="queue", **RULES)
+@archived.stream("chain", seq="n", first_seq=0, archive=f"file:{ARCHIVE}", **RULES)
 @app.stream("chain", seq="n", first_seq=0, **RULES)
 class Chain(StreamHandler[Item]):
     """Links every message to all before it."""
@@ -128,6 +133,8 @@ class Chain(StreamHandler[Item]):
 
 SITES = 6
 FLUSH_S = 0.2
+WINDOW = int(os.environ.get("CHAOS_WINDOW", "1024"))
+HOOKS = os.environ.get("CHAOS_HOOKS", "http://localhost/hooks")
 
 
 class ActingState(msgspec.Struct):
@@ -140,7 +147,8 @@ class ActingState(msgspec.Struct):
 
 @acting.stream("chain", seq="n", first_seq=0, **RULES)
 class Acting(StreamHandler[Item]):
-    """Sends each message to a task and to a site, and, when its timer fires, what came since to a site."""
+    """Sends each message to a task, to a webhook and to a site, and, when its timer fires, what came since to
+    a site."""
 
     def open(self, context: Context, state: bytes | None) -> None:
         self.state = msgspec.json.decode(state, type=ActingState) if state else ActingState()
@@ -150,6 +158,7 @@ class Acting(StreamHandler[Item]):
         self.state.last = message.n
         self._send(message.n, context, n=message.n)
         context.send("note", {"source": context.key, "n": message.n})
+        context.send(HOOKS, {"source": context.key, "n": message.n})
         if not self.state.waiting:
             context.wake("flush", after_s=FLUSH_S)
         self.state.waiting.append(message.n)
@@ -169,13 +178,13 @@ class Acting(StreamHandler[Item]):
         return msgspec.json.encode(self.state)
 
 
-@acting.stream("sites", identity_window=20_000)  # in minutes of chaos, repeats come late
+@acting.stream("sites", identity_window=WINDOW)
 def site(message: dict[str, Any], context: Context) -> Any:
     """Tells what came."""
     return message
 
 
-@acting.task("note")
+@acting.task("note", timeout_s=10.0, margin_s=2.0)  # for so long a repeat waits while the first one runs
 def note(body: dict[str, Any], job: Job) -> Any:
     """Tells which it is."""
     return body
@@ -246,12 +255,31 @@ def stop_where_told(place: Path) -> None:
     sqlite_state._publish = stopping_publish  # type: ignore[assignment]
 
 
+def note_hand_overs(file: Path) -> None:
+    """Tell in a file what was sent to queues of SQS, in the order in which that was known."""
+    from holdfast.ports.queue import Outgoing
+    from holdfast.services.aws.queue import SqsQueue
+
+    send = SqsQueue.send
+
+    async def noting_send(self: SqsQueue, messages: Sequence[Outgoing]) -> list[str]:
+        sent = await send(self, messages)
+        with file.open("ab", buffering=0) as out:
+            out.write(b"".join(message.body + b"\n" for message in messages))
+        return sent
+
+    SqsQueue.send = noting_send  # type: ignore[method-assign]
+
+
 IN_NODE = "CHAOS_PLACE" in os.environ and "holdfast-slot" not in sys.argv  # a slot commits nothing
 
 if IN_NODE and "CHAOS_HOLD_MAX_S" in os.environ:
     from holdfast.services.aws import queue as sqs_queue
 
     sqs_queue.HOLD_MAX_S = int(os.environ["CHAOS_HOLD_MAX_S"])  # type: ignore[attr-defined]
+
+if IN_NODE and "CHAOS_HANDED_OVER" in os.environ:
+    note_hand_overs(Path(os.environ["CHAOS_HANDED_OVER"]))
 
 if IN_NODE:
     stop_where_told(Path(os.environ["CHAOS_PLACE"]))

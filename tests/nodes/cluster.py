@@ -214,8 +214,18 @@ class Cluster:
                     json.dumps({"key": key, "n": n, "do": do}).encode()
                     for n in range(start, min(start + BATCH, first + count))
                 ]
-                await self.queue.send([Outgoing(body, key=key) for body in bodies])
+                await self._send([Outgoing(body, key=key) for body in bodies])
         return first
+
+    async def _send(self, messages: Sequence[Outgoing]) -> None:
+        """Send messages, again if the queue is away, as their seqs allow."""
+        while True:
+            try:
+                await self.queue.send(messages)
+            except (Unavailable, OutcomeUnknown):  # the test may have seen to that
+                await asyncio.sleep(LOOK_S)
+            else:
+                return
 
     async def send_each(self, keys: Iterable[str], count: int = BATCH) -> None:
         """Send the next messages of every key: what a test does now has some to happen to."""

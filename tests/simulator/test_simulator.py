@@ -19,12 +19,14 @@ QUICK = 2
 """Tests of so many seeds that `make test` runs; the rest are for the soak, which has fresh ones too."""
 
 LIKELY = {
+    "archive-first": 2, "archive-again": 4,
     "batch-count": 41, "batch-first": 34, "follow-up-again": 1, "follow-up-answer": 12, "follow-up-first": 1,
-    "task-pause": 7, "task-pause-free": 9,
-    "query-committed": 14, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
+    "task-pause": 7, "task-pause-free": 9, "task-effects-first": 5, "task-effects-again": 4,
+    "task-delay": 22,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
-    "effect-refused-commit": 25, "effect-taken": 1, "effect-unknown": 5,
+    "effect-refused-commit": 25, "effect-run": 34, "effect-taken": 1, "effect-unknown": 5,
+    "query-committed": 14, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
     "alone-until-committed": 224714239036,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,
@@ -39,7 +41,7 @@ LIKELY = {
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
-HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 100.0, 300.0, 400.0
+HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 60.0, 300.0, 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
 
@@ -61,6 +63,15 @@ def test_no_seed_breaks_an_invariant_of_streams(first: int) -> None:
 def test_no_seed_breaks_an_invariant_of_streams_that_act(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed, kind="acting").wrong == []
+
+
+ARCHIVING_SEEDS_A_TEST = 10
+
+
+@pytest.mark.parametrize("first", beginnings(40, ARCHIVING_SEEDS_A_TEST))
+def test_no_seed_breaks_an_invariant_of_streams_that_are_archived(first: int) -> None:
+    for seed in range(first, first + ARCHIVING_SEEDS_A_TEST):
+        assert simulate(seed, kind="archiving").wrong == []
 
 
 TASK_SEEDS_A_TEST = 5

@@ -5,14 +5,15 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from holdfast.cluster.effect_letters import letter_of
+from holdfast.common.acts import effect_id
 from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
-from holdfast.streams.effect_letters import letter_of, redrive
-from holdfast.streams.rules.ledger import effect_id
+from holdfast.streams.effect_letters import redrive
 from tests.streams.test_operations import KEY, clock, commit, queue, state  # noqa: F401 (fixtures)
 
 REFUSED = OutgoingEffect(

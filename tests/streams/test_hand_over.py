@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.lifecycle import Tasks
+from holdfast.common.acts import Effect
 from holdfast.errors import InvalidMessage, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
-from holdfast.streams.deliverer import Deliverer
-from holdfast.streams.rules.ledger import Effect
 from tests.cluster.fakes import Log, make_host, settle_down
 
 VIRTUAL = True

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.common.acts import Effect
 from holdfast.common.message import Place, Span
 from holdfast.common.protocol import Done, Poke, Reply, Request
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
@@ -16,7 +17,7 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, RunLog, Timer
+from holdfast.streams.rules.ledger import Checkpoint, Commit, RunLog, Timer
 from holdfast.streams.rules.sequencer import Rules, Sequencer, Verdict, Wait
 from holdfast.system.clock import SystemClock
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from holdfast import App, StreamHandler
+from holdfast.common.effects import EffectLimits
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError
 from holdfast.streams.owners import rules_of
-from holdfast.streams.rules.effects import EffectLimits
 from simulator.limits import limits_with
 
 

@@ -15,7 +15,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from holdfast import App, Context, devices
+from holdfast import App, Context, Job, devices
 from holdfast.assembly import check_app
 from holdfast.config import load
 from holdfast.errors import ConfigError, TooLarge
@@ -107,6 +107,48 @@ def test_a_webhook_gets_what_a_stream_sends_in_order_though_it_fails_at_first(of
         assert ids[0] == ids[1] == ids[2], "a repeat has the id of the first"
         assert len(set(ids)) == 3
         assert not node.dead_letters("cameras")
+
+
+def test_a_webhook_gets_what_a_task_sends_and_streams_and_tasks_may_send_in_turn(office: Office) -> None:
+    app = App("site")
+
+    @app.task("report")
+    def report(body: dict[str, Any], job: Job) -> None:
+        job.send("cameras", {**body, "seen": True}, key="gate")
+        job.send(f"{office.url}/tasks", body)
+        if job.attempt == 1:
+            raise ValueError("not yet")
+
+    @app.stream("cameras")
+    def camera(message: dict[str, Any], context: Context) -> None:
+        if not message.get("seen"):
+            context.send("report", {"n": message["n"]})
+        else:
+            context.send(f"{office.url}/cameras", {"n": message["n"]})
+
+    office.answer = lambda count: 503 if count == 1 else 200
+    with node_for_tests(app) as node:
+        node.stream("cameras").send({"n": 7}, key="gate")
+        posted = office.wait_for(3)
+        assert sorted({(path, body["n"]) for path, _, body in posted}) == [("/cameras", 7), ("/tasks", 7)]
+        assert len({each for _, each, _ in posted}) == 2, "the attempt that failed has sent nothing"
+
+
+def test_a_task_and_a_stream_that_send_to_each_other_for_ever_are_stopped() -> None:
+    app = App("site")
+
+    @app.task("ping")
+    def ping(body: dict[str, Any], job: Job) -> None:
+        job.send("pong", body, key="gate")
+
+    @app.stream("pong")
+    def pong(message: dict[str, Any], context: Context) -> None:
+        context.send("ping", {})
+
+    with node_for_tests(app) as node:
+        node.stream("pong").send({}, key="gate")
+        (letter,) = until(lambda: node.dead_letters("pong") or node.dead_letters("ping"))
+        assert "16 effects" in letter.reason
 
 
 def test_what_a_webhook_refuses_is_a_dead_letter_that_says_so(office: Office) -> None:

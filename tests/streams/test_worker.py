@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
@@ -57,6 +57,9 @@ class FakeObjects:
 
     async def put(self, name: str, data: bytes) -> str:
         return name
+
+    def urls(self, under: str) -> AsyncIterator[str]:
+        raise NotImplementedError
 
     async def close(self) -> None:
         self.closed = True

@@ -81,7 +81,16 @@ class TownNode:
         )
         self.log = Log()
         self.host = Host(self.coordinator, self.peer, self.clock, limits, self.log, called or name)
-        self.work = StreamWork(self.host, app.streams, self.queues, self.state, self.slots, models=app.models)
+        self.archive = Service(town.archive)
+        self.work = StreamWork(
+            self.host,
+            app.streams,
+            self.queues,
+            self.state,
+            self.slots,
+            models=app.models,
+            archives={stream: self.archive for stream, spec in app.streams.items() if spec.archive},
+        )
         self.node = Node(self.host, [self.work])
 
     @property
@@ -103,6 +112,7 @@ class Town:
         self.state = MemoryState(clock)
         self.network = MemoryNetwork(clock)
         self.objects = MemoryObjects()
+        self.archive = MemoryObjects()
         self.nodes: list[TownNode] = []
         self.deeds: dict[bytes, Callable[[MemorySlot], Awaitable[None]]] = {}
         self._queues: dict[str, MemoryQueue] = {}

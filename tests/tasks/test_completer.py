@@ -20,7 +20,20 @@ from simulator import tasks
 from simulator.faults import Weather
 from simulator.loop import run
 from simulator.stage import SimNode
-from simulator.tasks import APP, BATCH, FOLLOWING, QUICK, TRIES, PlannedTask, TaskScenario, TaskWorld, check
+from simulator.tasks import (
+    APP,
+    BATCH,
+    FOLLOWING,
+    PICKY,
+    QUICK,
+    TRIES,
+    Away,
+    PlannedTask,
+    TakenEffect,
+    TaskScenario,
+    TaskWorld,
+    check,
+)
 from tests.tasks.plain import plain
 
 FAILING = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01, fails=-1)
@@ -414,3 +427,64 @@ def test_a_task_of_a_batch_that_is_cancelled_is_counted() -> None:
     late = msgspec.structs.replace(FINE, seconds=3.0)
     world = lived(lambda: TaskWorld(in_batch(FINE, late)), cancelled)
     assert world.store.standing[BATCH].members == "12"
+
+
+SENDING = msgspec.structs.replace(FINE, sends=4)
+
+
+def sent(world: TaskWorld) -> list[tuple[int, str]]:
+    """The effects that the target has taken, each time that it did: their numbers and ids."""
+    events = [event.effect for event in world.log if isinstance(event, TakenEffect)]
+    return [(msgspec.json.decode(effect.body)["n"], effect.id) for effect in events]
+
+
+def test_effects_are_handed_over_once_the_outcome_is_stored_and_before_the_message_is_deleted() -> None:
+    world = lived(lambda: TaskWorld(scenario(SENDING)))
+    kinds = []
+    for event in world.log:
+        if isinstance(event, Changed) and event.call in ("end", "handed_over"):
+            kinds.append(event.call)
+        elif isinstance(event, TakenEffect):
+            kinds.append(f"effect {msgspec.json.decode(event.effect.body)['n']}")
+        elif isinstance(event, QueueEvent) and event.kind in ("buried", "deleted") and not is_brief(event):
+            kinds.append(event.kind)
+    assert kinds[0] == "end"
+    assert kinds.index("effect 0") < kinds.index("effect 3")
+    assert kinds.index("handed_over") < kinds.index("buried"), "a refusal is stored before it is told"
+    assert kinds[-2:] == ["handed_over", "deleted"]
+    (letter,) = letters(world)
+    assert (letter.key, letter.attributes["target"], letter.attributes["target_key"]) == ("t", PICKY, "k")
+    assert letter.reason == "it takes nothing, ever"
+    (node,) = world.nodes.values()
+    assert (node.host.stats.effects, node.host.stats.set_aside) == (3, 1)
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["end", "take", "handed_over", "bury", "give_back", "delete"])
+def test_each_effect_has_one_id_whenever_a_node_dies(call: str, after: bool) -> None:
+    world = lived(lambda: Stumbling(SENDING, call, after=after))
+    assert world.lives[0] == 2 or call == "give_back", "it died"
+    assert len(set(sent(world))) == 3
+
+
+def test_an_attempt_that_fails_sends_nothing() -> None:
+    world = lived(lambda: TaskWorld(scenario(msgspec.structs.replace(SENDING, fails=-1))))
+    assert not sent(world)
+    assert [letter.reason for letter in letters(world)] == ["failed: ValueError: told to fail"]
+
+
+def test_while_a_target_is_away_the_message_waits_in_its_queue() -> None:
+    async def look(world: TaskWorld) -> None:
+        await world.clock.sleep(50.0)
+        (work,) = world.works.values()
+        assert not work.hand, "the node has room for others"
+        assert world.outcomes["t"], "the producer knows the outcome"
+        assert world.queues[task_queue(APP, QUICK)].messages
+
+    away = msgspec.structs.replace(scenario(SENDING), away=(Away(0.0, 100.0),))
+    world = lived(lambda: TaskWorld(away), look)
+    assert len(sent(world)) == 3
+    assert world.counts["target away"] < 80, "it is asked less and less often"
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED], (
+        "a message that comes again tells nothing"
+    )

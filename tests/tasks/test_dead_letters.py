@@ -8,9 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.cluster.effect_letters import letter_of
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.file.backup import FileBackup
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.registry import MemoryRegistry
@@ -170,6 +172,20 @@ async def test_a_letter_that_can_t_be_sent_again_stops_no_other(monkeypatch: pyt
     assert await rig.letters.redrive((), Choice()) == 2
     assert list(queue.letters) == ["publish/publish-1"]
     assert "a dead letter can't be sent again" in rig.log.events("warning")
+
+
+async def test_an_effect_that_was_refused_is_not_sent_as_a_task(tmp_path: Path) -> None:
+    rig = Rig()
+    effect = letter_of(OutgoingEffect("0" * 32, "https://a", "", b"{}", "publish/t", "t"), "publish", 1.0)
+    await rig.bury("publish", "refused")
+    queue = rig.queue(task_queue(APP, "publish"))
+    await queue.bury([effect])
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    assert await rig.letters.back_up(backup, (), Choice()) == 2
+    assert await rig.letters.redrive(["publish"], Choice()) == 1
+    assert await rig.letters.redrive_kept(backup, ["publish"], Choice(trace="t")) == (0, 0)
+    assert list(queue.letters) == [effect.id]
+    assert rig.log.events("warning").count("a dead letter can't be sent again") == 2
 
 
 async def test_a_listing_that_can_t_be_read_hides_no_letters(tmp_path: Path) -> None:

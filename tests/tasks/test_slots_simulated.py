@@ -11,13 +11,14 @@ import pytest
 
 from holdfast import App
 from holdfast.cluster.lifecycle import Tasks
+from holdfast.common.acts import Send
 from holdfast.errors import ConfigError, HoldfastError, SlotDied
 from holdfast.ports.slots import Attempt, Listener, Progress, Tried
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
 from holdfast.tasks.body import body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.rules.task import Task
-from holdfast.tasks.running import Ended, How, Running
+from holdfast.tasks.running import Ended, How, Running, outcome
 from holdfast.tasks.slots import STUCK_S, TaskSlots
 from holdfast.tasks.worker import TaskExecutor
 from simulator.loop import SimClock
@@ -286,3 +287,13 @@ async def test_what_is_told_of_an_attempt_is_its_own(make: MakeRig) -> None:
     assert [rig.at(trace) for trace in rig.pool.running] == [first]
     assert rig.log.events.count(("warning", "a slot ended an attempt that it does not have")) == 2
     assert ((await runs[0]).result, (await runs[1]).result) == (b'"woke"', b"2")
+
+
+def test_what_an_attempt_over_its_time_sent_is_dropped() -> None:
+    sends = (Send("alerts", "", b"1"),)
+    loop = asyncio.new_event_loop()
+    run = Running(1, Attempt("t", "quick", b""), 0.0, loop.create_future(), None)
+    assert outcome(run, Tried(b"1", sends=sends)).sends == sends
+    run.fate = How.TIMED_OUT
+    assert outcome(run, Tried(b"1", sends=sends)).sends == ()
+    loop.close()

@@ -7,12 +7,12 @@ import pytest
 from google.protobuf import duration_pb2
 
 from holdfast import App
-from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, Retry
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.rules.task import State
-from holdfast.testing import TaskTest
+from holdfast.testing import SentEffect, TaskTest
 
 
 def publish(body: dict[str, Any], job: Job) -> str:
@@ -188,3 +188,64 @@ def test_a_follow_up_is_given_the_outcome_before_it() -> None:
     assert TaskTest(handle).run({}) is None
     before = Outcome(trace_id="t-1", state=State.SUCCEED, value={"pages": 3})
     assert TaskTest(handle, after=before).run({}) == ["t-1", {"pages": 3}]
+
+
+def test_what_a_handler_sends_is_shown() -> None:
+    def tell(body: dict[str, Any], job: Job) -> None:
+        job.send("sites", {"seen": 1}, key="gate", delay_s=2.5)
+        job.send("https://alerts.example", b"\xff")
+        if body.get("fails"):
+            raise ValueError("no")
+
+    test = TaskTest(tell)
+    with pytest.raises(ValueError, match="no"):
+        test.run({"fails": True})
+    assert test.sent == []
+    test.run({})
+    assert test.sent == [
+        SentEffect("sites", {"seen": 1}, "gate", 2.5),
+        SentEffect("https://alerts.example", b"\xff", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    "target,body,options,error,says",
+    [
+        (
+            "nowhere",
+            1,
+            {},
+            ConfigError,
+            "target 'nowhere' is not declared; name one of .'task:tell', 'tell'.",
+        ),
+        ("odd://x", 1, {}, ConfigError, "odd://x"),
+        ("tell", "x" * (256 * 1024), {}, TooLarge, "262144"),
+        ("tell", 1, {"key": "\0"}, InvalidMessage, "key"),
+        ("tell", 1, {"delay_s": -1}, InvalidMessage, "field 'delay_s' is -1"),
+        ("tell", 1, {"delay_s": 86_401}, InvalidMessage, "'delay_s' is 86401; it is at most 86400 seconds"),
+        ("tell", float("nan"), {}, HandlerFailed, "nan|NaN"),
+    ],
+)
+def test_a_wrong_effect_is_refused_where_it_is_sent(
+    target: str, body: Any, options: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    app = App("site")
+
+    @app.task("tell")
+    def tell(_: dict[str, Any], job: Job) -> None:
+        job.send(target, body, **options)
+
+    with pytest.raises(error, match=says):
+        TaskTest(app).run({})
+
+
+def test_one_task_sends_a_hundred_effects_and_no_more() -> None:
+    def tell(body: int, job: Job) -> None:
+        for n in range(body):
+            job.send("sites", n)
+
+    test = TaskTest(tell, body=int)
+    test.run(100)
+    assert len(test.sent) == 100
+    with pytest.raises(TooLarge, match="one task sends more than 100 effects or 1048576 bytes"):
+        test.run(101)

@@ -36,7 +36,7 @@ COMMANDS = {
         ("move", "places:move", "Bring a stream to another node."),
         ("drain", "places:drain", "Have a node bring its streams to the others, and end."),
         ("why", "places:why", "Tell where a stream is, what it waits for, and why."),
-        ("streams", "streams:app", "Pause, resume, skip or reset a stream."),
+        ("streams", "streams:app", "Pause, resume, skip, reset or replay a stream."),
         ("tasks", "tasks:app", "Send tasks, see how they stand, end them, try them again."),
         ("briefs", "tasks:briefs", "Print outcomes of tasks as they come, and acknowledge them."),
         ("periodic", "periodic:app", "Have tasks sent by the clock, while nodes run."),

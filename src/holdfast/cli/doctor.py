@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import msgspec
@@ -81,7 +82,9 @@ async def _print_policy(place: str | None, config: Config) -> int:
             "--iam-policy needs the app, whose streams it is about: holdfast doctor MODULE:NAME"
         )
     async with Services(config) as services:
-        policy = await services.iam_policy(load_app(place).streams)
+        streams = load_app(place).streams
+        archives = [spec.archive for spec in streams.values() if spec.archive]
+        policy = await services.iam_policy(streams, archives)
     if not policy["Statement"]:
         raise ConfigError(
             f"queue_url is {redact_url(config.queue_url)!r} and objects_url is"
@@ -213,6 +216,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
             else "returns other bytes"
         )
 
+    archives = sorted({spec.archive for spec in app.streams.values() if spec.archive}) if app else []
     findings = [
         *_apart(config),
         await look_at("state store", config.state_url, state),
@@ -221,6 +225,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         *await _queues(services, app),
         await look_at("queue", config.queue_url, queues),
         await look_at("objects", config.objects_url, objects),
+        *[await look_at("archive", url, partial(_archive, services, url)) for url in archives],
         await look_at("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
     ]
     for product in products():
@@ -229,6 +234,13 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         findings += await _nodes(services)
         findings += await _undeclared(services, queues_of(app) if app else ())
     return findings
+
+
+async def _archive(services: Services, url: str) -> str:
+    stored = await services.archive(url).put(OBJECT, b"ok")
+    if service_of(url).one_host and not service_of(services.config.queue_url).one_host:
+        return f"stores {stored}; each host has an archive of its own there"
+    return f"stores {stored}"
 
 
 def _apart(config: Config) -> Iterable[Finding]:
@@ -242,15 +254,22 @@ def _apart(config: Config) -> Iterable[Finding]:
 
 
 async def _risks(services: Services) -> list[Finding]:
-    """What the state store's servers may lose. A store that can't be reached was told of already."""
+    """What servers of the state store and the queue may lose. One that can't be reached was told of
+    already."""
     try:
-        risks = await services.state_risks()
+        risks = await services.risks()
     except HoldfastError:
         return []
     codes = {"warning": exits.OK, "failed": exits.FAILED}
     return [
-        Finding(f"state store {risk.server}".rstrip(), risk.verdict, risk.text, risk.fix, codes[risk.verdict])
-        for risk in risks
+        Finding(
+            f"{'queue' if setting == 'queue_url' else 'state store'} {risk.server}".rstrip(),
+            risk.verdict,
+            risk.text,
+            risk.fix,
+            codes[risk.verdict],
+        )
+        for setting, risk in risks
     ]
 
 

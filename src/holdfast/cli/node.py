@@ -133,10 +133,16 @@ async def _look_at_state(services: Services) -> str:
 
 
 async def _tell_risks(services: Services, log: Any) -> None:
-    """Say where the state store may forget what is committed, whose messages are deleted by then."""
+    """Say where the state store may forget what is committed, whose messages are deleted by then, and where
+    the queue may forget messages."""
     with contextlib.suppress(HoldfastError):  # that it doesn't answer was said already
-        for risk in await services.state_risks():
-            log.warning("the state store may lose commits", server=risk.server, risk=risk.text, fix=risk.fix)
+        for setting, risk in await services.risks():
+            text = (
+                "the queue may lose messages"
+                if setting == "queue_url"
+                else "the state store may lose commits"
+            )
+            log.warning(text, server=risk.server, risk=risk.text, fix=risk.fix)
 
 
 async def supervise(place: str, config: Config, count: int, options: Options) -> int:

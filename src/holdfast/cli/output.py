@@ -29,6 +29,11 @@ def say(text: str) -> None:
     console().print(Text(text), soft_wrap=True)
 
 
+def remark(text: str) -> None:
+    """A line for people beside the output of a program, to stderr."""
+    Console(stderr=True).print(Text(text), soft_wrap=True)
+
+
 def complain(text: str) -> None:
     """An error, to stderr."""
     from holdfast.common.redaction import redact  # noqa: PLC0415

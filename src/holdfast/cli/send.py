@@ -17,10 +17,9 @@ from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.survey import warn_of_undeclared
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.loading import load_app
+from holdfast.loading import declared_stream, load_app
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
-from holdfast.streams.spec import StreamSpec
 
 READ_BYTES = 1 << 20
 """What is read, checked and sent at a time, at most."""
@@ -71,7 +70,7 @@ async def send(
         raise ConfigError("the body is given twice; leave out the argument or --file")
     if lines and not (seq is None and run is None and not message_id):
         raise ConfigError("--seq, --run and --message-id are of one message; leave them out with --lines")
-    spec = None if app is None else _declared(app, stream)
+    spec = None if app is None else declared_stream(load_app(app), app, stream)
 
     def message(data: bytes) -> StreamMessage:
         given: Any = data if raw else _json(data)
@@ -93,15 +92,6 @@ async def send(
         output.json_line({"stream": stream, "sent": sent})
     else:
         output.say(f"{sent} {'message' if sent == 1 else 'messages'} sent to {stream}")
-
-
-def _declared(place: str, stream: str) -> StreamSpec:
-    streams = load_app(place).streams
-    if stream not in streams:
-        raise ConfigError(
-            f"app {place!r} declares no stream {stream!r}; it has {', '.join(streams) or 'none'}"
-        )
-    return streams[stream]
 
 
 @contextlib.contextmanager

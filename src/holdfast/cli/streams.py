@@ -9,13 +9,19 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.replay import replay
+from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
 from holdfast.errors import ConfigError, OperationRefused
 from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint, Effect
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
 
-app = App(name="streams", help="Pause, resume, skip or reset one stream, or list and drop its effects.")
+app = App(
+    name="streams",
+    help="Pause, resume, skip or reset one stream, list and drop its effects, or replay its archive.",
+)
+app.command(replay)
 
 Key = Annotated[str, Parameter(help="The stream and its key: STREAM/KEY, as `holdfast status` shows them.")]
 

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
-from holdfast.common.message import Life, fixed
+from holdfast.common.message import CommitPlace, Life, fixed
 from holdfast.common.progress import Visibility, chunks, due
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError, Retry
@@ -36,17 +36,27 @@ REISSUE_VISIBILITIES = 4
 """How long before the queue's limit a message is reissued, in visibilities. This leaves time for a few
 tries."""
 
+Archive = Callable[[Sequence["Settlement"]], Awaitable[None]]
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
+
+
+def _nothing() -> None:
+    pass
 
 
 class Settlement(msgspec.Struct, frozen=True):
     """What follows an accepted commit: first dead letters are sent, then deliveries deleted, then their
-    senders get reports, then ``done`` is called."""
+    senders get reports, then ``done`` is called.
+
+    Where messages are archived, that comes before all of it. ``commit`` is the commit that covers them, and
+    ``archived`` is called once they are in the archive."""
 
     key: str
     letters: tuple[PendingDeadLetter, ...]
     messages: tuple[Held, ...]
     done: Callable[[], None]
+    commit: CommitPlace | None = None
+    archived: Callable[[], None] = _nothing
 
 
 class Keeper:
@@ -55,7 +65,8 @@ class Keeper:
 
     ``holding`` returns each message whose deliveries must be extended now, with its key. ``report`` reports
     to senders that their parcels are settled. ``may_reissue`` returns whether a message may be replaced by a
-    copy."""
+    copy. ``archive`` writes messages to an archive, and returns when all of them are there; settlements then
+    wait up to ``archive_linger_s`` to be written together."""
 
     def __init__(
         self,
@@ -67,6 +78,9 @@ class Keeper:
         report: Reporter,
         may_reissue: Callable[[Held], bool] = lambda _: True,
         visibility_s: float | None = None,
+        archive: Archive | None = None,
+        archive_linger_s: float = 0.0,
+        archive_enough: int = 1,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -76,6 +90,8 @@ class Keeper:
         self._holding = holding
         self._report = report
         self._may_reissue = may_reissue
+        self._archive = archive
+        self._archive_linger_s, self._archive_enough = archive_linger_s, archive_enough
         self._pending: list[Settlement] = []
         self._taken: list[Settlement] = []
         self._waiting = 0
@@ -90,14 +106,20 @@ class Keeper:
         self._tasks.repeat(self._extend_loop, self._clock, self._log)
         self._tasks.repeat(self._settle_loop, self._clock, self._log)
 
-    def settle(self, settlement: Settlement) -> None:
-        """Settle the messages of an accepted commit. This goes on even if the stream leaves this node."""
+    def settle(self, settlement: Settlement, *, at_once: bool = False) -> None:
+        """Settle the messages of an accepted commit. This goes on even if the stream leaves this node. With
+        ``at_once``, somebody waits for it."""
         self._pending.append(settlement)
         self._waiting += len(settlement.messages)
         self._idle.clear()
         self._wake.set()
-        if self._waiting >= self._queue.max_batch:
+        if at_once or self._waiting >= self._enough:
             self._hurry.set()
+
+    @property
+    def _enough(self) -> int:
+        """How many messages are settled without waiting for more."""
+        return self._queue.max_batch if self._archive is None else self._archive_enough
 
     async def settled(self) -> None:
         """Wait until all settlements are done. From now on, calls are made at once instead of when they are
@@ -169,12 +191,14 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
-            linger_s = min(PATIENCE * self._queue.linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
+            linger_s = PATIENCE * self._queue.linger_s if self._archive is None else self._archive_linger_s
+            linger_s = min(linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
-            taken = self._taken = self._whole_calls() if full else list(self._pending)
+            whole_calls = full and self._archive is None
+            taken = self._taken = self._whole_calls() if whole_calls else list(self._pending)
             del self._pending[: len(taken)]
             self._waiting -= sum(len(item.messages) for item in taken)
-            if self._waiting < self._queue.max_batch:
+            if self._waiting < self._enough and self._patient:
                 self._hurry.clear()
             if not self._pending:
                 self._wake.clear()
@@ -191,6 +215,8 @@ class Keeper:
         return self._pending[: max(1, bisect_right(counts, room))]
 
     async def _settle(self, taken: list[Settlement]) -> None:
+        if self._archive is not None:
+            await self._archive(taken)
         messages = [held for item in await self._bury(taken) for held in item.messages]
         receipts = [receipt for held in messages for receipt in held.receipts]
         # A stale receipt's message has been delivered again, and that delivery will be judged.

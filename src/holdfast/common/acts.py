@@ -1,8 +1,15 @@
-"""What a handler asks for besides its result: effects to send, and timers to set or clear."""
+"""What a handler asks for besides its result, effects to send and timers to set or clear, and what becomes of
+it."""
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
+
 import msgspec
+
+HOPS = "hops"
+"""The attribute that counts the effects that led to a message."""
 
 
 class Send(msgspec.Struct, frozen=True, array_like=True):
@@ -28,3 +35,47 @@ class Acts(msgspec.Struct, frozen=True, array_like=True):
 
     sends: tuple[Send, ...] = ()
     timers: tuple[TimerChange, ...] = ()
+
+
+class Effect(msgspec.Struct, frozen=True, array_like=True):
+    """What a handler sends elsewhere. It is committed with the state of its stream, or stored with the
+    outcome of its task, and handed over afterwards.
+
+    ``number`` and ``place`` are those of the commit that added it and its place therein; pending effects are
+    in that order. A task has one commit, number 0. ``id`` is made of them (see :func:`effect_id`). ``target``
+    is what the handler named, and ``key`` the target's key. ``cause`` is the identity, without the stream's
+    key, of the message that sent it, or the trace id of the task; ``hops`` counts the effects that led to it.
+    ``at`` is the wall time of the commit that added it, and ``not_before`` that of its first hand-over.
+    ``refused`` is why its target doesn't take it: then it goes to the dead letters instead.
+    """
+
+    number: int
+    place: int
+    id: str
+    target: str
+    key: str
+    body: bytes
+    cause: str
+    at: float
+    not_before: float = 0.0
+    hops: int = 0
+    refused: str = ""
+
+
+class RefusedEffect(msgspec.Struct, frozen=True, array_like=True):
+    """A pending effect that its target doesn't take, and why."""
+
+    id: str
+    reason: str
+
+
+def effect_id(key: str, epoch: int, number: int, place: int) -> str:
+    """Return the id of an effect, 32 characters that no other effect has: an epoch is issued once, and one
+    commit with a number is accepted in it. Seqs would repeat after a reset."""
+    return hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).hexdigest()[:32]
+
+
+def hops_of(attributes: Mapping[str, str]) -> int:
+    """Return how many effects led to the message with these attributes."""
+    hops = attributes.get(HOPS, "")
+    return int(hops) if hops.isascii() and hops.isdigit() else 0

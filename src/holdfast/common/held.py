@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import msgspec
 
@@ -43,6 +44,8 @@ class Held(msgspec.Struct, eq=False):
     retry_at: float = 0.0
     spent: bool = False
     result: bytes | None = None
+    covered_as: Literal["", "done", "skip", "late", "far", "parked"] = ""
+    """As what the commit that covers it records it; empty while none does, or if an earlier opening's did."""
     aside: str = ""
     error: str = ""
     detail: str = ""

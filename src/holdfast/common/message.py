@@ -54,8 +54,9 @@ NEXT: dict[Life, frozenset[Life]] = {
     Life.RUNNING: frozenset({Life.APPENDED, Life.WAITING, Life.RECEIVED}),
     # In a batch whose commit isn't answered: nothing may be deleted from the queue for it.
     Life.APPENDED: frozenset({Life.COMMITTED, Life.RECEIVED}),
-    # Covered by an accepted commit: only now is it dead-lettered (if the commit set it aside) or deleted.
-    Life.COMMITTED: frozenset({Life.BURIED, Life.DELETED}),
+    # Covered by an accepted commit: only now is it dead-lettered (if the commit set it aside) or deleted. A
+    # task's message goes back to its queue while a target doesn't take its effects.
+    Life.COMMITTED: frozenset({Life.BURIED, Life.DELETED, Life.GIVEN_BACK}),
     Life.BURIED: frozenset({Life.DELETED}),
     Life.DELETED: frozenset(),
     Life.GIVEN_BACK: frozenset(),
@@ -98,6 +99,14 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
         if len(rest) == SEQ_DIGITS and rest.isdigit():
             return cls(int(run), int(rest))
         return cls(int(run), 0, rest)
+
+
+class CommitPlace(msgspec.Struct, frozen=True):
+    """A commit of a stream, and the wall time at which it was answered."""
+
+    epoch: int
+    number: int
+    at: float
 
 
 def fixed(seq: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Protocol
 
 
@@ -15,6 +16,11 @@ class Objects(Protocol):
     async def put(self, name: str, data: bytes) -> str:
         """Store ``data`` under ``name`` (segments separated by ``/``), completely or not at all; returns its
         URL."""
+
+    def urls(self, under: str) -> AsyncIterator[str]:
+        """Yield the URLs of all objects whose name begins with the segments ``under``, in any order. An
+        object that is put meanwhile may be left out. Raises InvalidMessage for an ``under`` that is no name,
+        and Unavailable."""
 
     async def close(self) -> None:
         """Close all connections."""

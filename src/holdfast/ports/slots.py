@@ -13,7 +13,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from holdfast.common.acts import Acts
+from holdfast.common.acts import Acts, Send
 
 T = TypeVar("T")
 
@@ -356,7 +356,7 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     ``permanent``: no retry can help; ``cancelled``: it ended because it was told to. ``spoiled``: the process
     should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is how long
     it ran, ``memory_mb`` the most that its process ever used. ``pause_s``: what was raised asks for another
-    attempt after so many seconds (0: it doesn't).
+    attempt after so many seconds (0: it doesn't). ``sends`` are the effects that it sent, if it returned.
     """
 
     result: bytes = b""
@@ -369,6 +369,7 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     took_s: float = 0.0
     memory_mb: int = 0
     pause_s: float = 0.0
+    sends: tuple[Send, ...] = ()
 
 
 class TaskHost(Protocol):

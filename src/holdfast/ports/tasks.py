@@ -9,6 +9,8 @@ from holdfast.errors import Fenced
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -29,6 +31,19 @@ class TaskStore(Protocol):
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         """Record tasks as sent; returns the record of each. A known task is unchanged."""
 
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        """Record tasks whose messages are sent later; returns the record of each. A known task is
+        unchanged."""
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        """Return up to ``limit`` tasks whose messages are to be sent within ``ahead_s``, soonest first. A
+        store of several parts keeps that order in each. For ``lease_s`` after that none of them is returned
+        again."""
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        """Record that the messages of these tasks were sent, so that ``due`` returns them no more. Unknown
+        ones are ignored."""
+
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         """Begin attempts; returns the new record of each task."""
 
@@ -47,6 +62,9 @@ class TaskStore(Protocol):
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         """Record (trace, epoch) of outcomes whose briefs were sent. Unknown ones are ignored."""
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         """Cancel a task; returns its record, or None if it isn't known."""

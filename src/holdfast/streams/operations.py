@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from holdfast.common.acts import Effect, RefusedEffect
+from holdfast.common.effects import EffectMaker
 from holdfast.common.message import TIMER_RUN, Place, Span
 from holdfast.common.protocol import Done, Poke
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
@@ -19,16 +21,7 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.effects import EffectMaker
-from holdfast.streams.rules.ledger import (
-    COUNT_MAX,
-    Aside,
-    Checkpoint,
-    Commit,
-    Effect,
-    RefusedEffect,
-    RunLog,
-)
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
 from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
 from holdfast.streams.rules.timers import place_of
 

@@ -6,14 +6,18 @@ from __future__ import annotations
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
+from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
+from holdfast.common.effects import EffectLimits
 from holdfast.common.held import Held, Receipt
+from holdfast.common.message import CommitPlace
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
 from holdfast.errors import (
@@ -34,13 +38,12 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
-from holdfast.streams.deliverer import Deliverer, HandOverOutcome
+from holdfast.streams.archiver import Archiver
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
 from holdfast.streams.router import Router
 from holdfast.streams.rules import commands, ledger
-from holdfast.streams.rules.effects import EffectLimits
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
@@ -183,6 +186,7 @@ class Owners:
         deliverer: Deliverer,
         *,
         on_obstacle: Callable[[str], None],
+        archivers: Mapping[str, Archiver] | None = None,
     ) -> None:
         self._host = host
         self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
@@ -196,6 +200,9 @@ class Owners:
         self._router = router
         self._report = report
         self._deliverer = deliverer
+        self._archivers = archivers or {}
+        for name, archiver in self._archivers.items():
+            archiver.on_change = partial(self._archive_changed, name)
         self.requests: ClientRequests
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
@@ -269,6 +276,8 @@ class Owners:
             return False
         now = self._clock.monotonic()
         owner = Owner(key, self._rules[stream], now)
+        archiver = self._archivers.get(stream)
+        owner.is_held_back = archiver is not None and archiver.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         self._perform(entry)
         return True
@@ -326,6 +335,16 @@ class Owners:
             if entry.seat is seat:
                 entry.slot = None
                 entry.owner.unloaded()
+
+    def _archive_changed(self, stream: str) -> None:
+        self._tasks.spawn(self._hold_back(stream))  # an owner may be just at work, for which too much waits
+
+    async def _hold_back(self, stream: str) -> None:
+        """Hold all owners of a stream back while too much waits for its archive."""
+        for entry in self:
+            if entry.spec.name == stream:
+                entry.owner.hold_back(self._archivers[stream].is_full, self._now(entry))
+                self._perform(entry)
 
     # -- models -----------------------------------------------------------------------------------------
 
@@ -981,9 +1000,14 @@ class Owners:
         self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
-        owner = entry.owner
+        owner, archiver = entry.owner, self._archivers.get(entry.spec.name)
         asked = [held for held in command.messages if any(receipt.request for receipt in held.receipts)]
-        self._answer_requests(entry, command, [held for held in asked if not held.aside])
+
+        def archived() -> None:
+            self._answer_requests(entry, command, [held for held in asked if not held.aside])
+
+        if archiver is None:
+            archived()
         deliveries = sum(len(held.receipts) for held in command.messages)
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
 
@@ -995,8 +1019,11 @@ class Owners:
 
         if not command.duplicate:
             self._tell_letters(entry, command)
-        settlement = Settlement(entry.key, command.letters, command.messages, done)
-        self._keepers[entry.spec.name].settle(settlement)
+        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if archiver is not None else None
+        settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
+        if archiver is not None:
+            archiver.expect(settlement)
+        self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked) and archiver is not None)
 
     def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
         for letter in command.letters:

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
+from holdfast.common.effects import EffectLimits
 from holdfast.common.message import NO_RUN, SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
 from holdfast.streams.handler import StreamHandler
-from holdfast.streams.rules.effects import EffectLimits
 from holdfast.streams.rules.timers import TIMERS
 
 QUEUE_NUMBER = "queue"
@@ -69,6 +69,7 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
     max_timers: Annotated[int, Meta(ge=1, le=1000)] = TIMERS
     models: tuple[str, ...] = ()
     results_to: str = ""
+    archive: str = ""
 
     def __post_init__(self) -> None:
         check_settings(f"stream {self.name!r}", self)
@@ -103,6 +104,11 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
             raise ConfigError(
                 f"stream {self.name!r}: restart_after_s is {self.restart_after_s} and gap_timeout_s is"
                 f" {self.gap_timeout_s}: set restart_after_s to at least gap_timeout_s"
+            )
+        if self.archive and ":" not in self.archive:
+            raise ConfigError(
+                f"stream {self.name!r}: archive is {self.archive!r}; it is the URL of an object store, such"
+                " as 's3://bucket/prefix' or 'file:./archive'"
             )
         parts = {"key": names_of(self.key), "seq": names_of(self.seq), "run": self.run_names}
         for setting, names in parts.items():

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
@@ -38,13 +39,14 @@ from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
+from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import Target
+from holdfast.streams.archiver import ENOUGH, LINGER_S, Archiver
 from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
-from holdfast.streams.deliverer import Deliverer
 from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import ROLL_S
 from holdfast.streams.owners import Owned, Owners
@@ -87,7 +89,7 @@ def first_hide_s(limits: Limits) -> float:
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
     declared models. ``targets`` take effects, by what handlers call them, and ``open_target`` opens those
-    at URLs."""
+    at URLs. ``archives`` are the object stores of the streams that are archived."""
 
     def __init__(
         self,
@@ -100,6 +102,7 @@ class StreamWork:
         models: Collection[str] = (),
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
+        archives: Mapping[str, Objects] | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
@@ -107,10 +110,8 @@ class StreamWork:
         self._state = state
         self.router = Router(host, queues)
         self.reports = Reports(host)
-        self._keepers = {
-            name: Keeper(name, queue, host, holding=self._holding, report=self.reports.tell)
-            for name, queue in queues.items()
-        }
+        self._archivers = {name: Archiver(name, objects, host) for name, objects in (archives or {}).items()}
+        self._keepers = {name: self._keeper(name) for name in queues}
         deliverer = Deliverer(host, targets or {}, queues, open_target)
         self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
@@ -125,6 +126,7 @@ class StreamWork:
             self.reports.tell,
             deliverer,
             on_obstacle=self._obstacle_changed,
+            archivers=self._archivers,
         )
         self.requests = Requests(host, state, self.owners)
         self.queries = Queries(host, specs, state, self.pool, self.owners)
@@ -135,6 +137,19 @@ class StreamWork:
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
         self._listen()
+
+    def _keeper(self, stream: str) -> Keeper:
+        archiver = self._archivers.get(stream)
+        return Keeper(
+            stream,
+            self._queues[stream],
+            self._host,
+            holding=self._holding,
+            report=self.reports.tell,
+            archive=archiver.write if archiver is not None else None,
+            archive_linger_s=LINGER_S,
+            archive_enough=ENOUGH,
+        )
 
     def _listen(self) -> None:
         news, inquiries = self._host.news, self._host.inquiries
@@ -200,6 +215,8 @@ class StreamWork:
     def _room(self, stream: str) -> int:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
             return 0  # messages that no node can run wait in the queue
+        if stream in self._archivers and self._archivers[stream].is_full:
+            return 0
         return self._host.limits.max_held - self.owners.held - self.router.custody
 
     def _may_receive(self) -> bool:
@@ -246,6 +263,11 @@ class StreamWork:
             "streams_without_models",
             "Declared streams that can't run here, for a model of theirs doesn't load.",
             len(self.owners.obstacles.streams),
+        )
+        yield (
+            "archive_waiting",
+            "Committed messages that wait for their archive (limit: half of max_held a stream).",
+            sum(archiver.waiting for archiver in self._archivers.values()),
         )
         yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
         pending = [effects.count for o in owned if (effects := o.owner.pending_effects) is not None]

@@ -36,10 +36,11 @@ from holdfast.errors import (
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
+from holdfast.slots.sends import EFFECTS_BYTES_MAX
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
-from holdfast.streams.recorder import EFFECTS_BYTES_MAX, ActRecorder
+from holdfast.streams.recorder import ActRecorder
 from holdfast.streams.spec import StreamSpec
 
 T = TypeVar("T")

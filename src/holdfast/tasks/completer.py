@@ -1,6 +1,6 @@
 """The completer brings tasks to their end. It stores the outcome, sends the tasks that follow, sends a dead
-letter if the task failed and the brief to the producer, and only then deletes the message. Each step takes
-many tasks at once."""
+letter if the task failed and the brief to the producer, hands over the effects, and only then deletes the
+message. Each step takes many tasks at once."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.batching import Batcher
@@ -20,6 +21,7 @@ from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.tasks import TaskStore
+from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
 from holdfast.tasks.held_tasks import InHand, TaskQueues
 from holdfast.tasks.outcome import Outcome, outcome_of
@@ -34,10 +36,11 @@ ENDS_MAX = 500
 
 
 class Finished(msgspec.Struct, frozen=True):
-    """A task whose outcome is stored. ``outcome`` is what the producer gets; ``first`` is true if no brief
-    was sent before. ``follow_ups`` are to be sent."""
+    """A task whose outcome is stored, and its record. ``outcome`` is what the producer gets; ``first`` is
+    true if no brief was sent before. ``follow_ups`` are to be sent."""
 
     item: InHand
+    task: Task
     outcome: Outcome
     first: bool
     letter: PendingDeadLetter | None = None
@@ -45,9 +48,11 @@ class Finished(msgspec.Struct, frozen=True):
 
 
 class Completer:
-    """Brings tasks to their end. ``producer`` sends what follows them. ``on_gone`` is called with every task
-    that the node is done with; ``on_fenced`` with one whose outcome was refused because another attempt has
-    begun. ``in_hand`` returns how many tasks the node has, with those that are being ended."""
+    """Brings tasks to their end. ``producer`` sends what follows them, and ``deliverer`` hands over their
+    effects. ``on_gone`` is called with every task that the node is done with; ``on_fenced`` with one whose
+    outcome was refused because another attempt has begun; ``on_rest`` with one that has effects left, and
+    after how many seconds to go on with them. ``in_hand`` returns how many tasks the node has, with those
+    that are being ended."""
 
     def __init__(
         self,
@@ -57,9 +62,11 @@ class Completer:
         queues: TaskQueues,
         keepers: Mapping[str, Keeper],
         producer: Producer,
+        deliverer: Deliverer,
         *,
         on_gone: Callable[[InHand], None],
         on_fenced: Callable[[InHand], None],
+        on_rest: Callable[[InHand, float], None],
         in_hand: Callable[[], int],
     ) -> None:
         self._host = host
@@ -69,8 +76,10 @@ class Completer:
         self._queues, self._briefs = queues
         self._keepers = keepers
         self._producer = producer
+        self._effects = EffectSender(host, store, deliverer, self._insist)
         self._on_gone = on_gone
         self._on_fenced = on_fenced
+        self._on_rest = on_rest
         self._in_hand = in_hand
         self._ends: list[tuple[InHand, EndAttempt, PendingDeadLetter | None]] = []
         self._finished: list[Finished] = []
@@ -96,7 +105,8 @@ class Completer:
 
     def tell(self, item: InHand, task: Task) -> None:
         """Take a message whose task already has its outcome. If the task's brief was never sent, it is sent
-        now. Otherwise the message is a duplicate, or a stand-in that is no longer needed."""
+        now, and so are effects that are left. Otherwise the message is a duplicate, or a stand-in that is no
+        longer needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
         outcome = outcome_of(self._app, task)
         follow_ups = due(task, outcome, item.message)
@@ -105,16 +115,17 @@ class Completer:
             outcome = msgspec.structs.replace(outcome, state=State.DUPLICATED, value=None, detail=detail)
         item.outcome_known()
         self._begin(1)
-        if task.briefed and item.is_stand_in(task):
+        if task.briefed and (task.effects or item.is_stand_in(task)):
             self._at_end += 1
-            self._settle(item)
+            self._settle(item, task)
         else:
-            self._queue(Finished(item, outcome, not task.briefed, letter, follow_ups))
+            self._queue(Finished(item, task, outcome, not task.briefed, letter, follow_ups))
 
     async def settled(self) -> None:
         """Wait until all these tasks have ended. From now on, calls are made at once instead of when they are
-        full."""
+        full, and no target that is away is waited for."""
         self._patient = False
+        self._effects.hurry()
         self._to_tell.set()
         await self._idle.wait()
         self._patient = True
@@ -146,7 +157,8 @@ class Completer:
                 item.outcome_known()
                 self._count(answer)
                 outcome = outcome_of(self._app, answer)
-                self._queue(Finished(item, outcome, True, letter, due(answer, outcome, item.message)))
+                follow_ups = due(answer, outcome, item.message)
+                self._queue(Finished(item, answer, outcome, True, letter, follow_ups))
                 continue
             if isinstance(answer, Fenced):
                 self._stats.fenced += 1
@@ -204,12 +216,28 @@ class Completer:
         await self._send([(done.item.message.envelope, done.outcome) for done in taken])
         for done in taken:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
-            self._settle(done.item)
+            self._settle(done.item, done.task)
         told = [(done.item.trace, done.outcome.epoch) for done in taken if done.first]
         if told:
             await self._insist("the task store", lambda: self._store.briefed(told))
 
-    def _settle(self, item: InHand) -> None:
+    def _settle(self, item: InHand, task: Task) -> None:
+        """Delete the task's message, once its effects are handed over."""
+        if task.effects:
+            self._tasks.spawn(self._settle_with_effects(item, task))
+        else:
+            self._delete(item)
+
+    async def _settle_with_effects(self, item: InHand, task: Task) -> None:
+        rest_s = await self._effects.send(item, task)
+        if not rest_s:
+            self._delete(item)
+            return
+        self._at_end -= 1
+        self._done(1)
+        self._on_rest(item, rest_s)
+
+    def _delete(self, item: InHand) -> None:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
         self._keepers[item.queue].settle(settlement)
 
@@ -262,7 +290,7 @@ class Completer:
         finished = []
         for item, batch in ended.values():
             outcome = outcome_of(self._app, batch)
-            finished.append(Finished(item, outcome, True, None, due(batch, outcome, item.message)))
+            finished.append(Finished(item, batch, outcome, True, None, due(batch, outcome, item.message)))
         await self._hand_over(finished)
         told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
         await self._insist("the task store", lambda: self._store.briefed(told))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 RETRY_AFTER_MAX_S = 86_400.0
 """The longest pause that an attempt may ask for."""
 
+SEND_DELAY_MAX_S = 86_400.0
+"""The longest ``delay_s`` of an effect: until then the message of its task waits in its queue."""
+
 PAUSES_MAX = 1000
 """How many pauses the attempts of one task may ask for. What asks for more has failed."""
 
@@ -89,6 +92,19 @@ class Job(Protocol):
     def progress(self, fraction: float | None = None, note: str = "", **numbers: float) -> None:
         """Report how far the work is: ``fraction`` from 0 to 1, and a ``note`` for people. It shows that the
         task advances, so it extends a lease and restarts ``stall_s``. It is cheap to call."""
+
+    def send(self, target: str, body: Any, *, key: str = "", delay_s: float = 0.0) -> None:
+        """Send an effect: ``body``, a value that JSON can hold or bytes, to a ``target`` by name or URL: a
+        stream, a type of task or an outbox of the app, a queue, or a webhook.
+
+        The effect is stored with the task's outcome, and handed over after that, at least once, if this
+        attempt ends the task by success. If it raises, or its right to run is lost, nothing is sent. Effects
+        with the same target and ``key`` are handed over in order; ``delay_s`` after the outcome at the
+        earliest, at most a day, and then out of that order. A target that is a stream needs a ``key``.
+
+        Raises ConfigError for an unknown target, InvalidMessage, TooLarge (one task may send 100 effects, of
+        256 KiB each and 1 MiB together), and HandlerFailed for a body that JSON can't hold.
+        """
 
     def on_terminate(self, hook: Callable[[], object]) -> None:
         """Add a function that is called if the attempt must end, after Cancelled was raised in the handler.

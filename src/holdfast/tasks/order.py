@@ -29,6 +29,7 @@ class SendOptions(TypedDict, total=False):
     group: str
     priority: int
     delay_s: float
+    at: datetime | None
     timeout_s: float | None
     tries: int | None
     then: FollowUps
@@ -40,10 +41,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
     ``body`` is a protobuf message, a text, or any value that JSON can hold. Without a ``trace_id``, the task
     gets a random one, or one made from ``dedupe``. Of all orders of one type with the same ``dedupe``, only
-    the first is run. The task may begin after ``delay_s`` seconds. ``group`` names the group whose limits it
-    counts toward, such as a customer. ``timeout_s`` and ``tries`` are instead of those of its type. ``then``
-    is what is sent once it has succeeded, ``on_failure`` what is sent if it ends otherwise. Raises
-    InvalidMessage, which names the field, for a value of a wrong type or out of range.
+    the first is run. The task may begin after ``delay_s`` seconds, or at the time ``at``. ``group`` names the
+    group whose limits it counts toward, such as a customer. ``timeout_s`` and ``tries`` are instead of those
+    of its type. ``then`` is what is sent once it has succeeded, ``on_failure`` what is sent if it ends
+    otherwise. Raises InvalidMessage, which names the field, for a value of a wrong type or out of range.
     """
 
     task_type: str
@@ -53,6 +54,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     group: str = ""
     priority: Int32 = 0
     delay_s: Delay = 0.0
+    at: datetime | None = None
     timeout_s: Seconds | None = None
     tries: Count | None = None
     then: FollowUps = ()
@@ -61,6 +63,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field, text in faults(self):
             raise InvalidMessage(f"field {field!r} {text}", field)
+        if self.at is not None and self.at.tzinfo is None:
+            raise InvalidMessage("field 'at' has no time zone; give an aware datetime", "at")
+        if self.at is not None and self.delay_s:
+            raise InvalidMessage("fields 'at' and 'delay_s' are both given; give one of them", "at")
         for field in ("then", "on_failure"):
             msgspec.structs.force_setattr(self, field, _checked(field, getattr(self, field)))
         if _longest_chain(self) > FOLLOW_UPS_MAX:
@@ -93,6 +99,8 @@ def _checked(field: str, orders: Any) -> tuple[Order, ...]:
             raise InvalidMessage(f"field {field!r} {said}", field)
         if not order.task_type:
             raise InvalidMessage(f"field {field!r} has a task without a task_type", field)
+        if order.at is not None:
+            raise InvalidMessage(f"field {field!r} has a task with 'at'; what follows has a 'delay_s'", field)
     if len(listed) > FOLLOW_UPS_MAX:
         raise InvalidMessage(f"field {field!r} has {len(listed)} tasks; it may have {FOLLOW_UPS_MAX}", field)
     return listed

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.cluster.effect_letters import is_of_effect
+from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
@@ -24,7 +26,7 @@ from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, State, Task
+from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,
@@ -61,10 +63,11 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class _Sending(NamedTuple):
-    """A task that is ready to be sent, and its message."""
+    """A task that is ready to be sent, and its message. ``hops`` effects led to it."""
 
     order: DueFollowUp
     body: bytes
+    hops: int = 0
 
     @property
     def trace(self) -> str:
@@ -105,12 +108,14 @@ class Producer:
         self._unread: list[collections.deque[Delivery]] = []
         self._closes = 0
 
-    async def send(self, orders: Sequence[Order]) -> list[str]:
+    async def send(self, orders: Sequence[Order], *, hops: Sequence[int] = ()) -> list[str]:
         """Send tasks; returns their trace ids, in order. If the task of an order, by its trace id or dedupe
-        key, has already begun or ended, it isn't sent again. Raises InvalidMessage and TooLarge before
-        anything is sent. If a queue doesn't answer, some may have been sent. Sending the same again does no
-        harm if the orders have trace ids or dedupe keys."""
+        key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
+        it. Raises InvalidMessage and TooLarge before anything is sent. If a queue doesn't answer, some may
+        have been sent. Sending the same again does no harm if the orders have trace ids or dedupe keys."""
         sent = [self._checked(order) for order in orders]
+        if hops:
+            sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
         await self._look_for({name for order in orders for name in order.types})
         await self._send(sent)
         return [each.trace for each in sent]
@@ -154,23 +159,48 @@ class Producer:
         ended, aren't sent again. Raises as ``send``."""
         sent = [_Sending(each, encode_task(each.task)) for each in follow_ups]
         for each in sent:
-            self._check_fits(each.type, len(each.body), each.order.delay_s)
+            self._check_fits(each.type, len(each.body))
         await self._send(sent)
 
     async def _send(self, sent: Sequence[_Sending]) -> None:
+        if late := [each for each in sent if self._is_late(each)]:
+            await self._store.delay([_delayed(each) for each in late])
+            sent = [each for each in sent if not self._is_late(each)]
         standing = await self._store.queue(
             [Task(each.trace, each.type, group=each.order.task.envelope.group) for each in sent]
         )
         outgoing: dict[str, list[Outgoing]] = {}
         for each, task in zip(sent, standing, strict=True):
-            if not task.epoch and not task.ended:  # else a node has its message already
+            if not task.epoch and not task.ended and not task.message:  # else its message is there already
                 name = task_queue(self._app, each.type)
-                message = Outgoing(each.body, delay_s=each.order.delay_s, key=each.trace)
+                hops = {HOPS: str(each.hops)} if each.hops else {}
+                message = Outgoing(each.body, hops, each.order.delay_s, each.trace)
                 outgoing.setdefault(name, []).append(message)
         for name, messages in outgoing.items():
             queue = self._queue(name)
             for start in range(0, len(messages), queue.max_batch):
                 await queue.send(messages[start : start + queue.max_batch])
+
+    async def send_delayed(self, tasks: Sequence[Task]) -> None:
+        """Send the messages of tasks of one type that the store has kept until now. Raises as ``send``."""
+        queue, wall = self._queue_of(tasks[0].type), self._clock.wall()
+        messages = [
+            Outgoing(
+                task.message, delay_s=min(max(task.until - wall, 0.0), queue.delay_max_s), key=task.trace
+            )
+            for task in tasks
+        ]
+        for start in range(0, len(messages), queue.max_batch):
+            some = slice(start, start + queue.max_batch)
+            await queue.send(messages[some])
+            await self._store.messages_sent([task.trace for task in tasks[some]])
+
+    def _is_late(self, sending: _Sending) -> bool:
+        """Return True if a task's delay is longer than its queue's."""
+        return sending.order.delay_s > self._queue_of(sending.type).delay_max_s
+
+    def _queue_of(self, task_type: str) -> Queue:
+        return self._queue(task_queue(self._app, task_type))
 
     async def _look_for(self, types: set[str]) -> None:
         """Warn once about types that no node runs while nodes run others: most are misspelt."""
@@ -283,9 +313,16 @@ class Producer:
         gets all its tries again. If it has succeeded, nothing is sent, and this returns None. Raises as
         ``send``."""
         sent = self._checked(order)
-        return await self._send_stand_in(
-            Task(sent.trace, order.task_type, group=order.group), sent.body, {}, order.delay_s
-        )
+        delay_s = sent.order.delay_s
+        if not self._is_late(sent):
+            task = Task(sent.trace, order.task_type, group=order.group)
+            return await self._send_stand_in(task, sent.body, {}, delay_s)
+        (standing,) = await self._store.delay([_delayed(sent)])
+        if standing.state is State.SUCCEED:
+            return None
+        if standing.ended:  # it is queued again only with its message
+            _check_delay(self._queue_of(order.task_type), delay_s)
+        return Outgoing(sent.body, {}, delay_s, sent.trace)
 
     async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
@@ -323,9 +360,9 @@ class Producer:
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
-        that the queue refuses for good stays a dead letter."""
+        that the queue refuses for good stays a dead letter, and so does an effect that its target refused."""
         queue = self._queue(task_queue(self._app, task_type))
-        chosen = list(letters)
+        chosen = self._of_tasks(task_type, letters)
         return sum(
             [
                 await self._redrive(queue, chosen[start : start + queue.max_batch])
@@ -352,7 +389,7 @@ class Producer:
         still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
         again, passed = list[DeadLetter](), 0
-        for letter in letters:
+        for letter in self._of_tasks(task_type, letters):
             task = await self._store.get(letter.key) if letter.key else None
             if task is None or task.state in (State.FAILED, State.TIMEOUT):
                 again.append(letter)
@@ -369,27 +406,43 @@ class Producer:
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
         return len(again), passed
 
+    def _of_tasks(self, task_type: str, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
+        """Return those letters of one type that are of no effects."""
+        found = list[DeadLetter]()
+        for letter in letters:
+            if is_of_effect(msgspec.structs.replace(letter, stream=task_type)):
+                reason = "it is an effect, which no handler of this app takes; send it by what its target is"
+                self._log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
+            else:
+                found.append(letter)
+        return found
+
     def _checked(self, order: Order, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
         can't take it."""
         task = self._message(order, _trace(order) or self._clock.new_id())
         task = msgspec.structs.replace(task, batch=batch)
         body = encode_task(task)
-        self._check_fits(order.task_type, len(body), order.delay_s)
+        self._check_fits(order.task_type, len(body))
         self._check_follow_ups(task)
-        return _Sending(DueFollowUp(task, order.delay_s), body)
+        return _Sending(DueFollowUp(task, self._delay_s(order)), body)
+
+    def _delay_s(self, order: Order) -> float:
+        """Return after how many seconds a task may begin."""
+        if order.at is None:
+            return order.delay_s
+        return max(0.0, order.at.timestamp() - self._clock.wall())
 
     def _check_follow_ups(self, task: SentTask) -> None:
         for each in task.follow_ups:
             size = len(encode_task(each.task)) + AFTER_BYTES_MAX
-            self._check_fits(each.task.envelope.task_type, size, each.delay_s, "a follow-up with an outcome")
+            self._check_fits(each.task.envelope.task_type, size, "a follow-up with an outcome")
             self._check_follow_ups(each.task)
 
-    def _check_fits(self, task_type: str, size: int, delay_s: float, what: str = "a task") -> None:
-        queue = self._queue(task_queue(self._app, task_type))
+    def _check_fits(self, task_type: str, size: int, what: str = "a task") -> None:
+        queue = self._queue_of(task_type)
         if size > queue.max_bytes:
             raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}")
-        _check_delay(queue, delay_s)
 
     def _message(self, order: Order, trace: str) -> SentTask:
         """Return a task as a message holds it. A follow-up without an id of its own has none yet."""
@@ -463,6 +516,11 @@ def _trace(order: Order) -> str:
     if order.trace_id:
         return check_key(order.trace_id, "trace_id")
     return deduplicated(order.task_type, order.dedupe) if order.dedupe else ""
+
+
+def _delayed(sending: _Sending) -> DelayTask:
+    task = sending.order.task
+    return DelayTask(sending.trace, sending.type, sending.order.delay_s, sending.body, task.envelope.group)
 
 
 def _check_delay(queue: Queue, delay_s: float) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from holdfast.common.acts import Send
 from holdfast.ports.slots import Attempt, Progress, Tried
 
 
@@ -31,7 +32,7 @@ class Ended(msgspec.Struct, frozen=True):
     or the pool closed; this doesn't count as a try. An attempt that exceeded its time is TIMED_OUT even if it
     still returned something; one that was asked to end may still have RETURNED or RAISED. ``took_s`` is how
     long it ran, ``memory_mb`` the most that its process used (0: unknown). ``pause_s``: it RAISED Retry, and
-    asks for another attempt after so many seconds.
+    asks for another attempt after so many seconds. ``sends`` are the effects that it sent, if it RETURNED.
     """
 
     how: How
@@ -43,6 +44,7 @@ class Ended(msgspec.Struct, frozen=True):
     took_s: float = 0.0
     memory_mb: int = 0
     pause_s: float = 0.0
+    sends: tuple[Send, ...] = ()
 
 
 class Running:
@@ -127,4 +129,5 @@ def outcome(run: Running, tried: Tried) -> Ended:
         pause_s=tried.pause_s if how is How.RAISED else 0.0,
         took_s=tried.took_s,
         memory_mb=tried.memory_mb,
+        sends=tried.sends if how is How.RETURNED else (),
     )

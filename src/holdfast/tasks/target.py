@@ -24,7 +24,8 @@ class TaskTarget:
         self._producer = producer
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        await self._producer.send([self._order(effect) for effect in effects])
+        orders = [self._order(effect) for effect in effects]
+        await self._producer.send(orders, hops=[effect.hops for effect in effects])
 
     def _order(self, effect: OutgoingEffect) -> Order:
         try:

@@ -77,7 +77,8 @@ class TaskType(Generic[B, R]):
 
     def __call__(self, body: B, job: Job | None = None) -> R:
         """Run the handler with that body, and return what it returns; await it for an ``async`` handler.
-        Without a ``job``, the handler gets one for a first attempt, whose progress and log are dropped."""
+        Without a ``job``, the handler gets one for a first attempt, whose progress, log and effects are
+        dropped."""
         handler: Any = self.handler
         if inspect.isclass(handler):
             made: Any = handler()
@@ -99,6 +100,8 @@ class TaskType(Generic[B, R]):
                 the declared ``group`` finds in the body).
                 ``priority``: tasks with a higher one run sooner; it is added to the declared one (default 0).
                 ``delay_s``: after how many seconds the task may begin (default 0).
+                ``at``: the time at which it may begin, an aware datetime, instead of ``delay_s``. A time that
+                is over means at once.
                 ``timeout_s``: the total time of one attempt (default: the declared one).
                 ``tries``: how many attempts the task gets if they fail (default: the declared number).
                 ``then``: the task, or a list of tasks, to send once this one has succeeded, each made by
@@ -125,10 +128,11 @@ class TaskType(Generic[B, R]):
         return self.spec.group_of(body_of(body))
 
     def _unread_job(self) -> Job:
-        from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - for tests alone
+        from holdfast.slots.sends import AnyName  # noqa: PLC0415 - for tests alone
+        from holdfast.tasks.worker import AttemptJob  # noqa: PLC0415 - as above
 
         task = Task("test", self.name, attempts=1, epoch=1)
-        return AttemptJob(_Unread(), self._app, 1, self.spec.attempt(Body(b""), task))
+        return AttemptJob(_Unread(), self._app, 1, self.spec.attempt(Body(b""), task), AnyName())
 
 
 class _Unread:

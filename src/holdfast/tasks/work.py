@@ -6,15 +6,17 @@ from __future__ import annotations
 import asyncio
 import collections
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
+from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
+from holdfast.common.acts import Send
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
 from holdfast.common.progress import chunks
@@ -24,11 +26,14 @@ from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.slots import TaskSlotMaker
+from holdfast.ports.target import Target
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
+from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
+from holdfast.tasks.effects import effects_of
 from holdfast.tasks.handler import PAUSES_MAX
 from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
@@ -79,7 +84,7 @@ class TaskWork:
 
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
-    registry."""
+    registry. ``targets`` take effects, by what handlers call them; ``open_target`` opens those at URLs."""
 
     def __init__(
         self,
@@ -94,6 +99,8 @@ class TaskWork:
         *,
         scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
+        targets: Mapping[str, Target] | None = None,
+        open_target: Callable[[str], Target] | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -127,10 +134,15 @@ class TaskWork:
             queues,
             self._keepers,
             producer,
+            Deliverer(host, targets or {}, queues.by_type, open_target),
             on_gone=self._forget,
             on_fenced=self._drop,
+            on_rest=self._rest,
             in_hand=self._in_hand,
         )
+        self._delayed: DelayedTasks | None = None
+        if any(queue.delay_max_s < math.inf for queue in queues.by_type.values()):
+            self._delayed = DelayedTasks(host, store, producer)
         self._pumps: list[Pump] = []
         self._pumping: list[asyncio.Task[Any]] = []
         self._wake = asyncio.Event()
@@ -153,6 +165,8 @@ class TaskWork:
         self._limiter.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
+        if self._delayed is not None:
+            host.tasks.repeat(self._delayed.run, host.clock, host.log)
         if self._scheduler is not None:
             host.tasks.repeat(self._scheduler.run, host.clock, host.log)
         if self._announcer is not None:
@@ -427,7 +441,7 @@ class TaskWork:
         elif handed_on or not ended.begun:
             self._return(item, spent=False, delay_s=0.0)
         elif ended.how is How.RETURNED:
-            self._end(item, State.SUCCEED, ended.result)
+            self._end(item, State.SUCCEED, ended.result, sends=ended.sends)
         elif item.stopping:  # it was asked to end
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
         elif ended.permanent or item.attempt.attempts >= item.tries:
@@ -452,12 +466,21 @@ class TaskWork:
         at = raised_at(ended.detail)
         self._host.log.warning(event, task=item.trace, type=item.type, error=ended.error, at=at)
 
-    def _end(self, item: InHand, state: State, result: bytes = b"", detail: str = "") -> None:
+    def _end(
+        self,
+        item: InHand,
+        state: State,
+        result: bytes = b"",
+        detail: str = "",
+        sends: tuple[Send, ...] = (),
+    ) -> None:
         assert item.attempt is not None
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         letter = None if state is State.SUCCEED else letter_of(item, task)
-        self._completer.end(item, EndAttempt(item.trace, task.epoch, state, result, detail), letter)
+        effects = effects_of(item, task.epoch, sends, self._host.clock.wall())
+        end = EndAttempt(item.trace, task.epoch, state, result, detail, effects)
+        self._completer.end(item, end, letter)
 
     def _return(
         self,
@@ -501,10 +524,19 @@ class TaskWork:
 
     # --- out
 
+    def _rest(self, item: InHand, rest_s: float) -> None:
+        """Give back the message of a task that has ended, until its effects can be handed over. If there is
+        no delivery, its message is in the queue."""
+        self._forget(item)
+        self._come_again(item, min(rest_s, self._queues[item.queue].hold_max_s / 2))
+
     def _give_back(self, item: InHand, delay_s: float) -> None:
         """Give the task back to the queue, which delivers it to any node after ``delay_s``."""
         self._forget(item)
         item.held.come_back()
+        self._come_again(item, delay_s)
+
+    def _come_again(self, item: InHand, delay_s: float) -> None:
         item.held.become(Life.GIVEN_BACK)
         self._returned += 1
         self._host.stats.given_back += 1

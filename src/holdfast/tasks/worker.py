@@ -10,16 +10,17 @@ import asyncio
 import functools
 import inspect
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
 
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
+from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
-from holdfast.tasks.handler import Cancelled, Job, JobLog, Retry
+from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import decode_brief
@@ -61,8 +62,11 @@ class AttemptJob:
     """The Job of one attempt, by its number in the slot. Handlers may leave things on it for their hooks and
     probes."""
 
-    def __init__(self, host: JobHost, app: str, number: int, attempt: Attempt) -> None:
+    def __init__(
+        self, host: JobHost, app: str, number: int, attempt: Attempt, targets: Collection[str]
+    ) -> None:
         self._host = host
+        self.recorder = SendRecorder(targets, "task")
         self._number = number
         self._began_at = host.now()
         self._timeout_s = attempt.timeout_s
@@ -109,6 +113,10 @@ class AttemptJob:
         progress = Progress(fraction, str(note), {k: float(v) for k, v in numbers.items()})
         self._host.progress(self._number, progress)
 
+    def send(self, target: str, body: Any, *, key: str = "", delay_s: float = 0.0) -> None:
+        check_seconds("delay_s", delay_s, SEND_DELAY_MAX_S)
+        self.recorder.send(target, body, key, delay_s)
+
     def on_terminate(self, hook: Callable[[], object]) -> None:
         self._hooks.append(hook)
 
@@ -127,10 +135,13 @@ class AttemptJob:
 
 
 class TaskExecutor:
-    """Runs the handlers of an app's tasks."""
+    """Runs the handlers of an app's tasks. ``targets`` are the names that their effects may have."""
 
-    def __init__(self, app: str, specs: Mapping[str, TaskSpec], host: TaskHost) -> None:
+    def __init__(
+        self, app: str, specs: Mapping[str, TaskSpec], host: TaskHost, targets: Collection[str] = ()
+    ) -> None:
         self._app = app
+        self._targets = targets
         self._specs = specs
         self._host = host
         self._runs: dict[str, tuple[Run, Callable[[Job], object] | None]] = {}
@@ -139,14 +150,14 @@ class TaskExecutor:
 
     async def attempt(self, number: int, attempt: Attempt) -> Tried:
         """As TaskWorker.attempt."""
-        job = AttemptJob(self._host, self._app, number, attempt)
+        job = AttemptJob(self._host, self._app, number, attempt, self._targets)
         try:
             result = await self._attempt(attempt, job)
         except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
             return self._failed(attempt, job, error)
         finally:
             self._job = None
-        return Tried(result, took_s=job.took_s)
+        return Tried(result, took_s=job.took_s, sends=job.recorder.take_sends())
 
     def cancel(self, reason: str) -> None:
         """As TaskWorker.cancel: the handler is interrupted first, then the hooks run, here."""
@@ -268,4 +279,4 @@ def load(host: TaskHost, app: str) -> TaskExecutor:
     specs = getattr(found, "tasks", None)
     if not isinstance(specs, Mapping):
         raise ConfigError(f"{app} is no holdfast.App; name the variable that holds one")
-    return TaskExecutor(found.name, specs, host)
+    return TaskExecutor(found.name, specs, host, found.targets)

@@ -4,7 +4,8 @@ suites."""
 from typing import TYPE_CHECKING
 
 from holdfast.common.lazy import exports
-from holdfast.testing.stream_test import SentEffect, SetTimer, StreamTest
+from holdfast.testing.sent import SentEffect
+from holdfast.testing.stream_test import SetTimer, StreamTest
 from holdfast.testing.task_test import TaskTest
 
 if TYPE_CHECKING:

@@ -7,11 +7,7 @@ attempt that must end notices that at its next call of ``job.progress``.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import contextlib
-import queue
-import threading
-import weakref
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -29,50 +25,11 @@ from holdfast.ports.slots import (
     drive,
 )
 from holdfast.registration import service_of
+from holdfast.slots.thread import SlotThread
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor
 
 T = TypeVar("T")
-
-
-class SlotThread:
-    """Runs coroutines that need no event loop, one after another, in one thread. The thread ends with this
-    object."""
-
-    def __init__(self, name: str) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
-        self.end = weakref.finalize(self, self._calls.put, None)
-        """Let the thread end after it has done its work."""
-
-    def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Run a coroutine, even if nobody waits for its outcome."""
-        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
-
-        def call() -> None:
-            try:
-                result = drive(work)
-            except BaseException as error:  # noqa: BLE001 - whoever waits raises it
-                outcome.set_exception(error)
-            else:
-                outcome.set_result(result)
-
-        outcome.set_running_or_notify_cancel()  # from now on it can't be cancelled
-        self.call(call)
-        return outcome
-
-    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        """The outcome of a coroutine."""
-        return await asyncio.wrap_future(self.run(work))
-
-    def call(self, function: Callable[[], None]) -> None:
-        """Call a function in the thread, and don't wait for it."""
-        self._calls.put(function)
-
-
-def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
-    while (call := calls.get()) is not None:
-        call()
 
 
 class HandlerDriver:
@@ -131,7 +88,7 @@ class ThreadTaskWorker:
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._thread = SlotThread("holdfast-test-task-slot")
-        self._worker = TaskExecutor(app.name, app.tasks, self)
+        self._worker = TaskExecutor(app.name, app.tasks, self, app.targets)
 
     async def close(self) -> None:
         """Let the thread end. An attempt under way goes on alone."""

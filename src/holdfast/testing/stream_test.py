@@ -5,42 +5,30 @@ from __future__ import annotations
 import inspect
 import math
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.app import App
-from holdfast.common.acts import Acts
 from holdfast.common.codec import encode_result
-from holdfast.common.held import Held
 from holdfast.common.message import Place
 from holdfast.errors import (
     ConfigError,
-    HandlerFailed,
     InvalidMessage,
     OperationRefused,
     StateRejected,
-    TooLarge,
 )
 from holdfast.ports.slots import MessageWork
+from holdfast.slots.sends import AnyName
 from holdfast.streams.codec import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
+from holdfast.streams.offline import Handled, OfflineStream
 from holdfast.streams.rules.ledger import Timer
-from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 from holdfast.streams.spec import StreamSpec
-from holdfast.streams.worker import StreamWorker
 from holdfast.testing.in_process import HandlerDriver
-
-
-class SentEffect(NamedTuple):
-    """An effect that a handler sent: what it gave to ``context.send``, with the key that counts."""
-
-    target: str
-    body: Any
-    key: str
-    delay_s: float = 0.0
+from holdfast.testing.sent import SentEffect, decoded, sent_effect
 
 
 class SetTimer(NamedTuple):
@@ -48,19 +36,6 @@ class SetTimer(NamedTuple):
 
     at: float
     body: Any = None
-
-
-class AnyName(Collection[str]):
-    """The targets of a handler that is tested without its app: every name."""
-
-    def __contains__(self, name: object) -> bool:
-        return True
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(())
-
-    def __len__(self) -> int:
-        return 0
 
 
 class StreamTest:
@@ -145,14 +120,11 @@ class StreamTest:
         self.results: list[Any] = []
         self.notes: list[str] = []
         self.sent: list[SentEffect] = []
-        self.wall_s = 0.0
         self._spec = _find(handler, stream) if isinstance(handler, App) else None
         self._handler = handler
         self._message = message or _annotated(handler)
         self._key = key
         self._first = (state, version)
-        self._states: dict[str, tuple[bytes | None, int]] = {}
-        self._opened: set[str] = set()
         self._restart_every = restart_every
         self._objects = _Given(objects or {})
         declared = handler.models if isinstance(handler, App) else {}
@@ -161,23 +133,31 @@ class StreamTest:
         if targets is None:
             targets = handler.targets if isinstance(handler, App) else AnyName()
         self._targets = targets
-        self._timers: dict[str, Timers] = {}
+        self._wall_s = 0.0
         self._sent = 0
         self._handled = 0
         self._driver = HandlerDriver()
-        self._worker: StreamWorker | None = None
-        self._error: BaseException | None = None
+        self._stream: OfflineStream | None = None
+
+    @property
+    def wall_s(self) -> float:
+        return self._wall_s
+
+    @wall_s.setter
+    def wall_s(self, wall_s: float) -> None:
+        self._wall_s = wall_s
+        if self._stream is not None:
+            self._stream.wall_s = wall_s
 
     @property
     def state(self) -> bytes | None:
         """The last snapshot; None if there is none."""
-        return self._states[self._key][0] if self._key in self._states else self._first[0]
+        return self._first[0] if self._stream is None else self._stream.state_of(self._key)[0]
 
     @property
     def timers(self) -> dict[str, SetTimer]:
         """The timers that are set, by name: those of the key of the last message."""
-        standing = self._timers_of(self._key).all
-        return {timer.name: SetTimer(timer.at, _body(timer)) for timer in standing}
+        return {timer.name: SetTimer(timer.at, _body(timer)) for timer in self._standing_timers()}
 
     def send(self, *messages: Any) -> list[Any]:
         """Handle messages in order; returns their results. Timers that are due wait for ``advance``.
@@ -199,7 +179,7 @@ class StreamTest:
             raise InvalidMessage(f"seconds is {seconds!r:.100}; it is a number, 0 or more", "seconds")
         until = self.wall_s + seconds
         results = []
-        while (due := self._next_due(until)) is not None:
+        while self._stream is not None and (due := self._stream.next_due(until)) is not None:
             key, timer = due
             self.wall_s = max(self.wall_s, timer.at)
             results.append(self._fire(key, timer))
@@ -209,7 +189,7 @@ class StreamTest:
     def wake(self, name: str) -> Any:
         """Run a timer of the last message's key now, whenever it is due; returns its result. Raises
         OperationRefused if it isn't set, and what ``wake`` of the handler raises."""
-        for timer in self._timers_of(self._key).all:
+        for timer in self._standing_timers():
             if timer.name == name:
                 return self._fire(self._key, timer)
         raise OperationRefused(f"timer {name!r} of {self._key!r} is not set; set are: {sorted(self.timers)}")
@@ -218,29 +198,20 @@ class StreamTest:
         """Return the answer of the handler's ``query`` from the last snapshot. ``key`` is that of the last
         message unless given. Raises what ``query`` raises, and HandlerFailed if it changes the state: if the
         snapshot after it isn't the one before it."""
-        if self._spec is None:
-            self._declare(None)
+        stream = self._running()
         key = self._key if key is None else key
-        state, version = self._standing(key)
-        body = encode_result(request) or b"null"
-        assert self._spec is not None
-        queried = self._driver.drive(
-            self._running().query(self._spec.name, key, state, version, body, check=True)
-        )
+        queried = self._driver.drive(stream.query(key, encode_result(request) or b"null"))
         if queried.fault == "state":
             raise StateRejected(queried.error)
         if queried.error:
-            assert self._error is not None
-            raise self._error
-        return _decoded(queried.answer)
+            assert stream.error is not None
+            raise stream.error
+        return decoded(queried.answer)
 
     def restart(self) -> None:
         """Continue with a new instance from the last snapshot, and load its models again."""
-        if self._worker is not None:
-            self._driver.drive(self._worker.stop())
-            self._worker = None
-        for key in sorted(self._opened):
-            self._open(key)
+        if self._stream is not None and (error := self._driver.drive(self._stream.restart())) is not None:
+            raise error
 
     def _send(self, message: Any) -> Any:
         body = encode_result(message) or b""
@@ -249,53 +220,25 @@ class StreamTest:
         if isinstance(self._handler, App):
             self._key, place = address(spec, body, {}, str(self._sent), self._sent)
         self._sent += 1
-        return self._run(self._key, MessageWork(max(0, place.run), place.seq, body))
+        work = MessageWork(max(0, place.run), place.seq, body)
+        return self._take(self._driver.drive(self._running().handle(self._key, work)))
 
     def _fire(self, key: str, timer: Timer) -> Any:
-        place = place_of(timer)
-        return self._run(key, MessageWork(place.run, place.seq, timer.body, wake=timer.name), timer)
+        return self._take(self._driver.drive(self._running().fire(key, timer)))
 
-    def _run(self, key: str, work: MessageWork, timer: Timer | None = None) -> Any:
-        assert self._spec is not None
-        if key not in self._opened:
-            self._open(key)
-        ran = self._driver.drive(self._running().run(self._spec.name, key, [work], 1, float("inf")))
-        acts = ran.acts[0] if ran.acts else None
-        if ran.error:
-            self._opened.discard(key)
-            assert self._error is not None
-            raise self._error
-        self._take(key, acts or Acts(), timer)
-        self._states[key] = (ran.state, ran.version)
-        self.results.append(_decoded(ran.results[0]))
+    def _take(self, handled: Handled) -> Any:
+        if handled.error is not None:
+            raise handled.error
+        for send in handled.acts.sends:
+            self.sent.append(sent_effect(send))
+        self.results.append(decoded(handled.result))
         self._handled += 1
         if self._restart_every and self._handled % self._restart_every == 0:
             self.restart()
         return self.results[-1]
 
-    def _take(self, key: str, acts: Acts, timer: Timer | None) -> None:
-        """Take what the handler asked for, as a commit does."""
-        timers = self._timers_of(key)
-        most = TIMERS if self._spec is None else self._spec.max_timers
-        if (count := timers.would_be(acts.timers)) > most:
-            self._opened.discard(key)
-            raise TooLarge(f"the stream would have {count} timers; it can have {most} (max_timers)")
-        rearmed_at = 0.0
-        if timer is not None:
-            timers.fired(Held(place_of(timer), timer.body, {}, []))
-            rearmed_at = self.wall_s + REARM_S
-        timers.change(acts.timers, rearmed_at)
-        for send in acts.sends:
-            self.sent.append(SentEffect(send.target, _decoded(send.body), send.key, send.delay_s))
-
-    def _timers_of(self, key: str) -> Timers:
-        return self._timers.setdefault(key, Timers())
-
-    def _next_due(self, until: float) -> tuple[str, Timer] | None:
-        """Return the timer that is due first, with its key."""
-        due = [(key, timers.due(until)) for key, timers in self._timers.items()]
-        found = [(key, timer) for key, timer in due if timer is not None]
-        return min(found, key=lambda each: (each[1].at, each[0]), default=None)
+    def _standing_timers(self) -> Sequence[Timer]:
+        return () if self._stream is None else self._stream.timers_of(self._key).all
 
     def _declare(self, message: Any) -> StreamSpec:
         if self._spec is None:
@@ -306,53 +249,18 @@ class StreamTest:
             self._spec = app.streams["test"]
         return self._spec
 
-    def _running(self) -> StreamWorker:
-        assert self._spec is not None
-        if self._worker is None:
-            self._worker = StreamWorker(
-                {self._spec.name: self._spec},
+    def _running(self) -> OfflineStream:
+        if self._stream is None:
+            self._stream = OfflineStream(
+                self._declare(None),
                 self._objects,
-                self,
                 models=self._models,
                 targets=self._targets,
+                first=self._first,
+                on_progress=self.notes.append,
             )
-        return self._worker
-
-    def _open(self, key: str) -> None:
-        assert self._spec is not None
-        state, version = self._standing(key)
-        self._opened.discard(key)
-        try:
-            self._driver.drive(self._running().open(self._spec.name, key, state, version))
-        except HandlerFailed as failure:
-            raise failure.__cause__ or failure  # noqa: B904 - as the handler raised it
-        self._opened.add(key)
-
-    def _standing(self, key: str) -> tuple[bytes | None, int]:
-        """Return the last snapshot of a key, and its version."""
-        assert self._spec is not None
-        state, version = self._states.get(key, self._first)
-        return state, self._spec.handler.version if version is None else version
-
-    # The methods of the worker's host.
-
-    def now(self) -> float:
-        return 0.0
-
-    def wall(self) -> float:
-        return self.wall_s
-
-    def progress(self, stream: str, key: str, note: str = "") -> None:
-        self.notes.append(note)
-
-    async def begin(self, stream: str, key: str, work: MessageWork) -> None:
-        pass
-
-    def failed(self, error: BaseException) -> None:
-        self._error = error
-
-    def tell_models(self, stream: str, key: str, loading: str, loaded: Sequence[str]) -> None:
-        pass
+            self._stream.wall_s = self._wall_s
+        return self._stream
 
 
 class _Given:
@@ -367,6 +275,9 @@ class _Given:
         return self._objects[url]
 
     async def put(self, name: str, data: bytes) -> str:
+        raise NotImplementedError("handlers only get objects")
+
+    def urls(self, under: str) -> AsyncIterator[str]:
         raise NotImplementedError("handlers only get objects")
 
     async def close(self) -> None:
@@ -401,13 +312,6 @@ def _annotated(handler: Any) -> Any:
     parameters = [name for name in inspect.signature(function).parameters if name != "self"]
     found = hints.get(parameters[0]) if parameters else None
     return None if found is Any or isinstance(found, typing.TypeVar) else found
-
-
-def _decoded(result: bytes | None) -> Any:
-    try:
-        return None if result is None else msgspec.json.decode(result)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return result
 
 
 def _body(timer: Timer) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Unpack
 
 import msgspec
@@ -10,6 +10,7 @@ import msgspec
 from holdfast.app import App
 from holdfast.errors import ConfigError
 from holdfast.ports.slots import Attempt, Progress
+from holdfast.slots.sends import AnyName
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.follow_ups import brief_of
 from holdfast.tasks.outcome import Outcome
@@ -18,6 +19,7 @@ from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
 from holdfast.tasks.worker import TaskExecutor
 from holdfast.testing.in_process import HandlerDriver
+from holdfast.testing.sent import SentEffect, sent_effect
 
 
 class TaskTest:
@@ -51,6 +53,7 @@ class TaskTest:
     Attributes:
         steps: what the handler reported with ``job.progress``.
         lines: what it wrote with ``job.log``: (level, event, values).
+        sent: the effects that it sent with ``job.send``, those of all runs that succeeded.
     """
 
     __test__ = False  # pytest shall not take this class for tests of its own
@@ -69,22 +72,24 @@ class TaskTest:
         over_time_at: int = 0,
         **settings: Unpack[TaskSettings],
     ) -> None:
+        targets: Collection[str] = AnyName()
         if isinstance(handler, TaskType):
             name, spec = "test", handler.spec
         elif isinstance(handler, App):
-            name, spec = handler.name, _find(handler, task)
+            name, spec, targets = handler.name, _find(handler, task), handler.targets
         else:
             name, app = "test", App("test")
             spec = app.task(task or "test", body=body, **settings)(handler).spec
         self.steps: list[Progress] = []
         self.lines: list[tuple[str, str, Mapping[str, Any]]] = []
+        self.sent: list[SentEffect] = []
         self._spec = spec
         self._task = Task(trace_id, self._spec.name, epoch=epoch, attempts=attempt)
         self._after = b"" if after is None else brief_of(after)
         self._cancel_at = cancel_at
         self._over_time_at = over_time_at
         self._now = 0.0
-        self._worker = TaskExecutor(name, {spec.name: spec}, self)
+        self._worker = TaskExecutor(name, {spec.name: spec}, self, targets)
         self._driver = HandlerDriver()
         self._errors: list[BaseException] = []
 
@@ -105,6 +110,7 @@ class TaskTest:
             raise TimeoutError(f"over its time: timeout_s = {self._spec.timeout_s:g}")
         if tried.error:
             raise self._errors[-1]
+        self.sent += map(sent_effect, tried.sends)
         return msgspec.json.decode(tried.result) if tried.result else None
 
     # The methods of the worker's host.

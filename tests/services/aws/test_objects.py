@@ -17,6 +17,7 @@ from yarl import URL
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
+from holdfast.services.aws import listing
 from holdfast.services.aws.client import AwsClient, ResolvedEndpoint
 from holdfast.services.aws.objects import S3Objects
 from holdfast.services.aws.s3 import S3, address
@@ -86,6 +87,23 @@ async def test_objects_are_put_below_the_prefix(server: str, bucket: str, clock:
     assert await store.put("cam 1/0.jpg", b"x") == f"s3://{bucket}/frames/cam%201/0.jpg"
     assert (await s3.call("GetObject", Spot(bucket, "frames/cam 1/0.jpg"), "GET")).body == b"x"
     await store.close()
+
+
+async def test_a_long_list_is_read_page_by_page(objects: S3Objects, monkeypatch: pytest.MonkeyPatch) -> None:
+    put = [await objects.put(f"many/{number % 3}/a b+{number}", b"") for number in range(11)]
+    monkeypatch.setattr(listing, "KEYS_MAX", 4)
+    assert sorted([url async for url in objects.urls("many")]) == sorted(put)
+
+
+async def test_a_bucket_that_is_not_there_can_not_be_listed(server: str, clock: Clock) -> None:
+    for url, text in (
+        ("s3://none-such", "no bucket 'none-such': make it"),
+        ("s3://", "archive is 's3://', which names no bucket"),
+    ):
+        store = S3Objects(url, clock, region=REGION, endpoint=server, setting="archive")
+        with pytest.raises(ConfigError, match=text):
+            [each async for each in store.urls("a")]
+        await store.close()
 
 
 async def test_objects_of_any_bucket_are_read(objects: S3Objects, s3: S3) -> None:

@@ -10,8 +10,8 @@ from holdfast.config import load
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.aws.queue import SqsQueue
 from holdfast.services.aws.sqs import Sqs
-from holdfast.streams.target_urls import TargetUrls
 from holdfast.system.clock import SystemClock
+from holdfast.target_urls import TargetUrls
 from holdfast.wiring import Services
 
 

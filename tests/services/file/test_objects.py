@@ -71,3 +71,19 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match="file/frames"):
         FileObjects(tmp_path / "file" / "frames")
+
+
+async def test_what_is_no_whole_object_is_not_listed(objects: FileObjects, tmp_path: Path) -> None:
+    url = await objects.put("a/b", b"x")
+    (objects.root / "a" / ".put-1234").write_bytes(b"a part")
+    (tmp_path / "secret").mkdir()
+    (tmp_path / "secret" / "c").write_bytes(b"secret")
+    (objects.root / "a" / "link").symlink_to(tmp_path / "secret")
+    (objects.root / "a" / "file").symlink_to(tmp_path / "secret" / "c")
+    assert [each async for each in objects.urls("a")] == [url]
+
+
+async def test_a_store_that_is_only_read_makes_no_folder(tmp_path: Path) -> None:
+    store = FileObjects(tmp_path / "none", access=None)
+    assert [each async for each in store.urls("a")] == []
+    assert not (tmp_path / "none").exists()

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast.common.acts import RefusedEffect
 from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.state import StateStore
 from holdfast.services.redis import state as module
 from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.state import RedisState
-from holdfast.streams.rules.ledger import Checkpoint, RefusedEffect, Result, RunLog
+from holdfast.streams.rules.ledger import Checkpoint, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import StateConformance
 from holdfast.testing.conformance.oracle import StateMachine

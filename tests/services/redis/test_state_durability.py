@@ -72,8 +72,11 @@ async def risks(url: str) -> list[Risk]:
 
 async def test_risks_are_read_from_a_real_server(redis_server: RedisServer) -> None:
     async with Services(Config(state_url=redis_server.url)) as services:
-        found = await services.state_risks()
-    assert [(risk.server, risk.verdict) for risk in found] == [("", "failed"), ("", "warning")]
+        found = await services.risks()
+    assert [(setting, risk.server, risk.verdict) for setting, risk in found] == [
+        ("state_url", "", "failed"),
+        ("state_url", "", "warning"),
+    ]
 
 
 async def test_risks_are_read_from_the_master(redis_sentinel: RedisSentinel) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from holdfast.common.acts import RefusedEffect
 from holdfast.common.message import Span
 from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
@@ -22,7 +23,7 @@ from holdfast.services.sqlite import state as module
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.state import SqliteState
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, RefusedEffect, Result, RunLog
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit

@@ -19,7 +19,7 @@ from holdfast.config import load
 from holdfast.errors import Busy, ConfigError, EffectRefused, HoldfastError, Retry, Unavailable
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.registration import check_target
-from holdfast.streams.target_urls import TargetUrls
+from holdfast.target_urls import TargetUrls
 from holdfast.wiring import Services
 
 SECRET = "whsec_" + base64.b64encode(b"a key of twenty-four byt").decode()

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.acts import Acts, Send, TimerChange
+from holdfast.common.acts import Acts, Effect, Send, TimerChange
+from holdfast.common.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.streams.rules.commands import (
@@ -22,8 +23,7 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import RUN_MAX, EffectLimits, PendingReport
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Started, Timer
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
 from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held

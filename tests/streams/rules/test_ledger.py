@@ -3,6 +3,7 @@
 import msgspec
 import pytest
 
+from holdfast.common.acts import Effect, RefusedEffect, effect_id
 from holdfast.common.message import Place, Span
 from holdfast.errors import Fenced
 from holdfast.streams.rules.ledger import (
@@ -10,14 +11,11 @@ from holdfast.streams.rules.ledger import (
     SUSPECTS_MAX,
     Checkpoint,
     Commit,
-    Effect,
-    RefusedEffect,
     RunLog,
     Started,
     Timer,
     commit,
     due_when_resumed,
-    effect_id,
     expire,
     identity,
     is_repeat,

@@ -12,6 +12,7 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -205,3 +206,21 @@ def test_each_member_of_a_batch_counts_once_and_the_last_one_ends_it() -> None:
     assert rules.count(QUEUED, CountMember("k", 2, 0), NOW) is QUEUED
     well = rules.count(None, CountMember("b", 1, 0), NOW)
     assert (well.state, well.detail) == (State.SUCCEED, "")
+
+
+def test_effects_are_dropped_by_the_outcome_they_came_with_and_never_come_back() -> None:
+    ended = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, effects=b"two"), NOW)
+    assert ended.effects == b"two"
+    assert rules.handed_over(ended, EffectsLeft("k", 2)) is ended
+    assert rules.handed_over(RUNNING, EffectsLeft("k", 1, b"one")) is RUNNING
+    left = rules.handed_over(ended, EffectsLeft("k", 1, b"one"))
+    none = rules.handed_over(left, EffectsLeft("k", 1))
+    assert (left.effects, none.effects) == (b"one", b"")
+    assert rules.handed_over(none, EffectsLeft("k", 1, b"one")) is none
+
+
+def test_a_task_with_pending_effects_is_kept_for_longer_than_a_target_may_be_away() -> None:
+    ended = rules.end(RUNNING, EndAttempt("k", 1, State.SUCCEED, effects=b"two"), NOW)
+    assert rules.expired(changed(ended, effects=b""), NOW + 1)
+    assert not rules.expired(ended, NOW + rules.EFFECTS_KEEP_S)
+    assert rules.expired(ended, NOW + rules.EFFECTS_KEEP_S + 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
@@ -42,6 +43,7 @@ class S3Objects:
         url: ``s3://bucket[/prefix]``, where objects are put; ``s3://`` for a store that is only read.
         clock: time for signatures, pauses and their jitter.
         meter: counts every try that goes out.
+        setting: the setting that holds the URL, for errors to name.
         endpoint, region: where to call, unless the AWS settings say.
         max_bytes: the largest object to read.
         part_bytes: a larger object is put in parts of this size, 5 MiB at least.
@@ -55,6 +57,7 @@ class S3Objects:
         clock: Clock,
         meter: Meter | None = None,
         *,
+        setting: str = "objects_url",
         endpoint: str | None = None,
         region: str | None = None,
         max_bytes: int = MAX_BYTES,
@@ -62,7 +65,8 @@ class S3Objects:
     ) -> None:
         if part_bytes < PART_BYTES_MIN:
             raise ConfigError(f"part_bytes is {part_bytes}: S3 takes parts of {PART_BYTES_MIN} at least")
-        self._place = parse(url)
+        self._setting = setting
+        self._place = parse(url, setting)
         self._clock = clock
         self._meter = meter
         self._endpoint = endpoint
@@ -98,12 +102,7 @@ class S3Objects:
         """As the port says. Raises InvalidMessage for a name that can't be, ConfigError if S3 won't take it,
         Unavailable, and OutcomeUnknown if it may be there: put it again."""
         check_name(name)
-        if not self._place.bucket:
-            raise ConfigError(
-                f"objects_url is {ANY_BUCKET!r}, which names no bucket to put {name!r} into: use one such as"
-                f" {EXAMPLE!r}"
-            )
-        spot = Spot(self._place.bucket, self._place.key + name)
+        spot = self._spot(name)
         if len(spot.key.encode()) > KEY_BYTES_MAX:
             raise InvalidMessage(f"object name {name!r} makes a key of over {KEY_BYTES_MAX} bytes")
         if len(data) > self._part_bytes:
@@ -116,9 +115,29 @@ class S3Objects:
             await self._s3().call("PutObject", spot, "PUT", headers=headers, body=data)
         return str(spot)
 
+    async def urls(self, under: str) -> AsyncIterator[str]:
+        """As the port says; and ConfigError if S3 won't list the bucket."""
+        from holdfast.services.aws.listing import keys  # noqa: PLC0415
+
+        check_name(under)
+        spot = self._spot(under)
+        try:
+            async for key in keys(self._s3(), spot.bucket, f"{spot.key}/"):
+                yield str(Spot(spot.bucket, key))
+        except FileNotFoundError as error:
+            raise ConfigError(f"{error.strerror}: make it") from error
+
     async def close(self) -> None:
         if self._opened is not None:
             await self._opened.client.close()
+
+    def _spot(self, name: str) -> Spot:
+        if not self._place.bucket:
+            raise ConfigError(
+                f"{self._setting} is {ANY_BUCKET!r}, which names no bucket for {name!r}: use one such as"
+                f" {EXAMPLE!r}"
+            )
+        return Spot(self._place.bucket, self._place.key + name)
 
     def _s3(self) -> S3:
         if self._opened is None:

@@ -27,9 +27,9 @@ class Spot:
         return f"s3://{self.bucket}/{quote(self.key)}"
 
 
-def parse(url: str) -> Spot:
-    """Bucket and prefix of an objects_url; the prefix is empty or ends in ``/``, and both are empty of
-    ``s3://``, which names no bucket to put into. Raises ConfigError."""
+def parse(url: str, setting: str = "objects_url") -> Spot:
+    """Bucket and prefix of the URL that ``setting`` holds; the prefix is empty or ends in ``/``, and both are
+    empty of ``s3://``, which names no bucket to put into. Raises ConfigError."""
     if url == ANY_BUCKET:
         return Spot("", "")
     try:
@@ -40,7 +40,7 @@ def parse(url: str) -> Spot:
         if prefix:
             check_name(prefix)
     except (ValueError, InvalidMessage):
-        raise ConfigError(f"objects_url is {redact_url(url)!r}: use one such as {EXAMPLE!r}") from None
+        raise ConfigError(f"{setting} is {redact_url(url)!r}: use one such as {EXAMPLE!r}") from None
     return Spot(parts.netloc, f"{prefix}/" if prefix else "")
 
 

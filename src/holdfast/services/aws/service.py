@@ -92,14 +92,17 @@ class S3Service(Service):
     example = "s3://bucket/prefix"
 
     def objects(self, opening: Opening) -> Objects:
-        return self.slot_objects(opening.url, opening.meter)
+        return self._objects(opening.setting, opening.url, opening.meter)
 
     def slot_objects(self, url: str, meter: Meter) -> Objects:
-        with extra("s3", "objects_url"):
+        return self._objects("objects_url", url, meter)
+
+    def _objects(self, setting: str, url: str, meter: Meter) -> Objects:
+        with extra("s3", setting):
             importlib.import_module("botocore")  # the adapter itself does so at its first call
         from holdfast.services.aws.objects import S3Objects  # noqa: PLC0415
 
-        return S3Objects(url, SystemClock(), meter)
+        return S3Objects(url, SystemClock(), meter, setting=setting)
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
         with extra("s3", opening.setting):

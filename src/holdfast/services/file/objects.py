@@ -6,11 +6,15 @@ import asyncio
 import errno
 import os
 import secrets
+from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
 from holdfast.system.files import OWNER, Access, make_folder, sync_names
+
+PART = ".put-"
+"""Begins the name of a file that is not complete."""
 
 
 class FileObjects:
@@ -58,7 +62,19 @@ class FileObjects:
             raise Unavailable(
                 f"the object {name!r} can't be written below {self.root}: {error.strerror}"
             ) from error
-        return f"file://{quote(str(path))}"
+        return _url(path)
+
+    async def urls(self, under: str) -> AsyncIterator[str]:
+        _check_name(under)
+        folders = [self.root / under]
+        while folders:
+            try:
+                below, files = await asyncio.to_thread(_entries, folders.pop())
+            except OSError as error:
+                raise Unavailable(f"{error.filename} can't be read: {error.strerror}") from error
+            folders += below
+            for path in files:
+                yield _url(path)
 
     async def close(self) -> None:
         pass
@@ -81,7 +97,7 @@ class FileObjects:
         """The whole file at once, by renaming a finished one."""
         access = self._access or OWNER
         make_folder(path.parent, access, durable=self._durable)
-        temporary = path.parent / f".put-{secrets.token_hex(8)}"
+        temporary = path.parent / f"{PART}{secrets.token_hex(8)}"
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -97,9 +113,23 @@ class FileObjects:
             sync_names(path.parent)
 
 
+def _url(path: Path) -> str:
+    return f"file://{quote(str(path))}"
+
+
+def _entries(folder: Path) -> tuple[list[Path], list[Path]]:
+    """Return the folders in a folder, and the objects. Links are neither: they may lead out of the store."""
+    try:
+        with os.scandir(folder) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+    except (FileNotFoundError, NotADirectoryError):
+        return [], []
+    folders = [Path(entry) for entry in found if entry.is_dir(follow_symlinks=False)]
+    files = [Path(entry) for entry in found if entry.is_file(follow_symlinks=False)]
+    return folders, [path for path in files if not path.name.startswith(PART)]
+
+
 def _check_name(name: str) -> None:
     segments = name.split("/")
-    if any(
-        segment in ("", ".", "..") or "\0" in segment or segment.startswith(".put-") for segment in segments
-    ):
+    if any(segment in ("", ".", "..") or "\0" in segment or segment.startswith(PART) for segment in segments):
         raise InvalidMessage(f"object name {name!r} has an empty segment, '.', '..', '.put-' or a NUL")

@@ -14,7 +14,8 @@ class FileService(Service):
     one_host = True
 
     def objects(self, opening: Opening) -> Objects:
-        return FileObjects(path_in(opening.setting, opening.url, self.example), access=opening.access)
+        access = None if opening.reads_only else opening.access
+        return FileObjects(path_in(opening.setting, opening.url, self.example), access=access)
 
     def slot_objects(self, url: str, meter: Meter) -> Objects:
         return FileObjects(path_in("objects_url", url, self.example), read_in_thread=False, access=None)

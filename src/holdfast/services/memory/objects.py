@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from urllib.parse import quote, unquote
 
 from holdfast.errors import InvalidMessage
@@ -28,6 +29,11 @@ class MemoryObjects:
         _check_name(name)
         self.objects[name] = bytes(data)
         return PREFIX + quote(name)
+
+    async def urls(self, under: str) -> AsyncIterator[str]:
+        _check_name(under)
+        for name in [name for name in self.objects if name.startswith(f"{under}/")]:
+            yield PREFIX + quote(name)
 
     async def close(self) -> None:
         pass

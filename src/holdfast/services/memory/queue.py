@@ -73,6 +73,7 @@ class MemoryQueue:
         frees_on_evict: bool = True,
         hold_max_s: float = math.inf,
         fifo: bool = False,
+        delay_max_s: float = math.inf,
         log: list[Any] | None = None,
         choose: Callable[[list[Stored]], list[Stored]] | None = None,
     ) -> None:
@@ -84,7 +85,7 @@ class MemoryQueue:
         self.fifo = fifo
         self.sends_in_order = True
         self.seq_kind: SeqKind = "increasing"
-        self.delay_max_s = math.inf
+        self.delay_max_s = delay_max_s
         self.tells_lag = True
         self.tells_stale = True
         self.frees_on_evict = frees_on_evict

@@ -16,6 +16,8 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -55,6 +57,22 @@ class MemoryTasks:
         now = self._clock.wall()
         return [self._change("queue", t.trace, partial(rules.queue, task=t, now=now)) for t in tasks]
 
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        now = self._clock.wall()
+        return [self._change("delay", w.trace, partial(rules.delay, wish=w, now=now)) for w in wishes]
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        before = self._clock.wall() + ahead_s
+        due = [task for task in self.standing.values() if task.message and task.send_at <= before]
+        due.sort(key=lambda task: (task.send_at, task.trace))
+        until = before + lease_s
+        return [self._change("due", t.trace, partial(rules.hand_out, until=until)) for t in due[:limit]]
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        for trace in traces:
+            if trace in self.standing:
+                self._change("messages_sent", trace, rules.message_sent)
+
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         now = self._clock.wall()
         return [self._change("start", w.trace, partial(rules.start, wish=w, now=now)) for w in wishes]
@@ -79,6 +97,11 @@ class MemoryTasks:
         for trace, epoch in sent:
             if trace in self.standing:
                 self._change("briefed", trace, partial(rules.briefed, epoch=epoch))
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        for each in left:
+            if each.trace in self.standing:
+                self._change("handed_over", each.trace, partial(rules.handed_over, left=each))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         if trace not in self.standing:

@@ -15,7 +15,7 @@ SETTINGS = ("appendonly", "appendfsync", "save", "maxmemory", "maxmemory-policy"
 
 
 async def check(connection: RedisConnection) -> list[Risk]:
-    """The risks to checkpoints and results at every master. Nothing is changed. Raises Unavailable."""
+    """The risks to what every master keeps. Nothing is changed. Raises Unavailable."""
     infos = {server: _info(reply) for server, reply in await connection.everywhere("INFO")}
     settings: dict[str, dict[str, str]] = {server: {} for server in infos}
     try:
@@ -45,7 +45,7 @@ def judge_version(server: str, info: Mapping[str, str]) -> list[Risk]:
     version = info.get("redis_version", "")
     if tuple(int(part) for part in re.findall(r"\d+", version)[:2]) >= OLDEST:
         return []
-    text = f"Redis {version or 'of unknown version'} lacks commands that the state store needs"
+    text = f"Redis {version or 'of unknown version'} lacks commands that Holdfast needs"
     return [Risk(server, "failed", text, "run Redis 6.2 or newer, or Valkey")]
 
 
@@ -54,19 +54,19 @@ def _judge_disk(server: str, settings: Mapping[str, str]) -> list[Risk]:
     if settings.get("appendonly") != "yes":
         if not settings.get("save"):
             text = (
-                "nothing is kept on disk: a restart loses every checkpoint, and streams begin anew without"
-                " the messages that they had already deleted"
+                "nothing is kept on disk: a restart loses every message and every checkpoint, and streams"
+                " begin anew without the messages that they had already deleted"
             )
             return [Risk(server, "failed", text, fix)]
         text = (
-            f"only snapshots are kept on disk (save {settings['save']}): a crash loses what was committed"
-            " since the last one, and those messages are deleted"
+            f"only snapshots are kept on disk (save {settings['save']}): a crash loses what was sent and"
+            " committed since the last one, and the messages of those commits are deleted"
         )
         return [Risk(server, "warning", text, fix)]
     if settings.get("appendfsync") not in ("always", "everysec"):
         text = (
             f"appendfsync is {settings.get('appendfsync', 'unknown')}: a crash of its machine loses the"
-            " commits of half a minute, whose messages are deleted"
+            " messages and commits of half a minute"
         )
         return [Risk(server, "warning", text, fix)]
     return []
@@ -80,7 +80,7 @@ def _judge_memory(server: str, settings: Mapping[str, str]) -> list[Risk]:
     if policy.startswith("volatile-"):
         text = f"maxmemory-policy is {policy}: a full server forgets nodes and large states under way"
         return [Risk(server, "warning", text, fix)]
-    text = f"maxmemory-policy is {policy}: a full server drops checkpoints, and their streams begin anew"
+    text = f"maxmemory-policy is {policy}: a full server drops checkpoints and whole queues"
     if most == "0":
         text += "; no maxmemory is set yet"
     return [Risk(server, "warning" if most == "0" else "failed", text, fix)]
@@ -91,15 +91,16 @@ def _judge_replicas(server: str, settings: Mapping[str, str], info: Mapping[str,
         return [Risk(server, "failed", "it is a replica and takes no writes", "name its master")]
     replicas, needed = int(info.get("connected_slaves", 0)), int(settings.get("min-replicas-to-write", 0))
     if not replicas:
-        text = "it has no replica: losing its disk loses every checkpoint, and nothing takes over"
+        text = "it has no replica: losing its disk loses every message and checkpoint, and nothing takes over"
         return [Risk(server, "warning", text, "add a replica, with Sentinel or a Cluster to promote it")]
     if not needed:
         text = (
-            "it commits while no replica follows (min-replicas-to-write 0): a fail-over then loses commits"
-            " whose messages are deleted"
+            "it takes messages and commits while no replica follows (min-replicas-to-write 0): a fail-over"
+            " then loses them"
         )
         fix = (
-            "set min-replicas-to-write 1; wait_replicas=1 in state_url makes every commit wait for a replica"
+            "set min-replicas-to-write 1; wait_replicas=1 in the URL makes every message and commit wait for"
+            " a replica"
         )
         return [Risk(server, "warning", text, fix)]
     return []

@@ -26,8 +26,9 @@ class ChannelFeed:
         self.last = 0
         self._first = 0
         self._messages: deque[bytes] = deque()
+        self.channel = channel
         self._connection = connection
-        self._where = key, channel
+        self._key = key
         self._beginning = asyncio.Lock()
         self._listening: asyncio.Task[None] | None = None
 
@@ -37,7 +38,7 @@ class ChannelFeed:
         if self._listening is None:
             async with self._beginning:
                 if self._listening is None:
-                    subscription = await self._connection.subscribe(*self._where)
+                    subscription = await self._connection.subscribe(self._key, self.channel)
                     self._listening = asyncio.create_task(self._listen(subscription))
 
     def after(self, number: int) -> list[bytes] | None:

@@ -9,6 +9,7 @@ from holdfast.extend import Opening, Risk, Service, extra, named
 if TYPE_CHECKING:
     from holdfast.services.redis.connection import RedisConnection
     from holdfast.services.redis.coordinator import RedisCoordinator
+    from holdfast.services.redis.queue import RedisQueue
     from holdfast.services.redis.registry import RedisRegistry
     from holdfast.services.redis.state import RedisState
     from holdfast.services.redis.tasks import RedisTasks
@@ -18,6 +19,32 @@ class RedisService(Service):
     """Serves all ports. Each has its own connection, so that commits never delay a renewal."""
 
     example = "redis://localhost"
+
+    def queue(self, opening: Opening, name: str) -> RedisQueue:
+        connection = _connection(opening)
+        from holdfast.services.redis.queue import RedisQueue, bell_of  # noqa: PLC0415
+        from holdfast.services.redis.replicas import ConfirmedConnection  # noqa: PLC0415
+
+        bell = opening.shared(("redis", "bell"), lambda: bell_of(connection, opening.clock))
+        confirmed = None
+        if connection.address.wait_replicas:
+            confirmed = opening.shared(
+                ("redis", "confirmed"), lambda: ConfirmedConnection(connection.address, opening.meter)
+            )
+        return RedisQueue(
+            connection,
+            name,
+            opening.clock,
+            bell,
+            confirmed=confirmed,
+            max_bytes=opening.max_message_bytes,
+        )
+
+    async def filled_queues(self, opening: Opening) -> list[str]:
+        connection = _connection(opening)
+        from holdfast.services.redis.queue import filled  # noqa: PLC0415
+
+        return await filled(connection)
 
     def coordinator(self, opening: Opening) -> RedisCoordinator:
         connection = _connection(opening)
@@ -31,7 +58,7 @@ class RedisService(Service):
 
         return RedisState(connection, opening.clock, max_state_bytes=opening.max_state_bytes)
 
-    async def state_risks(self, opening: Opening) -> list[Risk]:
+    async def risks(self, opening: Opening) -> list[Risk]:
         connection = _connection(opening)
         from holdfast.services.redis.durability import check  # noqa: PLC0415
 

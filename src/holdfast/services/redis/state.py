@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
+from holdfast.common.acts import Effect
 from holdfast.common.record import reading
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
@@ -26,16 +27,7 @@ from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import Replicas
 from holdfast.services.redis.results import Results, micros, stream_of
 from holdfast.services.redis.shards import StateShards
-from holdfast.streams.rules.ledger import (
-    COUNT_MAX,
-    SUSPECTS_MAX,
-    Checkpoint,
-    Commit,
-    Effect,
-    RunLog,
-    Started,
-    Timer,
-)
+from holdfast.streams.rules.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started, Timer
 
 INLINE_BYTES = 128 << 10
 """Largest state that goes with its commit; a larger one goes before it, in pieces."""

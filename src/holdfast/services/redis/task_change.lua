@@ -44,6 +44,21 @@ function requests.queue(task, trace, fields)
   return replace(cjson.decode(fields), {state = 'queued', queued_at = text(now)})
 end
 
+function requests.delay(task, trace, kind, delay, message, group)
+  if task then return task end
+  local due = text(now + tonumber(delay))
+  return replace({}, {state = 'queued', type = kind, group = group, queued_at = text(now), ['until'] = due,
+    message = message, send_at = due})
+end
+
+local function message_sent(task)
+  return replace(task, {message = '', send_at = ''})
+end
+
+function requests.message_sent(task, trace)
+  return task and task.message and message_sent(task) or task
+end
+
 function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of, follow_ups)
   task = task or {state = 'queued', type = kind, group = group ~= '' and group or nil, queued_at = text(now)}
   if ENDED[task.state] then return task end
@@ -62,7 +77,7 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
   return replace(task, {
     type = kind, state = 'running', group = group, epoch = next_epoch(task), attempts = text(attempts + 1),
     member = member, node = node, ['until'] = text(now + tonumber(lease)), progress = '', note = '',
-    started_at = text(now), follow_ups = follow_ups})
+    started_at = text(now), follow_ups = follow_ups, message = '', send_at = ''})
 end
 
 function requests.beat(task, trace, epoch, lease, progress, note)
@@ -81,20 +96,28 @@ function requests.give_back(task, trace, epoch, spent, detail, pause)
     pauses = pauses and text(number(task, 'pauses') + 1) or nil})
 end
 
-requests['end'] = function(task, trace, epoch, state, result, detail)
+requests['end'] = function(task, trace, epoch, state, result, detail, effects)
   if task and ENDED[task.state] and (task.epoch or '0') == epoch and task.state == state then return task end
   if not stands(task, epoch) then return nil end
-  return ended(task, state, result, detail)
+  return replace(ended(task, state, result, detail), {effects = effects})
+end
+
+function requests.handed_over(task, trace, epoch, left)
+  local stands = task and ENDED[task.state] and (task.epoch or '0') == epoch and task.effects
+  return stands and replace(task, {effects = left}) or task
 end
 
 function requests.briefed(task, trace, epoch)
   if not (task and ENDED[task.state] and (task.epoch or '0') == epoch) then return task end
-  return replace(task, {briefed = '1'})
+  return replace(message_sent(task), {briefed = '1'})
 end
 
 function requests.cancel(task, trace, reason)
   if not task or ENDED[task.state] then return task end
-  if task.state == 'queued' then return ended(task, 'failed', '', 'cancelled: ' .. reason) end
+  if task.state == 'queued' then
+    local after = ended(task, 'failed', '', 'cancelled: ' .. reason)
+    return after.message and replace(after, {send_at = text(now)}) or after
+  end
   return replace(task, {cancel = reason})
 end
 
@@ -138,6 +161,11 @@ local function save(trace, before, after)
     if before then redis.call('ZREM', index_of(before.state, before.type), trace) end
     redis.call('ZADD', index_of(after.state, after.type), 0, trace)
     redis.call('SADD', root .. ':types', after.type)
+  end
+  if after.message then
+    redis.call('ZADD', root .. ':due', after.send_at, trace)
+  elseif before and before.message then
+    redis.call('ZREM', root .. ':due', trace)
   end
   for _, field in ipairs({'queued_at', 'started_at', 'ended_at'}) do
     if not before or before[field] ~= after[field] then

@@ -1,5 +1,7 @@
--- Drops tasks to which nothing has happened since a time. One whose attempt stood then comes later.
--- KEYS: shard, what keys begin with; ARGV: shards, microseconds of the first to keep, most to look at.
+-- Drops tasks to which nothing has happened since a time. One whose attempt stood then comes later, and one
+-- with pending effects by how much longer these are kept. One whose message is yet to be sent stays.
+-- KEYS: shard, what keys begin with; ARGV: shards, microseconds of the first to keep, most to look at,
+-- microseconds to keep effects.
 -- Returns how many were looked at, and dropped.
 local wrong = misplaced(KEYS[1], ARGV[1])
 if wrong then return wrong end
@@ -8,7 +10,10 @@ local traces = redis.call('ZRANGEBYSCORE', moved, '-inf', '(' .. before, 'LIMIT'
 for _, trace in ipairs(traces) do
   local task = load(trace)
   local till = tonumber(task and task['until'] or 0)
-  if task and till >= tonumber(before) then
+  if task and task.effects then till = math.max(till, tonumber(task.ended_at)) + tonumber(ARGV[4]) end
+  local stays = task and task.message
+  if stays then till = math.max(till, now_us()) end
+  if stays or task and till >= tonumber(before) then
     redis.call('ZADD', moved, text(till), trace)
   else
     redis.call('ZREM', moved, trace)

@@ -4,6 +4,7 @@
 --   :task:TRACE        the task; times in microseconds
 --   :in:STATE:TYPE     sorted set: the traces of the tasks of a type in a state, in their order
 --   :types             set: the types there are or were
+--   :due               sorted set: the traces of tasks whose messages are yet to be sent, by when
 --   :moved             sorted set: traces by when they were queued, begun or ended last, or later
 local root = KEYS[2]
 local ENDED = {succeed = true, failed = true, timeout = true}

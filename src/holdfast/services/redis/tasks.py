@@ -25,8 +25,11 @@ from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 from holdfast.services.redis.shards import StateShards
 from holdfast.tasks.rules.task import (
+    EFFECTS_KEEP_S,
     AttemptBeat,
     CountMember,
+    DelayTask,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -43,13 +46,14 @@ CHANCE = 1 << 20
 EXPIRE_BATCH = 100
 
 NOW = Script.load("now", "shard")
-CHANGE, FIND, COUNTS, EXPIRE = (
-    Script.load(name, "shard", "tasks") for name in ("task_change", "task_find", "task_counts", "task_expire")
+CHANGE, FIND, COUNTS, EXPIRE, DUE = (
+    Script.load(name, "shard", "tasks")
+    for name in ("task_change", "task_find", "task_counts", "task_expire", "task_due")
 )
 
 _TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members")
 _COUNTS = ("epoch", "attempts", "pauses")
-_TIMES = ("until", "queued_at", "started_at", "ended_at")
+_TIMES = ("until", "queued_at", "started_at", "ended_at", "send_at")
 
 Row = Sequence[Word]
 Answer = Task | Fenced | None
@@ -81,6 +85,18 @@ class RedisTasks:
         rows = [(t.trace, msgspec.json.encode(_fields(t))) for t in tasks]
         return cast("list[Task]", await self._change("queue", rows))
 
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        rows = [(w.trace, w.type, _micros(w.delay_s), w.message, w.group) for w in wishes]
+        return cast("list[Task]", await self._change("delay", rows))
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        found = await self._everywhere(DUE, _micros(ahead_s), limit, _micros(lease_s))
+        tasks = [_task(told[0].decode(), told[1:]) for [some] in found for told in some]
+        return sorted(tasks, key=lambda task: (task.send_at, task.trace))
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        await self._change("message_sent", [(trace,) for trace in traces], self._shards)
+
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         rows = [
             (
@@ -108,7 +124,7 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail) for e in ends]
+        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
@@ -117,6 +133,10 @@ class RedisTasks:
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change("briefed", sent, self._shards)
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        # What a replica doesn't know of is handed over again.
+        await self._change("handed_over", [(e.trace, e.epoch, e.effects) for e in left], self._shards)
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change("cancel", [(trace, reason)])
@@ -175,7 +195,9 @@ class RedisTasks:
         dropped, shards = 0, set(range(self._shards.count))
         while shards:
             for shard in list(shards):
-                looked, some = await self._in_shard(EXPIRE, shard, max(0, _micros(before)), EXPIRE_BATCH)
+                looked, some = await self._in_shard(
+                    EXPIRE, shard, max(0, _micros(before)), EXPIRE_BATCH, _micros(EFFECTS_KEEP_S)
+                )
                 dropped += some
                 if looked < EXPIRE_BATCH:
                     shards.remove(shard)
@@ -269,6 +291,8 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     "progress": float,
     "result": bytes,
     "follow_ups": bytes,
+    "effects": bytes,
+    "message": bytes,
     "briefed": lambda value: value == b"1",
 }
 

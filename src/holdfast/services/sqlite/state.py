@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.common.acts import Effect
 from holdfast.errors import Fenced, HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Effect, Result, RunLog, Started, Timer
+from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Started, Timer
 from holdfast.system.doorbell import SAFETY_S
 
 TOPIC = "results"

@@ -21,6 +21,8 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -57,6 +59,14 @@ SELECT record FROM tasks WHERE app = ? AND trace > ? AND moved_at >= ? {filters}
 COUNTS = "SELECT type, state, count FROM task_counts WHERE app = ? AND count > 0"
 
 OLDEST = "SELECT id, app, known_at, record FROM tasks WHERE id > ? ORDER BY id LIMIT ?"
+
+DUE = "SELECT trace FROM delayed_tasks WHERE app = ? AND send_at <= ? ORDER BY send_at LIMIT ?"
+
+DELAY = """
+INSERT INTO delayed_tasks (app, trace, send_at) VALUES (?, ?, ?)
+ON CONFLICT (app, trace) DO UPDATE SET send_at = excluded.send_at"""
+
+SENT = "DELETE FROM delayed_tasks WHERE app = ? AND trace = ?"
 
 DROP = "DELETE FROM tasks WHERE id IN (VALUES {rows})"
 
@@ -99,6 +109,24 @@ class SqliteTasks:
     async def queue(self, tasks: Sequence[Task]) -> list[Task]:
         return cast("list[Task]", await self._change([TaskChange(rules.queue, t.trace, t) for t in tasks]))
 
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        return cast("list[Task]", await self._change([TaskChange(rules.delay, w.trace, w) for w in wishes]))
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        before = self._clock.wall() + ahead_s
+        traces = [trace for (trace,) in await self._rows(DUE, before, limit)]
+        changes = [TaskChange(_hand_out, trace, (before, before + lease_s)) for trace in traces]
+        answers = await self._change(changes)
+        found = [task for task in answers if isinstance(task, Task)]
+        if gone := set(traces) - {task.trace for task in found if task.message}:
+            # Processes of an older version write no message of a task that they cancel.
+            rows = [(self._known_number, trace) for trace in gone]
+            await self._database.write(lambda transaction: [transaction.execute(SENT, row) for row in rows])
+        return [task for task in found if task.message and task.send_at == before + lease_s]
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        await self._change([TaskChange(_message_sent, trace) for trace in traces], confirmed=False)
+
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         return cast("list[Task]", await self._change([TaskChange(rules.start, w.trace, w) for w in wishes]))
 
@@ -120,6 +148,9 @@ class SqliteTasks:
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
         await self._change([TaskChange(_briefed, *item) for item in sent], confirmed=False)
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        await self._change([TaskChange(_handed_over, each.trace, each) for each in left], confirmed=False)
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change([TaskChange(_cancel, trace, reason)])
@@ -191,18 +222,25 @@ class SqliteTasks:
         before = _standing(transaction, number, traces)
         standing: dict[str, Task | None] = dict(before)
         answers = [[_judge(standing, change, now) for change in changes] for changes in calls]
-        rows, counts = [], Counter[tuple[str, str]]()
+        rows, counts, delayed = [], Counter[tuple[str, str]](), []
         for trace, task in standing.items():
             was = before.get(trace)
             if task is not None and task is not was:
                 kind = (task.type, task.state._value_)
                 rows.append((trace, *kind, task.moved_at, _encode(task).decode()))
                 counts[kind] += 1
+                if task.message or (was is not None and was.message):
+                    delayed.append(task)
                 if was is not None:
                     counts[was.type, was.state._value_] -= 1
         if rows:
             transaction.change_rows(WRITE, rows, number, now)
             _count(transaction, number, counts)
+        for task in delayed:
+            if task.message:
+                transaction.execute(DELAY, (number, task.trace, task.send_at))
+            else:
+                transaction.execute(SENT, (number, task.trace))
         return answers
 
     async def _rows(self, query: str, *parameters: Any) -> Sequence[Any]:
@@ -260,6 +298,21 @@ def _expire(transaction: Transaction, number: int, before: float, after: int) ->
 
 def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
     return standing and rules.briefed(standing, epoch)
+
+
+def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
+    return standing and rules.handed_over(standing, left)
+
+
+def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task | None:
+    """Hand a task out that is still due: somebody else may have been quicker."""
+    before, until = lease
+    due = standing is not None and standing.send_at <= before
+    return rules.hand_out(standing, until) if standing is not None and due else standing
+
+
+def _message_sent(standing: Task | None, _: None, now: float) -> Task | None:
+    return standing and rules.message_sent(standing)
 
 
 def _cancel(standing: Task | None, reason: str, now: float) -> Task | None:

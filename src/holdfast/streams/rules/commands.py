@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.common.acts import Effect
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
-from holdfast.streams.rules.ledger import Commit, Effect
+from holdfast.streams.rules.ledger import Commit
 from holdfast.streams.rules.sequencer import Gap
 
 

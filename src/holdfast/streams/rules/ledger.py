@@ -7,10 +7,9 @@ in their language, and the conformance suite checks that.
 
 from __future__ import annotations
 
-import hashlib
-
 import msgspec
 
+from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.message import Place, Span
 from holdfast.errors import Fenced
 
@@ -45,37 +44,6 @@ class Result(msgspec.Struct, frozen=True, array_like=True):
 
     name: str
     body: bytes
-
-
-class Effect(msgspec.Struct, frozen=True, array_like=True):
-    """What a handler sends elsewhere. It is committed with the state and handed over afterwards.
-
-    ``number`` and ``place`` are those of the commit that added it and its place therein; pending effects are
-    in that order. ``id`` is made of them (see :func:`effect_id`). ``target`` is what the handler named, and
-    ``key`` the target's key. ``cause`` is the identity, without the stream's key, of the message that sent
-    it, and ``hops`` counts the effects that led to it. ``at`` is the wall time of the commit that added it,
-    and ``not_before`` that of its first hand-over. ``refused`` is why its target doesn't take it: then it
-    goes to the dead letters instead.
-    """
-
-    number: int
-    place: int
-    id: str
-    target: str
-    key: str
-    body: bytes
-    cause: str
-    at: float
-    not_before: float = 0.0
-    hops: int = 0
-    refused: str = ""
-
-
-class RefusedEffect(msgspec.Struct, frozen=True, array_like=True):
-    """A pending effect that its target doesn't take, and why."""
-
-    id: str
-    reason: str
 
 
 class Timer(msgspec.Struct, frozen=True, array_like=True):
@@ -274,12 +242,6 @@ def expire(standing: Checkpoint) -> Checkpoint:
 def identity(key: str, place: Place) -> str:
     """Return a message's identity, ``key:run:seq``."""
     return f"{key}:{place.name}"
-
-
-def effect_id(key: str, epoch: int, number: int, place: int) -> str:
-    """Return the id of an effect, 32 characters that no other effect has: an epoch is issued once, and one
-    commit with a number is accepted in it. Seqs would repeat after a reset."""
-    return hashlib.sha256(f"{key}\n{epoch}.{number}.{place}".encode()).hexdigest()[:32]
 
 
 def _guard_epoch(standing: Checkpoint | None, key: str, epoch: int) -> Checkpoint:

@@ -42,7 +42,8 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.common.acts import Acts
+from holdfast.common.acts import Acts, Effect, hops_of
+from holdfast.common.effects import EffectLimits, EffectMaker, Effects, PendingReport
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
@@ -65,8 +66,7 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.effects import EffectLimits, EffectMaker, Effects, PendingReport
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Effect, Result, RunLog, Timer
+from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 
@@ -98,9 +98,6 @@ DUE_STEP_S = 5.0
 
 WALL_LOOK_S = 60.0
 """How often the wall clock is looked at while a timer waits for it: the clock may have been set."""
-
-HOPS = "hops"
-"""The attribute that counts the effects that led to a message."""
 
 SET_ASIDE = (Verdict.LATE, Verdict.FAR)
 """The verdicts of messages that don't run. A commit records such a message before it becomes a dead
@@ -138,7 +135,7 @@ class OwnerRules(msgspec.Struct, frozen=True):
 
 
 StandstillKind = Literal[
-    "opening", "membership", "moving", "parked", "model", "store", "effects", "retry", "gap"
+    "opening", "membership", "moving", "parked", "model", "store", "archive", "effects", "retry", "gap"
 ]
 
 
@@ -217,6 +214,7 @@ class Owner:
         "_wary",
         "epoch",
         "generation",
+        "is_held_back",
         "key",
         "number",
         "obstacle",
@@ -236,6 +234,7 @@ class Owner:
         self.phase = OwnerPhase.CLAIMED
         self.generation = 0
         self.suspended = False
+        self.is_held_back = False
         self.wake_at: float | None = None
         self.wall_ahead_s = 0.0
         self.epoch = 0
@@ -329,6 +328,8 @@ class Owner:
             return Standstill("model", "its models, which are being loaded")
         if self._commit is not None or self._starting is not None:
             return Standstill("store", "the state store, which has not answered yet")
+        if self.is_held_back:
+            return Standstill("archive", "its archive, which has yet to take what is committed")
         if self._effects.is_full:
             pending = self._effects.report()
             assert pending is not None
@@ -562,6 +563,13 @@ class Owner:
         self._judge_held(now)
         self._advance(now)
 
+    def hold_back(self, is_held_back: bool, now: float) -> None:
+        """Begin no further message, because too much that is committed waits for its archive; or go on. A
+        node receives nothing meanwhile, so the wait for a missing message begins anew."""
+        self.is_held_back = is_held_back
+        self._seq.wait_anew()
+        self._advance(now)
+
     def nudged(self, now: float) -> None:
         """The store says that the stream is due, so it is to be told when that will be so again."""
         if self.phase is OwnerPhase.OWNER:
@@ -734,6 +742,8 @@ class Owner:
             return
         self._next_head = ""
         if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle or self._effects.is_full:
+            return
+        if self.is_held_back:
             return
         head = self._head(now)
         if head is None:
@@ -1098,7 +1108,7 @@ class Owner:
             if (held := entry.held) is None:
                 continue
             if entry.acts is not None:
-                maker.add(entry.acts.sends, held.place.name, _hops(held))
+                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes))
             elif entry.kind == "skip" and held.place.run == TIMER_RUN:
                 maker.set_aside(held.body, held.place.name, entry.reason)
         return maker.made
@@ -1212,6 +1222,8 @@ class Owner:
             if entry.held is not None:
                 entry.held.become(Life.COMMITTED)
                 entry.held.result = entry.result
+                if entry.kind != "gap" and entry.kind != "park":
+                    entry.held.covered_as = entry.kind
                 entry.held.aside = "" if entry.kind == "done" else entry.reason
                 if entry.held.place.run == TIMER_RUN:
                     del self._firings[entry.held.place]
@@ -1308,12 +1320,6 @@ class Owner:
 def _is_firing(entry: BatchEntry) -> bool:
     """Return True if an entry is of a timer, and not of a message."""
     return entry.held is not None and entry.held.place.run == TIMER_RUN
-
-
-def _hops(held: Held) -> int:
-    """Return how many effects led to a message."""
-    hops = held.attributes.get(HOPS, "")
-    return int(hops) if hops.isascii() and hops.isdigit() else 0
 
 
 def _skipped(entry: BatchEntry) -> int:

@@ -318,6 +318,10 @@ class Sequencer:
         until = self._blocked_until = self._blocked_at + timeout_s
         return Wait(until, gap=True) if now < until else None
 
+    def wait_anew(self) -> None:
+        """Let the wait for a missing message begin anew."""
+        self._blocked_at = None
+
     def _ready(self, places: tuple[Place, ...]) -> Ready:
         self._blocked_at = None
         return Ready(places)

@@ -23,6 +23,10 @@ MEMBERS_MAX = 10_000
 """The most tasks in a batch."""
 
 
+EFFECTS_KEEP_S = 7 * 86_400.0
+"""For how much longer a task with pending effects is kept: far longer than a target may be away."""
+
+
 class State(enum.StrEnum):
     """The state of a task. The last four are outcomes. DUPLICATED is the outcome of a message only, whose
     task had ended before, so nothing ran."""
@@ -49,6 +53,9 @@ class Task(msgspec.Struct, frozen=True):
     ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
     cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
     tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
+    be at ``send_at``.
+    ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.
     ``members`` is empty but for a batch: one digit for each of its tasks, 0 if it hasn't ended, 1 if it has
     succeeded, 2 if it ended otherwise.
     """
@@ -74,6 +81,9 @@ class Task(msgspec.Struct, frozen=True):
     pauses: int = 0
     follow_ups: bytes = b""
     members: str = ""
+    effects: bytes = b""
+    message: bytes = b""
+    send_at: float = 0.0
 
     @property
     def ended(self) -> bool:
@@ -84,6 +94,16 @@ class Task(msgspec.Struct, frozen=True):
     def moved_at(self) -> float:
         """When the task was last queued, begun or ended."""
         return max(self.queued_at, self.started_at, self.ended_at)
+
+
+class DelayTask(msgspec.Struct, frozen=True):
+    """A task that may begin after ``delay_s``. Its ``message`` is kept until about then."""
+
+    trace: str
+    type: str
+    delay_s: float
+    message: bytes
+    group: str = ""
 
 
 class StartAttempt(msgspec.Struct, frozen=True):
@@ -125,13 +145,24 @@ class ReturnAttempt(msgspec.Struct, frozen=True):
 
 
 class EndAttempt(msgspec.Struct, frozen=True):
-    """The attempt of ``epoch`` ended with the outcome ``state``."""
+    """The attempt of ``epoch`` ended with the outcome ``state``. ``effects`` are those that it sent, encoded,
+    if it has succeeded."""
 
     trace: str
     epoch: int
     state: State
     result: bytes = b""
     detail: str = ""
+    effects: bytes = b""
+
+
+class EffectsLeft(msgspec.Struct, frozen=True):
+    """Of the effects of the outcome of ``epoch``, these are still to be handed over, encoded as in the
+    record."""
+
+    trace: str
+    epoch: int
+    effects: bytes = b""
 
 
 class CountMember(msgspec.Struct, frozen=True):
@@ -148,6 +179,24 @@ class CountMember(msgspec.Struct, frozen=True):
 def queue(standing: Task | None, task: Task, now: float) -> Task:
     """Return the task after it was sent; a known one is unchanged."""
     return standing or msgspec.structs.replace(task, state=State.QUEUED, queued_at=now)
+
+
+def delay(standing: Task | None, wish: DelayTask, now: float) -> Task:
+    """Return the task after its message was stored, to be sent later; a known one is unchanged."""
+    due = now + wish.delay_s
+    return standing or Task(
+        wish.trace, wish.type, group=wish.group, queued_at=now, until=due, message=wish.message, send_at=due
+    )
+
+
+def hand_out(standing: Task, until: float) -> Task:
+    """Return the task after its message was handed out to be sent, to nobody else before ``until``."""
+    return msgspec.structs.replace(standing, send_at=until) if standing.message else standing
+
+
+def message_sent(standing: Task) -> Task:
+    """Return the task after the message that it held was sent."""
+    return msgspec.structs.replace(standing, message=b"", send_at=0.0) if standing.message else standing
 
 
 def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
@@ -184,6 +233,8 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
         note="",
         started_at=now,
         follow_ups=wish.follow_ups,
+        message=b"",
+        send_at=0.0,
     )
 
 
@@ -220,22 +271,32 @@ def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
     ):
         return standing  # a repeat
     task = _guard(standing, end.trace, end.epoch)
-    return _ended(task, end.state, end.result, end.detail, now)
+    ended = _ended(task, end.state, end.result, end.detail, now)
+    return msgspec.structs.replace(ended, effects=end.effects)
+
+
+def handed_over(standing: Task, left: EffectsLeft) -> Task:
+    """Return the task after some of its effects were handed over. Once all are, none comes back, whatever
+    another node says that had its message too."""
+    stands = standing.ended and standing.epoch == left.epoch and standing.effects
+    return msgspec.structs.replace(standing, effects=left.effects) if stands else standing
 
 
 def briefed(standing: Task, epoch: int) -> Task:
     """Return the task after the brief of that epoch's outcome was sent."""
     sent = standing.ended and standing.epoch == epoch
-    return msgspec.structs.replace(standing, briefed=True) if sent else standing
+    return msgspec.structs.replace(message_sent(standing), briefed=True) if sent else standing
 
 
 def cancel(standing: Task, reason: str, now: float) -> Task:
     """Return the task after it was cancelled: it ends at once if it waits, at its next beat if it runs. A
-    task that has ended is unchanged."""
+    task that has ended is unchanged. If its message is yet to be sent, it is sent now, for whoever receives
+    it tells the producer."""
     if standing.ended:
         return standing
     if standing.state is State.QUEUED:
-        return _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
+        ended = _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
+        return msgspec.structs.replace(ended, send_at=now) if ended.message else ended
     return msgspec.structs.replace(standing, cancel=reason)
 
 
@@ -272,7 +333,12 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
 
 
 def expired(standing: Task, before: float) -> bool:
-    """Return True if nothing has happened to the task since ``before``, and no attempt was valid then."""
+    """Return True if nothing has happened to the task since ``before``, and no attempt was valid then. One
+    with pending effects is kept longer, and one whose message is yet to be sent until it is."""
+    if standing.message:
+        return False
+    if standing.effects:
+        before -= EFFECTS_KEEP_S
     return standing.moved_at < before and standing.until < before
 
 

@@ -61,6 +61,20 @@ class ObjectsConformance:
             with pytest.raises(InvalidMessage):
                 await objects.put(name, b"x")
 
+    async def test_what_is_below_a_name_is_listed(self, objects: Objects) -> None:
+        below = [f"a b/{name}" for name in ODD_NAMES]
+        listed = {await objects.put(name, b"x") for name in below}
+        for other in ("a bc/d", "a", "c/a b/d"):
+            await objects.put(other, b"x")
+        assert {url async for url in objects.urls("a b")} == listed
+        assert [url async for url in objects.urls("a b/cam-1")] == [
+            await objects.put("a b/cam-1/0/000001.jpg", b"x")
+        ]
+        assert [url async for url in objects.urls("none")] == []
+        for bad in BAD_NAMES:
+            with pytest.raises(InvalidMessage):
+                [url async for url in objects.urls(bad)]
+
     async def test_urls_that_climb_are_refused(self, objects: Objects) -> None:
         url = await objects.put("a/b", b"x")
         for climbing in ("a/../a/b", "../a/b", "a/%2e%2e/a/b", "%2e%2e%2fb", "..", "a/..%2fb", "a%00b"):

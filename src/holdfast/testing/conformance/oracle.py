@@ -21,20 +21,12 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import (
-    Aside,
-    Checkpoint,
-    Commit,
-    Effect,
-    RefusedEffect,
-    Result,
-    RunLog,
-    Timer,
-)
+from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, RunLog, Timer
 
 T = TypeVar("T")
 

@@ -28,6 +28,8 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -63,6 +65,14 @@ wishes = st.builds(
     group=texts,
     follow_ups=st.binary(max_size=9),
 )
+delays = st.builds(
+    DelayTask,
+    trace=traces,
+    type=types,
+    delay_s=st.sampled_from((0.0, 3600.0)),
+    message=st.binary(min_size=1, max_size=9),
+    group=texts,
+)
 beats = st.builds(
     AttemptBeat,
     trace=traces,
@@ -94,7 +104,9 @@ ends = st.builds(
     state=st.sampled_from(sorted(rules.ENDED)),
     result=st.binary(max_size=9),
     detail=texts,
+    effects=st.binary(max_size=9),
 )
+lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
 
 
 def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
@@ -131,6 +143,30 @@ class TaskMachine(RuleBasedStateMachine):
             lambda: self._store.queue(batch),
             [(t.trace, lambda s, now, t=t: rules.queue(s, t, now)) for t in batch],  # type: ignore[misc]
         )
+
+    @rule(batch=batch_of(delays))
+    def delay(self, batch: list[DelayTask]) -> None:
+        self._check(
+            lambda: self._store.delay(batch),
+            [(w.trace, lambda s, now, w=w: rules.delay(s, w, now)) for w in batch],  # type: ignore[misc]
+        )
+
+    @rule(batch=batch_of(traces))
+    def messages_sent(self, batch: list[str]) -> None:
+        self._run(self._store.messages_sent(batch))
+        for trace in batch:
+            if trace in self._standing:
+                self._standing[trace] = rules.message_sent(self._standing[trace])
+
+    @rule()
+    def due(self) -> None:
+        """Everything is due; the next caller gets nothing."""
+        due = self._run(self._store.due(7200.0, 10, 7200.0))
+        held = {trace for trace, task in self._standing.items() if task.message}
+        assert {task.trace for task in due} <= held
+        for task in due:
+            assert timeless(task) == timeless(self._standing[task.trace])
+        assert self._run(self._store.due(7200.0, 10, 3600.0)) == []
 
     @rule(batch=batch_of(wishes))
     def start(self, batch: list[StartAttempt]) -> None:
@@ -178,6 +214,14 @@ class TaskMachine(RuleBasedStateMachine):
             if trace in self._standing:
                 self._standing[trace] = rules.briefed(self._standing[trace], epoch)
 
+    @rule(batch=batch_of(lefts))
+    def handed_over(self, batch: list[EffectsLeft]) -> None:
+        asked: list[EffectsLeft] = self._aimed(batch)
+        self._run(self._store.handed_over(asked))
+        for left in asked:
+            if left.trace in self._standing:
+                self._standing[left.trace] = rules.handed_over(self._standing[left.trace], left)
+
     @rule(trace=traces, reason=texts)
     def cancel(self, trace: str, reason: str) -> None:
         async def cancel() -> list[Task | None]:
@@ -200,8 +244,9 @@ class TaskMachine(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         assert self._run(self._store.expire(1.0)) == 0
-        assert self._run(self._store.expire(FOREVER)) == len(self._standing)
-        self._standing.clear()
+        kept = {trace: task for trace, task in self._standing.items() if task.message}
+        assert self._run(self._store.expire(FOREVER)) == len(self._standing) - len(kept)
+        self._standing = kept
 
     @rule(limit=st.integers(1, 3), state=st.none() | st.sampled_from(State), type=st.just("") | types)
     def list_pages(self, limit: int, state: State | None, type: str) -> None:  # noqa: A002
@@ -292,4 +337,5 @@ def timeless(task: Task) -> Task:
         queued_at=float(task.queued_at > 0),
         started_at=float(task.started_at > 0),
         ended_at=float(task.ended_at > 0),
+        send_at=float(task.send_at > 0),
     )

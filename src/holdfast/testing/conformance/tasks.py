@@ -13,9 +13,12 @@ from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.rules.task import (
     BATCH,
+    EFFECTS_KEEP_S,
     TRACE_BYTES_MAX,
     AttemptBeat,
     CountMember,
+    DelayTask,
+    EffectsLeft,
     EndAttempt,
     ReturnAttempt,
     StartAttempt,
@@ -64,12 +67,98 @@ class TasksConformance:
             assert isinstance(refused, Fenced)
             assert refused.epoch == 0
 
+    async def test_effects_are_kept_with_the_outcome_until_they_are_handed_over(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        first, rest = b"\x00\xff two effects", b"\x91 one"
+        [begun] = await tasks.start([wish("k")])
+        end = EndAttempt("k", begun.epoch, State.SUCCEED, effects=first)
+        [ended] = await tasks.end([end])
+        assert isinstance(ended, Task)
+        assert ended.effects == first
+        assert await tasks.end([end]) == [ended], "a repeat"
+        await tasks.handed_over([EffectsLeft("k", begun.epoch + 1), EffectsLeft("unknown", 1)])
+        assert await other_tasks.get("k") == ended, "that was another outcome"
+        await tasks.handed_over([EffectsLeft("k", begun.epoch, rest)])
+        known = await other_tasks.get("k")
+        assert known is not None
+        assert known.effects == rest
+        await tasks.handed_over([EffectsLeft("k", begun.epoch)])
+        await tasks.handed_over([EffectsLeft("k", begun.epoch, rest)])
+        known = await other_tasks.get("k")
+        assert known is not None
+        assert known.effects == b"", "they don't come back"
+
+    async def test_a_delayed_task_waits_in_the_store_until_its_message_is_sent(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        message = b"\x00\xff a message"
+        [delayed] = await tasks.delay([DelayTask("k", TYPE, LEASE_S, message, "customer-7")])
+        assert (delayed.state, delayed.group, delayed.message) == (State.QUEUED, "customer-7", message)
+        assert delayed.until == delayed.send_at == pytest.approx(delayed.queued_at + LEASE_S)
+        assert await tasks.delay([DelayTask("k", TYPE, 0.0, b"other")]) == [delayed], "it is known"
+        assert await tasks.queue([Task("k", TYPE)]) == [delayed]
+        [waits] = await tasks.start([wish("k")])
+        assert waits == delayed, "it begins no sooner"
+        assert await tasks.due(LEASE_S / 2, 10, LEASE_S) == []
+        [due] = await other_tasks.due(2 * LEASE_S, 10, LEASE_S)
+        assert (due.trace, due.message, due.until) == ("k", message, delayed.until)
+        assert await tasks.due(2 * LEASE_S, 10, LEASE_S) == [], "it is in somebody's hands"
+        assert [task.trace for task in await tasks.due(4 * LEASE_S, 10, LEASE_S)] == ["k"], "and then not"
+        await tasks.messages_sent(["k", "unknown"])
+        known = await other_tasks.get("k")
+        assert known is not None
+        assert (known.message, known.send_at, known.until) == (b"", 0.0, delayed.until)
+        assert await tasks.due(FOREVER, 10, LEASE_S) == []
+
+    async def test_delayed_tasks_are_handed_out_each_to_one(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        wishes = [DelayTask(f"t{n}", TYPE, LEASE_S, b"m") for n in range(20)]
+        await tasks.delay(wishes)
+        found: list[Task] = []
+        while len(found) < len(wishes):
+            for some in await asyncio.gather(
+                *(each.due(2 * LEASE_S, 3, LEASE_S) for each in (tasks, other_tasks))
+            ):
+                found += some
+        assert await tasks.due(2 * LEASE_S, 3, LEASE_S) == []
+        assert sorted(task.trace for task in found) == sorted(each.trace for each in wishes)
+
+    async def test_a_delayed_task_that_is_cancelled_is_due_at_once(self, tasks: TaskStore) -> None:
+        await tasks.delay([DelayTask("k", TYPE, LEASE_S, b"m"), DelayTask("later", TYPE, LEASE_S, b"m")])
+        cancelled = await tasks.cancel("k", "not wanted")
+        assert cancelled is not None
+        assert (cancelled.state, cancelled.detail) == (State.FAILED, "cancelled: not wanted")
+        [due] = await tasks.due(0.0, 10, LEASE_S)
+        assert (due.trace, due.message) == ("k", b"m"), "whoever receives it tells its producer"
+        await tasks.briefed([("k", cancelled.epoch)])
+        assert [task.trace for task in await tasks.due(FOREVER, 10, LEASE_S)] == ["later"]
+
+    async def test_a_delayed_task_never_expires_before_it_is_sent(self, tasks: TaskStore) -> None:
+        await tasks.delay([DelayTask("k", TYPE, PAUSE_S, b"m")])
+        assert await tasks.expire(FOREVER) == 0
+        assert [task.trace for task in await tasks.due(LEASE_S, 10, LEASE_S)] == ["k"]
+        await tasks.messages_sent(["k"])
+        assert await tasks.expire(FOREVER) == 1
+
+    async def test_a_task_with_effects_is_kept_longer(self, tasks: TaskStore) -> None:
+        for trace, effects in (("a", b"pending"), ("b", b"")):
+            [begun] = await tasks.start([wish(trace)])
+            await tasks.end([EndAttempt(trace, begun.epoch, State.SUCCEED, effects=effects)])
+        now = await tasks.now()
+        assert await tasks.expire(now + EFFECTS_KEEP_S / 2) == 1
+        assert await tasks.get("b") is None
+        assert await tasks.get("a") is not None
+        assert await tasks.expire(now + 2 * EFFECTS_KEEP_S) == 1
+
     async def test_empty_batches_change_nothing(self, tasks: TaskStore) -> None:
         assert await tasks.queue([]) == []
         assert await tasks.start([]) == []
         assert await tasks.beat([]) == await tasks.give_back([]) == await tasks.end([]) == []
         assert await tasks.reset([]) == []
         await tasks.briefed([])
+        await tasks.handed_over([])
 
     async def test_a_task_goes_from_queued_to_its_outcome(
         self, tasks: TaskStore, other_tasks: TaskStore

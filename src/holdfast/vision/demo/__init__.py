@@ -31,6 +31,7 @@ def demo(
     ```
     holdfast demo
     holdfast demo --video lobby.mp4 door.mp4 --nodes 2 --seconds 30
+    holdfast demo --services redis
     holdfast demo --services redis,sqs
     ```
 

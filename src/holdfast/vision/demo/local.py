@@ -14,7 +14,7 @@ from holdfast.extend.products import Services, queues_of
 from holdfast.vision.demo import app
 
 KNOWN = {
-    "redis": "coordinator and state store",
+    "redis": "all but frames",
     "zookeeper": "coordinator",
     "sqs": "queue",
     "s3": "frames",
@@ -53,7 +53,7 @@ async def started(names: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
     async with AsyncExitStack() as stack:
         if "redis" in names:
             redis = await stack.enter_async_context(RedisServer())
-            found |= {"state_url": redis.url, "coordinator_url": redis.url}
+            found["url"] = redis.url
         if "zookeeper" in names:
             found["coordinator_url"] = (await stack.enter_async_context(ZooKeeperServer())).url
         if not {"sqs", "s3"}.isdisjoint(names):

@@ -11,7 +11,7 @@ from holdfast.config import load
 from holdfast.errors import ConfigError, EffectRefused
 from holdfast.ports.target import OutgoingEffect
 from holdfast.registration import check_target
-from holdfast.streams.target_urls import TargetUrls
+from holdfast.target_urls import TargetUrls
 from holdfast.urls import find_secret, with_password
 from holdfast.wiring import Services
 

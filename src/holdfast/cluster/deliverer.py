@@ -1,4 +1,5 @@
-"""Hands effects over to their targets, those of many streams in one call where the target allows that."""
+"""Hands effects over to their targets, those of many streams or tasks in one call where the target allows
+that."""
 
 from __future__ import annotations
 
@@ -9,18 +10,14 @@ from typing import Literal
 
 import msgspec
 
+from holdfast.cluster.effect_letters import letter_of
 from holdfast.cluster.host import Host
+from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.queue import Queue
 from holdfast.ports.target import OutgoingEffect, Target
-from holdfast.streams.effect_letters import letter_of
-from holdfast.streams.message import StreamMessage
-from holdfast.streams.producer import StreamProducer
-from holdfast.streams.rules.ledger import Effect
-from holdfast.streams.rules.owner import HOPS
-from holdfast.streams.spec import StreamSpec
 
 HandOverOutcome = Literal["taken", "refused", "failed"]
 Answer = Callable[[HandOverOutcome, int, str], None]
@@ -33,7 +30,7 @@ CALLS_AT_ONCE = 8
 class WaitingRun(msgspec.Struct, frozen=True):
     """Effects with one target and key, oldest first, that wait for a call to their target."""
 
-    key: str
+    sender: str
     effects: tuple[Effect, ...]
     answer: Answer
 
@@ -78,7 +75,8 @@ class TargetLane:
 
 class Deliverer:
     """Hands over the effects of one node. ``targets`` are those that it knows by name, and ``open_url`` opens
-    those at URLs; ``queues`` are those of the streams, whose dead letters get what is refused."""
+    those at URLs; ``queues`` are those of the streams, or of the types of tasks, that send them: their dead
+    letters get what is refused."""
 
     def __init__(
         self,
@@ -96,16 +94,17 @@ class Deliverer:
         self._targets: dict[str, Target] = {**targets, **letters}
         self._lanes: dict[str, TargetLane] = {}
 
-    def hand_over(self, stream: str, key: str, effects: tuple[Effect, ...], answer: Answer) -> None:
-        """Hand over the first of some effects of the full ``key`` that have one target and key, as many as
-        the target takes in one call."""
-        name = f"letters of {stream}" if effects[0].refused else effects[0].target
+    def hand_over(self, queue: str, sender: str, effects: tuple[Effect, ...], answer: Answer) -> None:
+        """Hand over the first of some effects of ``sender`` that have one target and key, as many as the
+        target takes in one call. The sender is the full key of a stream, or type and trace id of a task;
+        ``queue`` names its queue."""
+        name = f"letters of {queue}" if effects[0].refused else effects[0].target
         try:
             lane = self._lane(name)
         except HoldfastError as error:
-            self._tasks.spawn(self._not_opened(WaitingRun(key, effects, answer), name, error))
+            self._tasks.spawn(self._not_opened(WaitingRun(sender, effects, answer), name, error))
             return
-        run = WaitingRun(key, lane.first_of(effects), answer)
+        run = WaitingRun(sender, lane.first_of(effects), answer)
         if self._host.clock.monotonic() < lane.paused_until:
             self._tasks.spawn(self._fail(run))
             return
@@ -131,7 +130,7 @@ class Deliverer:
 
     async def _not_opened(self, run: WaitingRun, name: str, error: HoldfastError) -> None:
         self._log.warning(
-            "a target can't be opened", key=run.key, target=redact(name), error=redact(str(error))
+            "a target can't be opened", key=run.sender, target=redact(name), error=redact(str(error))
         )
         _judge([run], error)
 
@@ -149,11 +148,11 @@ class Deliverer:
     async def _call(self, name: str, lane: TargetLane, runs: Sequence[WaitingRun]) -> None:
         now = self._host.clock.monotonic()
         if not self._host.membership.alive or now < lane.paused_until:
-            # Somebody else may own the stream by now, or the target has its pause.
+            # Somebody else may have the sender by now, or the target has its pause.
             _tell(runs, "failed")
             return
         try:
-            await lane.target.take([_outgoing(run.key, effect) for run in runs for effect in run.effects])
+            await lane.target.take([_outgoing(run.sender, effect) for run in runs for effect in run.effects])
         except HoldfastError as error:
             said = {"target": redact(name), "error": redact(str(error))}
             if isinstance(error, Busy):
@@ -171,7 +170,7 @@ class Deliverer:
                 await self._call(name, lane, [first])
                 return
             else:
-                self._log.warning("an effect was refused", key=runs[0].key, **said)
+                self._log.warning("an effect was refused", key=runs[0].sender, **said)
             _judge(runs, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
@@ -188,34 +187,17 @@ class Deliverer:
 
 
 class LettersTarget:
-    """The dead letters of a stream, for effects that were refused and timers that were skipped."""
+    """The dead letters of a queue, for effects that were refused and timers that were skipped."""
 
-    def __init__(self, stream: str, queue: Queue, clock: Clock) -> None:
+    def __init__(self, name: str, queue: Queue, clock: Clock) -> None:
         self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
-        self._stream = stream
+        self._name = name
         self._queue = queue
         self._clock = clock
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         at = self._clock.wall()
-        await self._queue.bury([letter_of(effect, self._stream, at) for effect in effects])
-
-
-class StreamTarget:
-    """A stream, which takes effects as messages in its queue. An effect's id is the message's."""
-
-    def __init__(self, spec: StreamSpec, queue: Queue) -> None:
-        self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
-        self._producer = StreamProducer(spec.name, queue, spec)
-
-    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
-        await self._producer.send_outgoing([self._outgoing(effect) for effect in effects])
-
-    def _outgoing(self, effect: OutgoingEffect) -> Outgoing:
-        message = StreamMessage(effect.body, key=effect.key or None, message_id=effect.id)
-        made = self._producer.outgoing(message)
-        attributes = {**made.attributes, HOPS: str(effect.hops)}
-        return msgspec.structs.replace(made, attributes=attributes, dedupe_id=effect.id)
+        await self._queue.bury([letter_of(effect, self._name, at) for effect in effects])
 
 
 def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
+from holdfast.cluster.deliverer import LANES_MAX, PAUSE_MAX_S, Deliverer
 from holdfast.cluster.stats import Stats
+from holdfast.common.acts import Effect
 from holdfast.errors import Busy, ConfigError, EffectRefused, Unavailable
 from holdfast.ports.target import OutgoingEffect
-from holdfast.streams.deliverer import LANES_MAX, PAUSE_MAX_S, Deliverer
-from holdfast.streams.rules.ledger import Effect
 
 URL = "https://host/alerts"
 

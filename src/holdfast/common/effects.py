@@ -1,4 +1,5 @@
-"""The pending effects of one stream: which may be handed over now, and what the next commit says of them.
+"""The pending effects of one stream or task: which may be handed over now, and what the next commit says of
+them.
 
 Effects with the same target and key form a *lane*. Of each lane one run is handed over at a time: its oldest
 effects, of which the target takes the first ones, as many as it can. The next run waits until the outcome is
@@ -15,9 +16,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.common.acts import Send
+from holdfast.common.acts import Effect, RefusedEffect, Send, effect_id
 from holdfast.common.retry import Backoff
-from holdfast.streams.rules.ledger import Effect, RefusedEffect, effect_id
 
 HOPS_MAX = 16
 """How many effects may lead to one another. A longer chain is taken for a loop."""
@@ -29,7 +29,7 @@ RUN_MAX = 100
 """The most effects of one lane in one hand-over."""
 
 REST_MAX_S = 300.0
-"""The longest time for which a stream rests without an owner, while a target is away."""
+"""The longest time for which a stream or a task rests without an owner, while a target is away."""
 
 
 class EffectLimits(msgspec.Struct, frozen=True):
@@ -77,7 +77,8 @@ class EffectLane:
 
 
 class Effects:
-    """The pending effects of one opening. ``now`` is monotonic seconds, ``wall`` the wall time."""
+    """The pending effects of one opening of a stream, or of one task. ``now`` is monotonic seconds, ``wall``
+    the wall time."""
 
     __slots__ = (
         "_bytes",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.common.acts import HOPS
 from holdfast.errors import ConfigError, EffectRefused
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.registration import TargetService, check_target, target_service
-from holdfast.streams.rules.owner import HOPS
 from holdfast.urls import with_password
 from holdfast.wiring import Services
 
 SENDER = "source"
-"""The attribute that holds the full key of the stream that sent an effect."""
+"""The attribute that holds the full key of the stream that sent an effect, or type and trace id of
+a task."""
 
 
 class TargetUrls:

@@ -1,0 +1,261 @@
+"""``holdfast streams replay``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli import exits, output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.loading import declared_stream, load_app
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.streams.archive_reader import ArchiveReader, Hours
+    from holdfast.streams.replay import Replay, ReplayedMessage
+    from holdfast.streams.spec import StreamSpec
+    from holdfast.wiring import Services
+
+DECLARED = "archive"
+"""As --from, this means the archive that the stream declares."""
+
+FOLDER = Path("replays")
+"""Where the results of runs with a name are."""
+
+EXAMPLES_TOLD = 5
+"""How many differences and broken lines are told one by one."""
+
+COUNTED = (
+    ("messages", "messages"),
+    ("timers", "timers"),
+    ("effects", "effects not sent"),
+    ("failed", "failed"),
+    ("failed in both", "failed as they did live"),
+    ("same", "results the same"),
+    ("different", "results different"),
+    ("missing", "live results missing"),
+    ("none", "without a result in both"),
+    ("broken", "lines can't be read"),
+    ("set aside", "left out, as they were set aside"),
+    ("repeated", "repetitions left out"),
+    ("timers left", "timers still set"),
+)
+"""What the summary tells, and in which words."""
+
+
+async def replay(
+    key: Annotated[str, Parameter(help="The stream, or one key of it: STREAM or STREAM/KEY.")],
+    /,
+    *,
+    app: str,
+    source: Annotated[str, Parameter(name="--from")] = DECLARED,
+    since: str = "",
+    until: str = "",
+    name: Annotated[str, Parameter(name="--as")] = "",
+    out: Annotated[Path | None, Parameter(show_default=False)] = None,
+    compare: bool = False,
+    keep_going: bool = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Run an app's handler over archived messages, beside the live stream. Nothing of the live stream
+    changes; what the handler sends is written down, not sent.
+
+    Each key begins without state. What comes of each message is a line of JSON, on standard output unless
+    --as or --out names a file. The exit code is 1 if the handler fails where the live one did not, or a
+    result differs from the live one.
+
+    ```
+    holdfast streams replay detect/cam-1 --app myproject.streams:app --compare
+    holdfast streams replay detect --app myproject.streams:app --since 2026-11-22T08 --as tracker-2
+    ```
+
+    Args:
+        app: The app whose handler runs, MODULE:NAME.
+        source: The archive: its URL, a folder, or `archive` for the one that the stream declares.
+        since: The first hour, in UTC, such as 2026-11-22T19; or the first day.
+        until: The last hour, or day.
+        name: Name of this run. Each line has it, and the lines are written to replays/NAME.jsonl.
+        out: The file to write the lines to, instead.
+        compare: Compare with the results of the live stream, as far as they are still kept.
+        keep_going: Go on after failures of the handler, and after lines that can't be read.
+        json: Print the summary as a JSON object.
+    """
+    from holdfast.streams.archive_reader import Hours  # noqa: PLC0415
+
+    if name and Path(name).name != name:
+        raise ConfigError(f"--as {name!r} must be a name that a file can have; name a folder with --out")
+    stream, _, plain = key.partition("/")
+    declared = load_app(app)
+    spec = declared_stream(declared, app, stream)
+    hours, told = Hours(since, until), ReplayReport(stream, name, keep_going=keep_going)
+    async with options.services(reads_only=True) as services:
+        reader = _reader(services, spec, source, hours, told.broken)
+        objects = await reader.objects(plain or None)
+        if not objects:
+            raise ConfigError(f"the archive has nothing of {key} in these hours; look at --from and --since")
+        run = _run(services, declared, spec, compare=compare)
+        path = out or (FOLDER / f"{name}.jsonl" if name else None)
+        with _opened(path) as told.write:
+            try:
+                for urls in objects.values():
+                    async for each in run.run(reader.messages(urls)):
+                        told.add(each)
+            finally:
+                await run.stop()
+                told.summarize(run.counts + reader.left_out, path, json=json)
+    return exits.FAILED if told.is_bad else exits.OK
+
+
+def _reader(
+    services: Services,
+    spec: StreamSpec,
+    source: str,
+    hours: Hours,
+    on_broken: Callable[[InvalidMessage], None],
+) -> ArchiveReader:
+    from holdfast.streams.archive_reader import ArchiveReader  # noqa: PLC0415
+
+    if source == DECLARED and not spec.archive:
+        raise ConfigError(
+            f"stream {spec.name!r} declares no archive; declare archive=, or say with --from where it is"
+        )
+    url = spec.archive if source == DECLARED else source if ":" in source else f"file:{source}"
+    ordered = spec.seq_kind != "absent"
+    return ArchiveReader(services.archive(url), spec.name, hours, ordered=ordered, on_broken=on_broken)
+
+
+def _run(services: Services, app: App, spec: StreamSpec, *, compare: bool) -> Replay:
+    from holdfast.slots.thread import SlotThread  # noqa: PLC0415
+    from holdfast.streams.offline import OfflineStream  # noqa: PLC0415
+    from holdfast.streams.replay import Replay  # noqa: PLC0415
+
+    state = services.state() if compare else None
+
+    async def live_result(key: str, place: str) -> bytes | None:
+        assert state is not None
+        logged = await state.result(spec.full_key(key), place)
+        return logged.result.body if logged is not None else None
+
+    offline = OfflineStream(spec, services.slot_objects(), models=app.models, targets=app.targets)
+    return Replay(offline, SlotThread("holdfast-replay").wait, live_result if compare else None)
+
+
+@contextlib.contextmanager
+def _opened(path: Path | None) -> Iterator[Callable[[Any], None]]:
+    """What writes the lines: to a file, or to standard output."""
+    if path is None:
+        yield output.json_line
+        return
+    import msgspec  # noqa: PLC0415
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = path.open("wb")
+    except OSError as error:
+        raise ConfigError(f"the file {path} can't be written: {error.strerror}") from None
+    with file:
+
+        def write(record: Any) -> None:
+            file.write(msgspec.json.encode(record) + b"\n")
+
+        yield write
+
+
+class ReplayReport:
+    """What a replay tells: a line for each message and timer, then a summary.
+
+    Attributes:
+        write: writes a line.
+        is_bad: whether a handler failed anew, or a result differs.
+    """
+
+    def __init__(self, stream: str, name: str, *, keep_going: bool) -> None:
+        self.write: Callable[[Any], None] = output.json_line
+        self.is_bad = False
+        self._stream = stream
+        self._name = name
+        self._keep_going = keep_going
+        self._examples: Counter[str] = Counter()
+
+    def add(self, replayed: ReplayedMessage) -> None:
+        """Write what came of a message. Raises HandlerFailed for a failure after which nothing goes on."""
+        self.write(self._record(replayed))
+        where = f"{self._stream}/{replayed.key}:{_name(replayed)}"
+        if replayed.compared == "different":
+            self.is_bad = True
+            self._example("different", f"{where} is different")
+        if replayed.fails_anew:
+            self.is_bad = True
+            if not self._keep_going:
+                raise HandlerFailed(f"{where}: {replayed.error}; go on after failures with --keep-going")
+            self._example("failed", f"{where}: {replayed.error}")
+
+    def broken(self, error: InvalidMessage) -> None:
+        """Note a line that can't be read. Raises the error unless the replay goes on."""
+        if not self._keep_going:
+            raise error
+        self.is_bad = True
+        self._example("broken", str(error))
+
+    def _example(self, kind: str, text: str) -> None:
+        self._examples[kind] += 1
+        if self._examples[kind] <= EXAMPLES_TOLD:
+            output.complain(text)
+
+    def _record(self, replayed: ReplayedMessage) -> dict[str, Any]:
+        record: dict[str, Any] = {"as": self._name} if self._name else {}
+        record |= {"stream": self._stream, "key": replayed.key}
+        if replayed.message is not None:
+            place = replayed.message.place
+            record |= {"run": place.run, "seq": place.id or place.seq, "name": place.name}
+        else:
+            record["timer"] = replayed.timer
+        record["at"] = output.moment(replayed.at)
+        if replayed.error:
+            return record | {"error": replayed.error, "failed_live": replayed.failed_live}
+        handled = replayed.handled
+        record |= _body(handled.result, "result")
+        if handled.acts.sends:
+            record["effects"] = [
+                {"target": send.target, "key": send.key, "delay_s": send.delay_s} | _body(send.body, "body")
+                for send in handled.acts.sends
+            ]
+        if handled.acts.timers:
+            record["timers"] = [
+                {"name": change.name, "at": None if change.at is None else output.moment(change.at)}
+                for change in handled.acts.timers
+            ]
+        if replayed.compared is not None:
+            record["compared"] = replayed.compared
+        if replayed.compared == "different":
+            record |= _body(replayed.live, "live")
+        return record
+
+    def summarize(self, counts: Counter[str], path: Path | None, *, json: bool) -> None:
+        """Tell the counts: on standard output, unless the lines are there."""
+        counts = counts + Counter({"broken": self._examples["broken"]})
+        if counts["missing"] and not counts["same"] + counts["different"]:
+            self.is_bad = True
+            output.complain("nothing was compared: none of the live results is still kept (results_keep_s)")
+        if json:
+            told = {name.replace(" ", "_"): counts[name] for name, _ in COUNTED}
+            output.json_line({"summary": told, "out": None if path is None else str(path)})
+            return
+        some = [f"{counts[name]} {words}" for name, words in COUNTED if counts[name] or name == "messages"]
+        where = "" if path is None else f"; written to {path}"
+        (output.remark if path is None else output.say)(f"replayed {', '.join(some)}{where}")
+
+
+def _name(replayed: ReplayedMessage) -> str:
+    return f"timer {replayed.timer}" if replayed.message is None else replayed.message.place.name
+
+
+def _body(data: bytes | None, name: str) -> dict[str, Any]:
+    return {name: None} if data is None else output.body(data, name)

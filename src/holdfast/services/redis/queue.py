@@ -1,0 +1,351 @@
+"""The queue in Redis: each queue lies in one slot, and scripts move its messages."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.common.message import SeqKind
+from holdfast.common.record import UNREADABLE, reading
+from holdfast.errors import HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.services.redis.connection import RedisConnection, Script
+from holdfast.services.redis.feed import ChannelFeed
+from holdfast.services.redis.lane import Word
+from holdfast.services.redis.replicas import ConfirmedConnection
+
+SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, LETTERS, DROP, EXPIRE = (
+    Script.load(f"queue_{name}", "queue")
+    for name in (
+        "send", "receive", "shift", "delete", "free", "depth", "bury", "letters", "drop", "expire",
+    )
+)  # fmt: skip
+
+CALL_BYTES = 16 << 20
+"""The most bytes of bodies in one call, unless a single body is larger."""
+
+SAFETY_S = 2.0
+"""How long a waiting receive relies on being woken: who should have heard of a message may have died."""
+
+LETTERS_A_CALL = 100
+EXPIRE_BATCH = 1000
+
+MICROS_MAX = 10**15
+"""The longest time in a call, some 31 years."""
+
+RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
+
+T = TypeVar("T")
+
+_attributes = msgspec.json.Decoder(dict[str, str])
+
+
+class _LetterRecord(msgspec.Struct):
+    """What is known of a dead letter, beside body and attributes. ``run`` is a text because it may have more
+    digits than other programs read."""
+
+    reason: str
+    detail: str = ""
+    stream: str = ""
+    key: str = ""
+    run: str = "0"
+    seq: str = ""
+
+
+_record = msgspec.json.Decoder(_LetterRecord)
+
+
+class RedisQueue:
+    """One named queue in a namespace of a Redis, and its dead letters.
+
+    Times are the server's. Calls raise what those of a ``RedisConnection`` do. With ``wait_replicas`` in its
+    address, a message or dead letter that so many replicas don't have is of unknown outcome. ``bell`` hears
+    of messages for receives of this process that wait. It and the connections are shared with other queues,
+    and closed by who made them.
+    """
+
+    max_receives = 1
+    linger_s = 0.0
+    hold_max_s = math.inf
+    sends_in_order = True
+    seq_kind: SeqKind = "increasing"
+    fifo = False
+    delay_max_s = math.inf
+    tells_lag = True
+    tells_stale = True
+    frees_on_evict = True
+
+    def __init__(
+        self,
+        connection: RedisConnection,
+        name: str,
+        clock: Clock,
+        bell: ChannelFeed,
+        *,
+        confirmed: ConfirmedConnection | None = None,
+        max_batch: int = 500,
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        self.max_batch = max_batch
+        self.max_bytes = max_bytes
+        self._connection = connection
+        self._confirmed = confirmed or connection
+        self._clock = clock
+        self._bell = bell
+        self._name = name
+        self._root = root_of(connection, name)
+        self._wakes = 0
+        self._known = False
+
+    # --- messages
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        self._check_batch(messages)
+        for message in messages:
+            if len(message.body) > self.max_bytes:
+                raise TooLarge(
+                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
+                )
+        await self._enter()
+        ids: list[str] = []
+        for some in _by_bytes(messages):
+            words = [word for m in some for word in (_micros(m.delay_s), m.body, _encode(m.attributes))]
+            try:
+                _, numbers = await self._confirmed.script(SEND, (self._root,), *words)
+            except Unavailable as error:
+                if ids:
+                    raise OutcomeUnknown(f"{len(ids)} of {len(messages)} were sent: {error}") from error
+                raise
+            ids += [number.decode() for number in numbers]
+        return ids
+
+    async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
+        self._check_batch(range(limit))
+        deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
+        while True:
+            waits_s = deadline - self._clock.monotonic() if self._wakes == wakes else 0.0
+            if waits_s > 0:
+                await self._bell.begin()
+            heard = self._bell.last
+            deliveries, due_s = await self._take(limit, visibility_s, holder, waits_s)
+            if deliveries or waits_s <= 0:
+                return deliveries
+            await self._wait(heard, wakes, min(due_s, waits_s, SAFETY_S))
+
+    async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
+        return await self._shift(receipts, visibility_s, ends=False)
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        self._check_batch(receipts)
+        said = [(receipt, row) for receipt in receipts if (row := RECEIPT.fullmatch(receipt))]
+        if not said:
+            return []
+        words = [word for _, row in said for word in row.groups()]
+        _, stale = await self._connection.script(DELETE, (self._root,), *words)
+        return [said[place][0] for place in stale]
+
+    async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
+        return await self._shift(receipts, delay_s, ends=True)
+
+    async def free(self, holder: str) -> int:
+        _, freed = await self._connection.script(FREE, (self._root,), holder)
+        return int(freed)
+
+    async def depth(self) -> Depth:
+        total, in_flight, delayed, dead, age = await self._connection.script(DEPTH, (self._root,))
+        return Depth(total - in_flight - delayed, in_flight, delayed, dead, int(age) / 1e6)
+
+    # --- dead letters
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        self._check_batch(letters)
+        for letter in letters:
+            record = _LetterRecord(
+                letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
+            )
+            words = (letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record))
+            await self._confirmed.script(BURY, (self._root,), *words)
+
+    async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
+        listed: list[DeadLetter] = []
+        while len(listed) < limit:
+            count = min(LETTERS_A_CALL, limit if key is None else LETTERS_A_CALL)
+            told = await self._connection.script(LETTERS, (self._root,), count, after)
+            page = [_letter(told[at : at + 5]) for at in range(0, len(told), 5)]
+            listed += [letter for letter in page if key in (None, letter.key)]
+            if len(page) < count:
+                break
+            after = page[-1].id
+        return listed[:limit]
+
+    async def redrive(self, ids: Sequence[str]) -> int:
+        return await self._drop(ids, again=True)
+
+    async def purge(self, ids: Sequence[str]) -> int:
+        return await self._drop(ids, again=False)
+
+    async def expire(self, dead_before: float) -> int:
+        dropped = 0
+        while True:
+            _, some = await self._connection.script(
+                EXPIRE, (self._root,), max(0, round(dead_before * 1e6)), EXPIRE_BATCH
+            )
+            dropped += int(some)
+            if some < EXPIRE_BATCH:
+                return dropped
+
+    def wake(self) -> None:
+        self._wakes += 1
+        self._bell.ring()
+
+    async def close(self) -> None:
+        self.wake()
+
+    # --- how it is done
+
+    def _check_batch(self, batch: Sequence[object]) -> None:
+        if len(batch) > self.max_batch:
+            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
+
+    async def _enter(self) -> None:
+        """Note the queue's name where all of the namespace are listed."""
+        if not self._known:
+            names = names_of(self._connection)
+            await self._connection.command(names, "SADD", names, self._name)
+            self._known = True
+
+    async def _take(
+        self, limit: int, visibility_s: float, holder: str, waits_s: float
+    ) -> tuple[list[Delivery], float]:
+        """What can be delivered at once, or else in how many seconds something can be. If that takes longer
+        than ``waits_s`` and that isn't 0, the process is told. Cancelled half-way, it gives back what it
+        got."""
+        words: tuple[Word, ...] = (limit, CALL_BYTES, _micros(visibility_s), holder)
+        waiter = (self._bell.channel, _micros(waits_s)) if waits_s > 0 else ("", 0)
+        taking = asyncio.ensure_future(self._connection.script(RECEIVE, (self._root,), *words, *waiter))
+        try:
+            _, due, *told = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(HoldfastError):
+                _, _, *told = await taking
+                await self.give_back([d.receipt for d in _deliveries(told)], 0)
+            raise
+        return _deliveries(told), int(due) / 1e6 if int(due) >= 0 else math.inf
+
+    async def _wait(self, heard: int, wakes: int, seconds: float) -> None:
+        """Wait until a message may be there, the receive is woken, or the time is over."""
+        end_at, name = self._clock.monotonic() + seconds, self._root.encode()
+        while self._wakes == wakes:
+            rung, told = self._bell.rung, self._bell.after(heard)
+            if told is None or name in told:
+                return
+            heard = self._bell.last
+            if (remaining_s := end_at - self._clock.monotonic()) <= 0:
+                return
+            await self._clock.wait(rung, remaining_s)
+
+    async def _shift(self, receipts: Sequence[str], seconds: float, *, ends: bool) -> list[str]:
+        self._check_batch(receipts)
+        said = [(receipt, row) for receipt in receipts if (row := RECEIPT.fullmatch(receipt))]
+        stale = [receipt for receipt in receipts if not RECEIPT.fullmatch(receipt)]
+        if said:
+            words = [word for _, row in said for word in row.groups()]
+            _, places = await self._connection.script(
+                SHIFT, (self._root,), _micros(seconds), int(ends), _micros(SAFETY_S), *words
+            )
+            stale += [said[place][0] for place in places]
+        return stale
+
+    async def _drop(self, ids: Sequence[str], *, again: bool) -> int:
+        self._check_batch(ids)
+        _, dropped = await self._confirmed.script(DROP, (self._root,), int(again), *ids)
+        return int(dropped)
+
+
+def bell_of(connection: RedisConnection, clock: Clock) -> ChannelFeed:
+    """A channel for this process alone, on which scripts tell it of messages in queues that it waits for."""
+    channel = f"{connection.address.namespace}:bell:{clock.new_id()}"
+    return ChannelFeed(connection, channel, channel)
+
+
+def root_of(connection: RedisConnection, name: str) -> str:
+    """What all keys of a queue begin with: they lie in one slot."""
+    return f"{{{connection.address.namespace}:queue:{name}}}"
+
+
+def names_of(connection: RedisConnection) -> str:
+    """The key of the set of all queues' names."""
+    return f"{connection.address.namespace}:queues"
+
+
+async def filled(connection: RedisConnection) -> list[str]:
+    """The names of all queues that hold messages, in order."""
+    key = names_of(connection)
+    names = sorted(name.decode() for name in await connection.command(key, "SMEMBERS", key))
+    bodies = [f"{root_of(connection, name)}:bodies" for name in names]
+    counts = await asyncio.gather(*(connection.command(each, "HLEN", each) for each in bodies))
+    return [name for name, count in zip(names, counts, strict=True) if count]
+
+
+def _by_bytes(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
+    """Yield messages in parts that are small enough for a call."""
+    begin = size = 0
+    for place, message in enumerate(messages):
+        size += len(message.body)
+        if size > CALL_BYTES and place > begin:
+            yield messages[begin:place]
+            begin, size = place, len(message.body)
+    if begin < len(messages):
+        yield messages[begin:]
+
+
+def _micros(seconds: float) -> int:
+    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
+
+
+def _encode(attributes: dict[str, str]) -> bytes:
+    return msgspec.json.encode(attributes) if attributes else b""
+
+
+def _decode(attributes: bytes) -> dict[str, str]:
+    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
+    try:
+        return _attributes.decode(attributes) if attributes else {}
+    except UNREADABLE:
+        return {}
+
+
+def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
+    deliveries = []
+    for number, receives, body, attributes in zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True):
+        name, count = number.decode(), int(receives)
+        deliveries.append(
+            Delivery(f"{name}.{count}", name, body, _decode(attributes), count, number=int(number))
+        )
+    return deliveries
+
+
+def _letter(told: Sequence[Any]) -> DeadLetter:
+    letter, body, attributes, record, at = told
+    name = letter.decode()
+    with reading(f"dead letter {name!r}"):
+        known = _record.decode(record)
+        return DeadLetter(
+            name,
+            body,
+            known.reason,
+            _decode(attributes),
+            known.detail,
+            known.stream,
+            known.key,
+            int(known.run),
+            known.seq,
+            int(at) / 1e6,
+        )

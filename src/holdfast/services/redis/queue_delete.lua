@@ -1,0 +1,20 @@
+-- ARGV: number and receives of each delivery. Returns the places, from 0 on, of those that don't count although
+-- their messages are there.
+local gone, stale = {}, {}
+for i = 1, #ARGV, 2 do
+  local delivery = redis.call('HGET', root .. ':deliveries', ARGV[i])
+  if delivery and string.match(delivery, '^(%d+) ') == ARGV[i + 1] then
+    gone[#gone + 1] = ARGV[i]
+  elseif redis.call('HEXISTS', root .. ':bodies', ARGV[i]) == 1 then
+    stale[#stale + 1] = (i - 1) / 2
+  end
+end
+if #gone > 0 then
+  for _, part in ipairs({':bodies', ':attributes', ':deliveries'}) do
+    redis.call('HDEL', root .. part, unpack(gone))
+  end
+  redis.call('ZREM', root .. ':in_flight', unpack(gone))
+  redis.call('ZREM', root .. ':ready', unpack(gone))
+  trim()
+end
+return {'ok', stale}

@@ -1,0 +1,12 @@
+-- Returns how many messages there are, are in flight, are delayed, and are dead; and the age of the oldest in
+-- microseconds.
+local now = now_us()
+trim()
+local head = redis.call('LINDEX', root .. ':order', 0)
+return {
+  redis.call('HLEN', root .. ':bodies'),
+  redis.call('ZCOUNT', root .. ':in_flight', '(' .. text(now), '+inf'),
+  redis.call('ZCOUNT', root .. ':delayed', '(' .. text(now), '+inf'),
+  redis.call('ZCARD', root .. ':letters'),
+  head and text(math.max(0, now - head)) or '0',
+}

@@ -1,0 +1,27 @@
+-- ARGV: microseconds from now, '1' if the deliveries end, seconds below which waiters are told; then number and
+-- receives of each delivery. Returns the places, from 0 on, of those that don't count.
+local now, ends = now_us(), ARGV[2] == '1'
+local shows = text(now + ARGV[1])
+local stale, told = {}, 0
+for i = 4, #ARGV, 2 do
+  local number, receives = ARGV[i], ARGV[i + 1]
+  local delivery = redis.call('HGET', root .. ':deliveries', number)
+  if not delivery or string.match(delivery, '^(%d+) ') ~= receives then
+    stale[#stale + 1] = (i - 4) / 2
+  elseif not ends then
+    redis.call('ZADD', root .. ':in_flight', shows, number)
+    redis.call('ZREM', root .. ':ready', number)
+  else
+    redis.call('HSET', root .. ':deliveries', number, receives)
+    redis.call('ZREM', root .. ':in_flight', number)
+    if tonumber(ARGV[1]) > 0 then
+      redis.call('ZADD', root .. ':delayed', shows, number)
+      redis.call('ZREM', root .. ':ready', number)
+    else
+      redis.call('ZADD', root .. ':ready', number, number)
+    end
+    told = told + 1
+  end
+end
+if tonumber(ARGV[1]) < tonumber(ARGV[3]) then ring(told) end
+return {'ok', stale}

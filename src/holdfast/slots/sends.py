@@ -1,0 +1,83 @@
+"""Collects the effects that a handler sends, checked as it sends them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from holdfast.common.acts import Send
+from holdfast.common.codec import encode_result
+from holdfast.common.message import check_key
+from holdfast.errors import InvalidMessage, TooLarge
+from holdfast.registration import check_target
+
+EFFECTS_MAX = 100
+"""How many effects one message or task may send."""
+
+EFFECT_BYTES_MAX = 256 * 1024
+"""The largest body of an effect: what every queue takes."""
+
+EFFECTS_BYTES_MAX = 1 << 20
+"""The most bytes of effects that one message or task may send."""
+
+
+class AnyName(Collection[str]):
+    """The targets of a handler that runs without its app: every name."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+class SendRecorder:
+    """The effects of one message or task. ``targets`` are the names that effects may have besides URLs, and
+    ``what`` sends them, for errors: "message" or "task"."""
+
+    __slots__ = ("_bytes", "_sends", "_targets", "_what")
+
+    def __init__(self, targets: Collection[str], what: str) -> None:
+        self._targets = targets
+        self._what = what
+        self._sends: list[Send] = []
+        self._bytes = 0
+
+    def send(self, target: str, body: Any, key: str, delay_s: float) -> None:
+        """Add an effect. Raises ConfigError for an unknown target or a URL that nothing serves,
+        InvalidMessage, TooLarge for too much, and HandlerFailed for what JSON can't hold."""
+        check_target(target, self._targets)
+        if key:
+            check_key(key, "key")
+        check_seconds("delay_s", delay_s)
+        encoded = encode_result(body, EFFECT_BYTES_MAX)
+        if encoded is None:
+            encoded = b"null"
+        bytes_now = self._bytes + len(encoded)
+        if len(self._sends) >= EFFECTS_MAX or bytes_now > EFFECTS_BYTES_MAX:
+            raise TooLarge(
+                f"one {self._what} sends more than {EFFECTS_MAX} effects or {EFFECTS_BYTES_MAX} bytes; send"
+                " one effect with a list, or put what is large into the object store"
+            )
+        self._bytes = bytes_now
+        self._sends.append(Send(target, key, encoded, float(delay_s)))
+
+    def take_sends(self) -> tuple[Send, ...]:
+        """Return the effects since the last call."""
+        sends = tuple(self._sends)
+        self._sends, self._bytes = [], 0
+        return sends
+
+
+def check_seconds(field: str, value: object, most: float = math.inf) -> None:
+    """Raise InvalidMessage unless the value is a number of seconds from 0 on, and at most ``most``."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise InvalidMessage(
+            f"field {field!r} is {value!r:.100}; it is a number of seconds, 0 or more", field
+        )
+    if value > most:
+        raise InvalidMessage(f"field {field!r} is {value:g}; it is at most {most:g} seconds", field)

@@ -1,0 +1,55 @@
+"""A thread in which handlers run, in the process of a test or of a command."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import queue
+import threading
+import weakref
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from holdfast.ports.slots import drive
+
+T = TypeVar("T")
+
+
+class SlotThread:
+    """Runs coroutines that need no event loop, one after another, in one thread. The thread ends with this
+    object."""
+
+    def __init__(self, name: str) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=_serve, args=(self._calls,), name=name, daemon=True).start()
+        self.end = weakref.finalize(self, self._calls.put, None)
+        """Let the thread end after it has done its work."""
+
+    def run(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        """Run a coroutine, even if nobody waits for its outcome."""
+        outcome: concurrent.futures.Future[T] = concurrent.futures.Future()
+
+        def call() -> None:
+            try:
+                result = drive(work)
+            except BaseException as error:  # noqa: BLE001 - whoever waits raises it
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)
+
+        outcome.set_running_or_notify_cancel()  # from now on it can't be cancelled
+        self.call(call)
+        return outcome
+
+    async def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of a coroutine."""
+        return await asyncio.wrap_future(self.run(work))
+
+    def call(self, function: Callable[[], None]) -> None:
+        """Call a function in the thread, and don't wait for it."""
+        self._calls.put(function)
+
+
+def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
+    while (call := calls.get()) is not None:
+        call()

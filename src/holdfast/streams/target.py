@@ -1,0 +1,31 @@
+"""A stream as a target of effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from holdfast.common.acts import HOPS
+from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.target import OutgoingEffect
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.producer import StreamProducer
+from holdfast.streams.spec import StreamSpec
+
+
+class StreamTarget:
+    """A stream, which takes effects as messages in its queue. An effect's id is the message's."""
+
+    def __init__(self, spec: StreamSpec, queue: Queue) -> None:
+        self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
+        self._producer = StreamProducer(spec.name, queue, spec)
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        await self._producer.send_outgoing([self._outgoing(effect) for effect in effects])
+
+    def _outgoing(self, effect: OutgoingEffect) -> Outgoing:
+        message = StreamMessage(effect.body, key=effect.key or None, message_id=effect.id)
+        made = self._producer.outgoing(message)
+        attributes = {**made.attributes, HOPS: str(effect.hops)}
+        return msgspec.structs.replace(made, attributes=attributes, dedupe_id=effect.id)

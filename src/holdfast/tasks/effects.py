@@ -1,0 +1,145 @@
+"""Hands over the effects of tasks that have ended.
+
+They stand in the task's record since its outcome does, by one write, and its message isn't deleted before all
+of them are taken. If a target doesn't take one for now, the message goes back to its queue for a while, and
+whoever receives it next goes on. What was taken is noted in the record, so that only what is left is sent
+again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import msgspec
+
+from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
+from holdfast.cluster.host import Host
+from holdfast.common.acts import Effect, Send, hops_of
+from holdfast.common.effects import EffectChanges, EffectLimits, EffectMaker, Effects
+from holdfast.ports.tasks import TaskStore
+from holdfast.tasks.held_tasks import InHand
+from holdfast.tasks.rules.task import EffectsLeft, Task
+
+WAIT_S = 1.0
+"""If the next effect can't be handed over within this time, the message goes back to its queue."""
+
+LIMITS = EffectLimits()
+
+_decode = msgspec.msgpack.Decoder(tuple[Effect, ...]).decode
+
+
+def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -> bytes:
+    """Return the effects of a task that succeeds at ``epoch``, as its record holds them."""
+    if not sends:
+        return b""
+    maker = EffectMaker(item.full_key, epoch, 0, wall)
+    maker.add(sends, item.trace, hops_of(item.held.attributes))
+    return msgspec.msgpack.encode(maker.made)
+
+
+class EffectSender:
+    """Hands over the effects of a node's tasks. ``insist`` repeats a call to the task store until it is
+    answered."""
+
+    def __init__(
+        self,
+        host: Host,
+        store: TaskStore,
+        deliverer: Deliverer,
+        insist: Callable[[str, Callable[[], Awaitable[Any]]], Awaitable[Any]],
+    ) -> None:
+        self._host = host
+        self._clock = host.clock
+        self._store = store
+        self._deliverer = deliverer
+        self._insist = insist
+        self._hurry = asyncio.Event()
+
+    def hurry(self) -> None:
+        """From now on wait for no target that is away."""
+        self._hurry.set()
+
+    async def send(self, item: InHand, task: Task) -> float:
+        """Hand over the pending effects of a task that has ended. Returns 0 once all are taken, or else after
+        how many seconds to go on."""
+        left, ahead_s = await self._by_the_store_s_clock(task)
+        effects, news = Effects(LIMITS, left), asyncio.Event()
+        while True:
+            now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
+            for run in effects.hand_over(now, wall):
+                answer = partial(self._answered, effects, run[0].id, news, ahead_s)
+                self._deliverer.hand_over(item.queue, f"{item.queue}/{item.trace}", run, answer)
+            next_at = effects.next_at(now, wall)
+            if effects.is_out and not effects.has_refused:
+                await news.wait()
+            elif effects.has_refused:
+                left = await self._note(task, left, effects)
+            elif next_at is None or next_at > now + WAIT_S or self._hurry.is_set():
+                break
+            else:
+                await self._clock.wait(self._hurry, next_at - now)
+            news.clear()
+        if effects.has_taken:
+            await self._note(task, left, effects)
+        if not len(effects):
+            return 0.0
+        now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
+        return max(effects.rest_until(now, wall) - wall, WAIT_S)
+
+    async def _by_the_store_s_clock(self, task: Task) -> tuple[tuple[Effect, ...], float]:
+        """Return the pending effects, and by how much the clock that dates them is ahead of this node's.
+        Where one has a delay, that is the store's: nodes may have clocks that disagree."""
+        left: tuple[Effect, ...] = _decode(task.effects)
+        if not any(effect.not_before for effect in left):
+            return left, 0.0
+        now = await self._insist("the task store", self._store.now)
+        dated = tuple(
+            msgspec.structs.replace(
+                each,
+                at=task.ended_at,
+                not_before=task.ended_at + each.not_before - each.at if each.not_before else 0.0,
+            )
+            for each in left
+        )
+        return dated, 0.0 if now is None else now - self._clock.wall()
+
+    def _answered(
+        self,
+        effects: Effects,
+        effect_id: str,
+        news: asyncio.Event,
+        ahead_s: float,
+        outcome: HandOverOutcome,
+        count: int,
+        reason: str,
+    ) -> None:
+        now = self._clock.monotonic()
+        if outcome == "taken":
+            effects.taken(effect_id, count, now)
+        elif outcome == "refused":
+            effects.refused(effect_id, reason)
+        else:
+            effects.failed(effect_id, now, self._clock.wall() + ahead_s)
+        news.set()
+
+    async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:
+        """Store what is left of the effects; returns it."""
+        left = _without(left, effects.compose())
+        body = msgspec.msgpack.encode(left) if left else b""
+        wish = EffectsLeft(task.trace, task.epoch, body)
+        await self._insist("the task store", lambda: self._store.handed_over([wish]))
+        effects.committed(())
+        return left
+
+
+def _without(effects: tuple[Effect, ...], changes: EffectChanges) -> tuple[Effect, ...]:
+    """Return the effects without those that were taken; those that were refused say why."""
+    refused = {each.id: each.reason for each in changes.refused}
+    return tuple(
+        msgspec.structs.replace(each, refused=refused.get(each.id, each.refused))
+        for each in effects
+        if each.id not in changes.dropped
+    )

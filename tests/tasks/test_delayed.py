@@ -1,0 +1,186 @@
+"""Tasks whose delay is longer than their queue's: where they wait, and who sends them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from structlog.testing import CapturingLogger
+
+from holdfast.errors import InvalidMessage, TooLarge, Unavailable
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.tasks import MemoryTasks
+from holdfast.tasks.delayed import AHEAD_S, LEASE_S, TASKS_A_CALL, DelayedTasks
+from holdfast.tasks.order import Order
+from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import StartAttempt, State
+from simulator.loop import SimClock
+
+TYPE = "report.publish"
+DAY_S = 86_400.0
+
+
+class Bench:
+    """A producer and a node over a queue that delays for 900 s at most. ``wall_s`` moves the wall clock."""
+
+    def __init__(self, delay_max_s: float = 900.0) -> None:
+        self.clock = SimClock(Random(0), "test")
+        self.store = MemoryTasks(self.clock)
+        self.queue = MemoryQueue(self.clock, delay_max_s=delay_max_s)
+        self.log = CapturingLogger()
+        self.producer = Producer("app", lambda name: self.queue, self.store, self.clock, self.log)
+        membership = SimpleNamespace(alive=True)
+        self.host: Any = SimpleNamespace(
+            clock=self.clock, membership=membership, draining=False, log=self.log
+        )
+        self.delayed = DelayedTasks(self.host, self.store, self.producer)  # type: ignore[arg-type]
+
+    async def send(self, **options: Any) -> str:
+        (trace,) = await self.producer.send([Order(task_type=TYPE, body={"pages": 3}, **options)])
+        return trace
+
+    def delays(self) -> list[tuple[str, Any]]:
+        """The messages in the queue: traces, and for how long each is hidden."""
+        now = self.clock.monotonic()
+        return [(m.key, pytest.approx(m.visible_at - now, abs=0.01)) for m in self.queue.messages.values()]
+
+
+@pytest.fixture
+async def bench() -> Bench:
+    return Bench()
+
+
+async def test_a_delay_that_the_queue_can_take_is_the_queue_s(bench: Bench) -> None:
+    await bench.send(trace_id="t", delay_s=900.0)
+    assert bench.delays() == [("t", 900.0)]
+    assert await bench.delayed.ask() == 0
+
+
+async def test_a_longer_delay_waits_in_the_store_and_then_for_the_rest_in_the_queue(bench: Bench) -> None:
+    await bench.send(trace_id="t", delay_s=DAY_S)
+    assert await bench.delayed.ask() == 0
+    assert not bench.queue.messages
+    bench.clock.set_by_s += DAY_S - AHEAD_S + 0.5
+    assert await bench.delayed.ask() == 1
+    assert bench.delays() == [("t", AHEAD_S - 0.5)]
+    task = bench.store.standing["t"]
+    assert (task.state, task.message) == (State.QUEUED, b"")
+    assert await bench.delayed.ask() == 0
+    begin = StartAttempt("t", TYPE, "m", "n", 3, 30.0)
+    assert (await bench.store.start([begin]))[0].state is State.QUEUED, "it begins no sooner"
+    bench.clock.set_by_s += AHEAD_S
+    assert (await bench.store.start([begin]))[0].state is State.RUNNING
+
+
+async def test_a_queue_without_delays_gets_the_message_when_it_is_due() -> None:
+    bench = Bench(delay_max_s=0.0)
+    await bench.send(trace_id="t", delay_s=2 * AHEAD_S)
+    assert await bench.delayed.ask() == 0
+    bench.clock.set_by_s += 2 * AHEAD_S
+    assert await bench.delayed.ask() == 1
+    assert bench.delays() == [("t", 0.0)]
+
+
+async def test_a_task_may_be_sent_for_a_time(bench: Bench) -> None:
+    wall = bench.clock.wall()
+    await bench.send(trace_id="t", at=datetime.fromtimestamp(wall + DAY_S, UTC))
+    assert bench.store.standing["t"].until == pytest.approx(wall + DAY_S)
+    await bench.send(trace_id="past", at=datetime.fromtimestamp(wall - DAY_S, UTC))
+    assert bench.delays() == [("past", 0.0)]
+
+
+@pytest.mark.parametrize(
+    "options,says",
+    [
+        ({"at": datetime.fromisoformat("2026-01-01T00:00")}, "field 'at' has no time zone"),
+        ({"at": datetime(2026, 1, 1, tzinfo=UTC), "delay_s": 1.0}, "'at' and 'delay_s' are both given"),
+        ({"delay_s": 2e9}, "delay_s"),
+        ({"at": 17}, "at"),
+        (
+            {"then": Order(task_type=TYPE, at=datetime(2026, 1, 1, tzinfo=UTC))},
+            "field 'then' has a task with 'at'; what follows has a 'delay_s'",
+        ),
+    ],
+)
+async def test_an_impossible_time_is_refused(bench: Bench, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidMessage, match=says):
+        await bench.send(**options)
+    assert not bench.store.standing
+
+
+async def test_a_task_that_waits_in_the_store_is_sent_once_however_often_it_is_sent(bench: Bench) -> None:
+    for delay_s in (DAY_S, DAY_S, 0.0):
+        await bench.send(trace_id="t", delay_s=delay_s)
+    assert not bench.queue.messages
+    bench.clock.set_by_s += DAY_S
+    assert await bench.delayed.ask() == 1
+    assert len(bench.queue.messages) == 1
+
+
+async def test_what_could_not_be_sent_is_handed_out_again_after_its_lease(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await bench.send(trace_id="t", delay_s=DAY_S)
+    bench.clock.set_by_s += DAY_S
+    send = bench.queue.send
+
+    async def away(messages: Any) -> Any:
+        raise Unavailable("the queue is away")
+
+    monkeypatch.setattr(bench.queue, "send", away)
+    assert await bench.delayed.ask() == 1
+    assert await bench.delayed.ask() == 0
+    monkeypatch.setattr(bench.queue, "send", send)
+    bench.clock.set_by_s += LEASE_S
+    assert await bench.delayed.ask() == 1
+    assert bench.delays() == [("t", 0.0)]
+
+
+async def test_what_its_queue_refuses_by_then_fails_and_stops_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for trace in ("small", "large"):
+        await bench.send(trace_id=trace, delay_s=DAY_S)
+    bench.clock.set_by_s += DAY_S
+    send = bench.queue.send
+
+    async def refusing(messages: Any) -> Any:
+        if any(message.key == "large" for message in messages):
+            raise TooLarge("over max_bytes")
+        return await send(messages)
+
+    monkeypatch.setattr(bench.queue, "send", refusing)
+    assert await bench.delayed.ask() == 2
+    assert bench.delays() == [("small", 0.0)]
+    task = bench.store.standing["large"]
+    assert (task.state, task.message) == (State.FAILED, b"")
+    assert "its queue refuses it: over max_bytes" in task.detail
+
+
+async def test_a_node_that_leaves_or_is_cut_off_asks_for_nothing(bench: Bench) -> None:
+    await bench.send(delay_s=DAY_S)
+    bench.clock.set_by_s += DAY_S
+    bench.host.draining = True
+    assert await bench.delayed.ask() == 0
+    bench.host.draining, bench.host.membership.alive = False, False
+    assert await bench.delayed.ask() == 0
+
+
+async def test_many_that_are_due_come_in_several_calls(bench: Bench) -> None:
+    orders = [Order(task_type=TYPE, delay_s=DAY_S) for _ in range(TASKS_A_CALL + 1)]
+    await bench.producer.send(orders)
+    bench.clock.set_by_s += DAY_S
+    assert [await bench.delayed.ask() for _ in range(3)] == [TASKS_A_CALL, 1, 0]
+    assert len(bench.queue.messages) == TASKS_A_CALL + 1
+
+
+async def test_a_stand_in_may_have_a_long_delay_too(bench: Bench) -> None:
+    order = Order(task_type=TYPE, trace_id="t", delay_s=DAY_S)
+    message = await bench.producer.send_stand_in(order)
+    assert message is not None
+    assert message.key == "t"
+    assert not bench.queue.messages
+    assert bench.store.standing["t"].message == message.body
