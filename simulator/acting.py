@@ -427,6 +427,8 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
         if dropped and dropped.target in (SINK, LOOSE) and not dropped.refused and id_ not in acted.arrived:
             wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
     wrong += _superseded(event, acted)
+    if event.before is not None and event.before.parked and (commit.results or commit.effects):
+        wrong.append(f"{commit.key} ran while it was parked: {event.before.parked}")
     if commit.key.startswith(f"{STREAM}/"):
         for result in commit.results:
             told = json.loads(result.body)

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.deliverer import TargetLane
-from holdfast.common.acts import Effect
+from holdfast.common.acts import Effect, effect_id
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
@@ -21,7 +21,7 @@ from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
 
 _compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
-_committed = Queries._committed
+_committed, _plan_run = Queries._committed, Owner._plan_run
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
 _due, _pending = Timers.due, ledger._pending
 
@@ -130,3 +130,15 @@ async def query_owner(self: Queries, key: str) -> Checkpoint:
     if entry is None or entry.owner.state is None:
         return checkpoint
     return msgspec.structs.replace(checkpoint, state=entry.owner.state)
+
+
+def id_without_epoch(key: str, epoch: int, number: int, place: int) -> str:
+    """A store that forgets has the same numbers of commits again."""
+    return effect_id(key, 0, number, place)
+
+
+def run_parked(self: Owner, now: float) -> None:
+    """A stream goes on while it is parked."""
+    parked, self.parked = self.parked, ""
+    _plan_run(self, now)
+    self.parked = self.parked or parked

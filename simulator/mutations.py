@@ -18,6 +18,7 @@ import msgspec
 from holdfast.cluster import keeper
 from holdfast.cluster.deliverer import TargetLane
 from holdfast.cluster.keeper import Keeper, Settlement
+from holdfast.common import effects
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
@@ -651,6 +652,10 @@ RULES: dict[str, Mutation] = {
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
+    "effect-id": _acting(
+        "an effect's id names the epoch of its commit", effects, "effect_id", acting.id_without_epoch
+    ),
+    "timer-parked": _acting("a parked stream's timers wait", Owner, "_plan_run", acting.run_parked),
     "query-committed": _acting(
         "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
     ),
