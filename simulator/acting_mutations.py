@@ -114,9 +114,9 @@ def stays_after_firing(self: Timers, held: Held) -> None:
     """A commit leaves the timer that has fired."""
 
 
-def has_name(self: Timers, held: Held) -> bool:
+def at_by_name(self: Timers, held: Held) -> float | None:
     """A timer that was set anew, or cleared and set, still fires in its old setting."""
-    return any(timer.name == timer_of(held.place) for timer in self.all)
+    return 0.0 if any(timer.name == timer_of(held.place) for timer in self.all) else None
 
 
 def drop_all(standing: Any, commit: Any) -> Any:

@@ -650,7 +650,7 @@ RULES: dict[str, Mutation] = {
     ),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
-    "timer-setting": _acting("a timer fires in the setting that stands", Timers, "has", acting.has_name),
+    "timer-setting": _acting("a timer fires in the setting that stands", Timers, "at", acting.at_by_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
     "effect-id": _acting(
         "an effect's id names the epoch of its commit", effects, "effect_id", acting.id_without_epoch

@@ -513,6 +513,23 @@ def test_a_timer_does_not_fire_before_its_time_if_the_wall_clock_is_set_back() -
     bench.silent()
 
 
+def test_a_timer_whose_start_is_counted_waits_if_the_wall_clock_was_set_back_meanwhile() -> None:
+    bench = ActingBench()
+    bench.opened()
+    set_timer(bench, 0, 5.0)
+    bench.tick()
+    bench.only(Start)
+    bench.owner.wall_ahead_s -= 100.0
+    bench.owner.started(1, bench.now)
+    bench.silent()
+    while bench.now < 100.0:
+        bench.tick()
+        if bench.now < 105.0:
+            bench.silent()
+    assert bench.now == 105.0
+    bench.only(Run)
+
+
 def test_a_cleared_timer_does_not_fire() -> None:
     bench = ActingBench()
     bench.opened()

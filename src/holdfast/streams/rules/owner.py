@@ -781,7 +781,8 @@ class Owner:
     def _fired(self, now: float) -> Held | None:
         """Return the firing of the timer that is due, unless it waits for its next try."""
         fired = self._firing
-        if fired is not None and not self._timers.has(fired):
+        at = None if fired is None else self._timers.at(fired)
+        if fired is not None and at is None:
             del self._firings[fired.place]  # its timer was set anew, or cleared
             fired = None
         if fired is None:
@@ -790,9 +791,11 @@ class Owner:
         if fired is None:
             return None
         if not fired.spent:
-            if now >= fired.retry_at:
+            # The clock may have been set back since it was chosen, for its start had to be counted.
+            begin_at = max(fired.retry_at, at - self.wall_ahead_s if at is not None else now)
+            if now >= begin_at:
                 return fired
-            self._wake(fired.retry_at)
+            self._wake(min(begin_at, max(fired.retry_at, now + WALL_LOOK_S)))
         elif self.rules.on_failure == "park":
             self._park(f"{fired.place.name} failed: {fired.error}", now)
         else:

@@ -60,9 +60,9 @@ class Timers:
             default=None,
         )
 
-    def has(self, held: Held) -> bool:
-        """Return True if this is the firing of a timer that stands."""
-        return any(place_of(timer) == held.place for timer in self._standing.values())
+    def at(self, held: Held) -> float | None:
+        """Return when the timer is due whose firing this is; None if it stands no more."""
+        return next((t.at for t in self._standing.values() if place_of(t) == held.place), None)
 
     def reset(self, standing: Iterable[Timer]) -> None:
         """Go back to these timers. Settings are still told apart from all that were made before."""
