@@ -142,6 +142,13 @@ async def postgresql_server(kept_postgresql: PostgresqlServer) -> PostgresqlServ
 
 
 @pytest.fixture
+async def emptied_postgresql(kept_postgresql: PostgresqlServer) -> PostgresqlServer:
+    """For tests that all make the same tables, and change none: the tables of the last one may be there."""
+    await kept_postgresql.reset(keep_tables=True)
+    return kept_postgresql
+
+
+@pytest.fixture
 async def zookeeper_server(kept_zookeeper: ZooKeeperServer) -> ZooKeeperServer:
     await kept_zookeeper.heal()
     return kept_zookeeper

@@ -18,11 +18,11 @@ MODULES = {
 }
 
 
-TOGETHER = {"owner": "acting", "effects": "acting", "timers": "acting"}
-"""The test file that some modules have in common, besides their own: an owner acts by what they decide."""
+ACTING = {"owner", "acts", "effects", "timers"}
+"""Modules that have a test file in common, besides their own: an owner acts by what they decide."""
 
 
 def own_tests(path: Path) -> list[Path]:
     """The test files of a module."""
-    names = [path.stem, *([TOGETHER[path.stem]] if path.stem in TOGETHER else [])]
-    return [TESTS / path.relative_to(SOURCE).with_name(f"test_{name}.py") for name in names]
+    own = TESTS / path.relative_to(SOURCE).with_name(f"test_{path.stem}.py")
+    return [own, TESTS / "streams/rules/test_acting.py"] if path.stem in ACTING else [own]

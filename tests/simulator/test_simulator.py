@@ -41,7 +41,7 @@ LIKELY = {
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
-HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 100.0, 300.0, 400.0
+HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 60.0, 300.0, 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
 

@@ -7,7 +7,9 @@ from typing import Any
 import msgspec
 
 from holdfast import App, Context, StreamHandler
-from holdfast.common.message import Place
+from holdfast.cluster.keeper import Settlement
+from holdfast.common.held import Held
+from holdfast.common.message import CommitPlace, Place
 from holdfast.common.retry import Backoff
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.streams import archiver
@@ -280,3 +282,25 @@ async def test_a_message_that_comes_again_is_archived_apart(town: Town) -> None:
     await town.send(number(0), number(1))
     await town.until_over()
     assert (seqs(town), seqs(town, "again")) == ([0, 1], [0])
+
+
+async def test_a_full_archive_is_full_until_much_of_it_is_written(town: Town) -> None:
+    limits = msgspec.structs.replace(LIMITS, max_held=20)
+    node = await town.start(app_of(), limits=limits)
+    changes: list[tuple[bool, int]] = []
+    made = node.work._archivers["s"]
+    made.on_change = lambda: changes.append((made.is_full, made.waiting))
+    many = [settlement(n) for n in range(14)]
+    for item in many[:12]:
+        made.expect(item)
+    await made.write(many[:4])
+    made.expect(many[12])  # what was under way is committed meanwhile
+    await made.write(many[4:7])
+    made.expect(many[13])
+    await made.write(many[7:])
+    assert changes == [(True, 10), (False, 0)]
+
+
+def settlement(n: int) -> Settlement:
+    held = Held(Place(0, n), b"{}", {}, [], covered_as="done")
+    return Settlement("s/k", (), (held,), lambda: None, CommitPlace(1, n, 0.0))

@@ -171,3 +171,16 @@ def test_a_task_that_is_cancelled_hears_of_it_at_its_next_progress(holdfast_node
 def test_the_plugin_is_found_by_pytest() -> None:
     (point,) = entry_points(group="pytest11", name="holdfast")
     assert hasattr(point.load(), "holdfast_node")
+
+
+def test_streams_are_archived_in_the_folder_of_the_test_whatever_they_declare(tmp_path: Path) -> None:
+    app = App("site")
+
+    @app.stream("cameras", archive="s3://live-messages")
+    def camera(message: dict[str, Any], context: Context) -> None: ...
+
+    with node_for_tests(app, folder=tmp_path / "my node") as node:
+        node.stream("cameras").send({"key": "cam-1"})
+        node.results("cameras")
+    [line] = [path.read_text() for path in (tmp_path / "my node" / "archive").rglob("*.jsonl")]
+    assert '"key":"cam-1"' in line

@@ -56,7 +56,7 @@ class Archiver:
     def expect(self, settlement: Settlement) -> None:
         """Note that a settlement is going to be written."""
         self.waiting += len(settlement.messages)
-        self._set_full(self.waiting >= self._waiting_max)
+        self._set_full(self.is_full or self.waiting >= self._waiting_max)
 
     async def write(self, settlements: Sequence[Settlement]) -> None:
         """Write all messages of these settlements. Each settlement's ``archived`` is called as soon as its

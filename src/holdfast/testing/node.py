@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from pydantic import ValidationError
@@ -24,6 +25,7 @@ from holdfast.common.message import Place
 from holdfast.config import Config
 from holdfast.errors import ConfigError
 from holdfast.loading import of_products
+from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
@@ -186,7 +188,7 @@ class NodeForTests:
             self._loop.close()
 
     async def _start(self) -> None:
-        self._services = _ServicesInProcess(self.app, self._config)
+        self._services = _ServicesInProcess(self.app, self._config, self.folder)
         self._node = make_node(self._services, self.app)
         await self._node.start()
 
@@ -198,11 +200,16 @@ class NodeForTests:
 
 
 class _ServicesInProcess(Services):
-    """Services whose slots are threads."""
+    """Services whose slots are threads, and whose archives are in the folder of the test."""
 
-    def __init__(self, app: App, config: Config) -> None:
+    def __init__(self, app: App, config: Config, folder: Path) -> None:
         super().__init__(config)
         self._app = app
+        self._archive = f"file:{quote(str(folder.resolve() / 'archive'))}"
+
+    def archive(self, url: str) -> Objects:
+        """As the base class does, but never what the app declares: that is where live messages are."""
+        return super().archive(self._archive)
 
     def slots(self, app: str) -> StreamSlotMaker:
         make = partial(ThreadWorker, self._app, self.config.objects_url)
@@ -237,7 +244,8 @@ def node_for_tests(
 
     Args:
         app: the app to run.
-        folder: the folder of its database and objects (default: a new one, which is deleted at the end).
+        folder: the folder of its database, objects and archives (default: a new one, which is deleted at the
+            end). Streams are archived there, whatever they declare.
         settings: the settings of the node by name, such as ``{"max_message_bytes": 1000}`` (default: those of
             every node, with one slot for streams and two for tasks). Environment and config files are not
             read.

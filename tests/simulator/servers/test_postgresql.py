@@ -33,3 +33,24 @@ async def test_settings_and_durability_are_as_asked() -> None:
             assert connection.execute("SHOW max_connections").fetchone() == ("7",)
         folder = server.folder
     assert not folder.exists()
+
+
+async def test_tables_are_kept_only_by_who_asks_for_those_of_others_who_did(
+    kept_postgresql: PostgresqlServer,
+) -> None:
+    async def found(keep_tables: bool) -> tuple[list[str], int]:
+        """What there is after a reset, and the first number of a table that is made if it is missing."""
+        await kept_postgresql.reset(keep_tables=keep_tables)
+        with psycopg.connect(kept_postgresql.url) as connection:
+            query = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+            tables = [name for (name,) in connection.execute(query)]
+            connection.execute("CREATE TABLE IF NOT EXISTS made (number serial, text text)")
+            row = connection.execute("INSERT INTO made (text) VALUES ('a') RETURNING number").fetchone()
+            assert row is not None
+            assert connection.execute("SELECT count(*) FROM made").fetchone() == (1,)
+            return tables, row[0]
+
+    await found(keep_tables=False)
+    assert await found(keep_tables=True) == ([], 1)
+    assert await found(keep_tables=True) == (["made"], 1)
+    assert await found(keep_tables=False) == ([], 1)

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import msgspec
+import pytest
 
-from holdfast.common.acts import Acts, Effect, Send, TimerChange
+from holdfast.common.acts import Acts, Effect, Send, TimerChange, hops_of
 from holdfast.common.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
@@ -356,6 +357,11 @@ def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
     [refused] = bench.write().refused
     assert refused.id == "id-1"
     assert "24 hours" in refused.reason
+
+
+@pytest.mark.parametrize("said, hops", [("3", 3), ("", 0), ("many", 0), ("²", 0)])
+def test_a_message_tells_how_many_effects_led_to_it(said: str, hops: int) -> None:
+    assert hops_of({"hops": said} if said else {}) == hops
 
 
 def test_a_chain_of_effects_ends_after_sixteen_hops() -> None:

@@ -495,6 +495,22 @@ class TestRunning:
         bench.committed()
         bench.only(Run)
 
+    def test_while_its_archive_holds_it_back_no_message_begins_and_no_gap_is_passed(self) -> None:
+        bench = Bench().opened()
+        bench.offer(held(1))
+        bench.owner.hold_back(True, bench.now)
+        assert bench.owner.standstill() == Standstill(
+            "archive", "its archive, which has yet to take what is committed"
+        )
+        bench.now = GAP_S
+        bench.owner.ticked(bench.now)
+        bench.silent()
+        bench.owner.hold_back(False, bench.now)
+        bench.silent()
+        assert bench.owner.wake_at == 2 * GAP_S
+        bench.offer(held(0))
+        bench.only(Start)
+
     def test_a_gap_may_leave_a_letter(self) -> None:
         bench = Bench(order={"on_gap": "dead-letter"}).opened()
         bench.offer(held(2))

@@ -189,6 +189,12 @@ class TestDense:
         handle(seq, at(1))
         assert seq.next(11, 8) == Wait(11 + GAP_S, gap=True)
 
+    def test_the_wait_for_a_gap_can_begin_anew(self) -> None:
+        seq = offered(sequencer(), at(1))
+        seq.next(0, 8)
+        seq.wait_anew()
+        assert seq.next(9, 8) == Wait(9 + GAP_S, gap=True)
+
     def test_a_gap_that_closes_is_forgotten(self) -> None:
         seq = offered(sequencer(), at(1))
         seq.next(0, 8)

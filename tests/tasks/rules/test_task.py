@@ -12,6 +12,7 @@ from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
+    DelayTask,
     EffectsLeft,
     EndAttempt,
     ReturnAttempt,
@@ -35,6 +36,19 @@ def test_a_task_sent_twice_is_queued_once() -> None:
     assert rules.queue(None, changed(ENDED, queued_at=0.0), NOW).state is State.QUEUED
     assert rules.queue(None, Task("k", "t"), NOW) == Task("k", "t", queued_at=NOW)
     assert rules.queue(ENDED, Task("k", "other"), NOW) is ENDED
+
+
+def test_a_delayed_task_keeps_its_message_until_it_was_sent() -> None:
+    delayed = rules.delay(None, DelayTask("k", "t", 50.0, b"m", "g"), NOW)
+    assert (delayed.message, delayed.send_at, delayed.until, delayed.queued_at) == (b"m", 150.0, 150.0, NOW)
+    assert rules.delay(ENDED, DelayTask("k", "t", 50.0, b"m"), NOW) is ENDED
+    assert not rules.expired(delayed, 1e9)
+    handed_out = rules.hand_out(delayed, 160.0)
+    assert (handed_out.message, handed_out.send_at) == (b"m", 160.0)
+    sent = rules.message_sent(handed_out)
+    assert (sent.message, sent.send_at) == (b"", 0.0)
+    assert rules.hand_out(sent, 170.0) is sent
+    assert rules.message_sent(sent) is sent
 
 
 def test_starting_gives_the_attempt_an_epoch_and_a_lease() -> None:

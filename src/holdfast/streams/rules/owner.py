@@ -1222,8 +1222,8 @@ class Owner:
             if entry.held is not None:
                 entry.held.become(Life.COMMITTED)
                 entry.held.result = entry.result
-                if entry.kind != "gap" and entry.kind != "park":
-                    entry.held.covered_as = entry.kind
+                assert entry.kind != "gap" and entry.kind != "park"  # noqa: PT018 - those are of no message
+                entry.held.covered_as = entry.kind
                 entry.held.aside = "" if entry.kind == "done" else entry.reason
                 if entry.held.place.run == TIMER_RUN:
                     del self._firings[entry.held.place]

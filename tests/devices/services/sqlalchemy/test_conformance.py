@@ -109,8 +109,8 @@ class TestSqliteOutboxBySessions(TestSqliteOutbox):
 
 class TestPostgresqlOutbox(SqlConformance):
     @pytest.fixture
-    async def url(self, postgresql_server: PostgresqlServer) -> str:
-        return postgresql_server.url
+    async def url(self, emptied_postgresql: PostgresqlServer) -> str:
+        return emptied_postgresql.url
 
     async def test_a_replaced_command_that_is_committed_late_is_not_sent(
         self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin

@@ -18,6 +18,7 @@ from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.system.clock import SystemClock
+from simulator.servers import PostgresqlServer
 
 SHARDS, LANES = 7, 3
 DEVICES = ["d1", "2042253", "A.b:c-d_e", "x" * 128, *(f"door-{n}" for n in range(20))]
@@ -28,6 +29,11 @@ HEAD = (
     "INSERT INTO holdfast_outbox_head (outbox, device, lane, shard, phase, command, due)"
     " SELECT outbox, {}, lane, shard, {} FROM holdfast_outbox_command WHERE device = 'd1'"
 )
+
+
+@pytest.fixture
+def postgresql_server(emptied_postgresql: PostgresqlServer) -> PostgresqlServer:
+    return emptied_postgresql  # these tests spoil rows, and no tables
 
 
 @pytest.fixture
