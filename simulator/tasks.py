@@ -131,19 +131,21 @@ def make(seed: int) -> TaskScenario:
     hold_max_s = random.choice((float("inf"), HOLD_MAX_S))
     maximum = random.choice((0, 0, 2, 5))
     away, more = _away(seed, nodes, maximum)
+    stumbles = Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0  # noqa: S311
+    faults += away + (_more_faults(seed, nodes) if faults else ())
     return TaskScenario(
         seed=seed,
         nodes=nodes,
         weather=weather,
         drift=drift,
-        faults=faults + away + (_more_faults(seed, nodes) if faults else ()),
+        faults=faults,
         frees_on_evict=frees_on_evict,
         hold_max_s=hold_max_s,
         maximum=maximum,
-        stumbles=Random(f"{seed}:stumbles").choice((0, 0, 1, 2, 4)) if faults else 0,  # noqa: S311
+        stumbles=stumbles,
         batch=_batch(seed),
         away=_target_away(seed),
-        delay_max_s=Random(f"{seed}:delays").choice((0.0, 2.0, float("inf"))),  # noqa: S311
+        delay_max_s=_delay_max_s(seed, faults),
         tasks=_with_effects(
             seed,
             more + _with_wishes(seed, _asked_again(seed, _tasks(random, Random(f"{seed}:here")))),  # noqa: S311
@@ -265,6 +267,13 @@ def _with_effects(seed: int, tasks: tuple[PlannedTask, ...]) -> tuple[PlannedTas
         )
         for task in tasks
     )
+
+
+def _delay_max_s(seed: int, faults: Sequence[Fault]) -> float:
+    """The longest delay of the queues. A store that forgets may forget a task that waits in it, so there all
+    wait in their queues."""
+    delay_max_s = Random(f"{seed}:delays").choice((0.0, 2.0, float("inf")))  # noqa: S311
+    return float("inf") if any(fault.kind == "rewind" for fault in faults) else delay_max_s
 
 
 def _target_away(seed: int) -> tuple[Away, ...]:

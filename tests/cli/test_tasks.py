@@ -93,6 +93,39 @@ def test_what_is_to_follow_is_sent_with_its_task(holdfast: Holdfast, arrange: Ar
     assert (refused.code, "a JSON object with a task to send" in refused.err) == (exits.USAGE, True)
 
 
+def test_a_batch_is_sent_from_a_file(holdfast: Holdfast, arrange: Arrange[Any], place: Path) -> None:
+    lines = [json.dumps({"task_type": TYPE, "body": n, "delay_s": 0.5}) for n in range(3)]
+    (place / "month.jsonl").write_text("\n".join([*lines, ""]))
+    then = '{"task_type": "mail.send", "body": "a@example.com"}'
+    sent = holdfast(
+        "tasks", "batch", APP, "month.jsonl", "--then", then, "--dedupe", "2026-11", "--json"
+    ).lines
+    again = holdfast("tasks", "batch", APP, "month.jsonl", "--then", then, "--dedupe", "2026-11")
+    assert again.out.strip() == sent[0]["trace_id"], "it is one batch"
+    listed = holdfast("tasks", "ls", APP, "--json").lines
+    assert [task["trace_id"] for task in listed] == [sent[0]["trace_id"]] + [
+        f"{sent[0]['trace_id']}-{n}" for n in range(3)
+    ]
+
+
+@pytest.mark.parametrize(
+    "text,code,says",
+    [
+        ("", exits.FAILED, "a batch has 1 to 10000 tasks; this one has 0"),
+        ('{"task_type": "report.publish"}\n{"task_type": 7}', exits.USAGE, "line 2 of month.jsonl"),
+        ('{"task_type": "a", "trace_id": "t"}', exits.FAILED, "a task of a batch has no trace_id"),
+    ],
+)
+def test_a_batch_that_can_t_be_is_refused(
+    holdfast: Holdfast, place: Path, text: str, code: int, says: str
+) -> None:
+    (place / "month.jsonl").write_text(text)
+    refused = holdfast("tasks", "batch", APP, "month.jsonl")
+    assert refused.code == code
+    assert says in refused.err
+    assert holdfast("tasks", "ls", APP, "--json").lines == []
+
+
 def test_of_orders_with_one_dedupe_key_one_is_run(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     trace = send(holdfast, "--dedupe", "monday")
     arrange(ended(trace))

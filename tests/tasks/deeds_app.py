@@ -244,3 +244,12 @@ def printing(body: dict[str, Any], job: Job) -> None:
     while True:
         threading.Event().wait(0.01)
         print(".")  # noqa: T201
+
+
+@app.task("send", timeout_s=30)
+def send(body: dict[str, Any], job: Job) -> None:
+    for size in body["sizes"]:
+        job.send("https://alerts.example", "x" * size, key="k")
+    job.send("noop", {}, delay_s=1.5)
+    if body.get("fails"):
+        raise ValueError("as told")

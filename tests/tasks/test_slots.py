@@ -173,6 +173,18 @@ async def test_a_handler_may_return_nothing(yard: Yard) -> None:
     assert (ended.how, ended.result) == (How.RETURNED, b"")
 
 
+async def test_what_a_handler_sends_comes_with_its_return(yard: Yard) -> None:
+    sizes = [10, *[200_000] * 5]
+    ended = await yard.run("send", {"sizes": sizes})
+    assert [(each.target, each.key, len(each.body), each.delay_s) for each in ended.sends] == [
+        *[("https://alerts.example", "k", size + 2, 0.0) for size in sizes],
+        ("noop", "", 2, 1.5),
+    ]
+    failed = await yard.run("send", {"sizes": [1], "fails": True})
+    assert (failed.how, failed.sends) == (How.RAISED, ())
+    assert (await yard.run("noop")).sends == ()
+
+
 @pytest.mark.parametrize("size", [0, 1 << 16, (1 << 16) + 1, 5_000_000])
 async def test_bodies_of_any_size_arrive(yard: Yard, size: int) -> None:
     fds = psutil.Process().num_fds()

@@ -117,6 +117,60 @@ async def send(
     return 0 if outcome.ok else 1
 
 
+@app.command
+async def batch(
+    owner: Owner,
+    file: Path,
+    /,
+    *,
+    then: list[str] | None = None,
+    on_failure: list[str] | None = None,
+    trace_id: str = "",
+    dedupe: str = "",
+    wait: bool = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Send tasks together, and once all of them have ended what follows; prints the id of the batch.
+
+    ```
+    holdfast tasks batch reports month.jsonl --then '{"task_type": "month.close", "body": "2026-11"}'
+    ```
+
+    Args:
+        file: The tasks, each a JSON object in a line of its own, with `task_type` and `body`.
+        then: A task to send once all have succeeded, as a JSON object; may be given more than once.
+        on_failure: A task to send once all have ended, if one has not succeeded; as `then`.
+        trace_id: The id of the batch; made up if left out.
+        dedupe: Of the batches with the same key, only the first is run.
+        wait: Wait until all have ended; the exit code is 1 unless all succeed.
+        json: Print JSON.
+    """
+    text = await asyncio.to_thread(file.read_text)
+    orders = [
+        order
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip()
+        for order in _followers(f"line {number} of {file}", [line])
+    ]
+    follow_ups = {
+        "then": _followers("--then", then or ()),
+        "on_failure": _followers("--on-failure", on_failure or ()),
+    }
+    async with producing(options.load(), owner) as services:
+        producer = make_producer(services, owner)
+        trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
+        if not wait:
+            if json:
+                output.json_line({"trace_id": trace})
+            else:
+                output.say(trace)
+            return 0
+        outcome = await producer.wait(trace)
+    _print_outcome(outcome, json)
+    return 0 if outcome.ok else 1
+
+
 def _followers(option: str, texts: Sequence[str]) -> list[Order]:
     from holdfast.tasks.api import follow_up  # noqa: PLC0415
 

@@ -68,7 +68,8 @@ class EffectSender:
         left, ahead_s = await self._by_the_store_s_clock(task)
         effects, news = Effects(LIMITS, left), asyncio.Event()
         while True:
-            now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
+            now = self._clock.monotonic()
+            wall = now + ahead_s
             for run in effects.hand_over(now, wall):
                 answer = partial(self._answered, effects, run[0].id, news, ahead_s)
                 self._deliverer.hand_over(item.queue, f"{item.queue}/{item.trace}", run, answer)
@@ -86,15 +87,16 @@ class EffectSender:
             await self._note(task, left, effects)
         if not len(effects):
             return 0.0
-        now, wall = self._clock.monotonic(), self._clock.wall() + ahead_s
-        return max(effects.rest_until(now, wall) - wall, WAIT_S)
+        now = self._clock.monotonic()
+        return max(effects.rest_until(now, now + ahead_s) - now - ahead_s, WAIT_S)
 
     async def _by_the_store_s_clock(self, task: Task) -> tuple[tuple[Effect, ...], float]:
-        """Return the pending effects, and by how much the clock that dates them is ahead of this node's.
-        Where one has a delay, that is the store's: nodes may have clocks that disagree."""
+        """Return the pending effects, and by how much the clock that dates them is ahead of this node's
+        monotonic one. Where an effect has a delay, that is the store's: nodes may have clocks that disagree,
+        or are set meanwhile."""
         left: tuple[Effect, ...] = _decode(task.effects)
         if not any(effect.not_before for effect in left):
-            return left, 0.0
+            return left, self._clock.wall() - self._clock.monotonic()
         now = await self._insist("the task store", self._store.now)
         dated = tuple(
             msgspec.structs.replace(
@@ -104,7 +106,8 @@ class EffectSender:
             )
             for each in left
         )
-        return dated, 0.0 if now is None else now - self._clock.wall()
+        wall = self._clock.wall() if now is None else now
+        return dated, wall - self._clock.monotonic()
 
     def _answered(
         self,
@@ -122,7 +125,7 @@ class EffectSender:
         elif outcome == "refused":
             effects.refused(effect_id, reason)
         else:
-            effects.failed(effect_id, now, self._clock.wall() + ahead_s)
+            effects.failed(effect_id, now, now + ahead_s)
         news.set()
 
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:
