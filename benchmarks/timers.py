@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--timers", type=int, default=100_000)
     parser.add_argument("--keys", type=int, default=2_000)
     parser.add_argument("--lead-s", type=float, default=30.0, help="for setting them")
-    parser.add_argument("--spread-s", type=float, default=60.0)
+    parser.add_argument("--spread-s", type=float, default=50.0)
     asked = parser.parse_args()
     report = Report("timers")
     report.say(f"timers: {asked.timers:,} of {asked.keys:,} streams, due within {asked.spread_s:g} s")
