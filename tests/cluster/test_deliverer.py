@@ -124,6 +124,15 @@ async def test_an_operator_hears_once_that_a_target_is_away(bench: Bench) -> Non
     ]
 
 
+async def test_a_call_that_fails_alone_does_not_make_its_target_away(bench: Bench) -> None:
+    for _ in range(3):
+        bench.office.error = Unavailable("a moment")
+        await bench.hand_over("a")
+        bench.office.error = None
+        await bench.hand_over("a")
+    assert bench.log.calls == []
+
+
 async def test_one_refused_effect_does_not_keep_the_others_of_its_call(bench: Bench) -> None:
     async def take(effects: Sequence[OutgoingEffect]) -> None:
         if any(effect.id == "b" for effect in effects):

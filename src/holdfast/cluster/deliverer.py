@@ -39,6 +39,10 @@ class WaitingRun(msgspec.Struct, frozen=True):
         self.answer(outcome, len(self.effects), reason)
 
 
+AWAY_AFTER = 2
+"""After so many calls that failed in a row a target is taken to be away, and the log says so. A single one may
+happen at any time."""
+
 LANES_MAX = 1000
 """With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
 
@@ -47,16 +51,16 @@ PAUSE_MAX_S = 300.0
 
 
 class TargetLane:
-    """What waits for one target, and how many calls to it are under way. ``away``: its last call failed.
+    """What waits for one target, and how many calls to it are under way. ``failures`` in a row are counted.
     Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked."""
 
-    __slots__ = ("away", "calls", "paused_until", "target", "waiting")
+    __slots__ = ("calls", "failures", "paused_until", "target", "waiting")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.waiting: deque[WaitingRun] = deque()
         self.calls = 0
-        self.away = False
+        self.failures = 0
         self.paused_until = -math.inf
 
     def first_of(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
@@ -158,9 +162,9 @@ class Deliverer:
             if isinstance(error, Busy):
                 lane.paused_until = now + min(error.retry_after_s, PAUSE_MAX_S)
             if _may_pass(error):
-                if not lane.away:
+                lane.failures += 1
+                if lane.failures == AWAY_AFTER:
                     self._log.warning("a target takes nothing, and is tried again", **said)
-                lane.away = True
             elif len(runs) > 1:
                 for run in runs:
                     await self._call(name, lane, [run])
@@ -177,9 +181,9 @@ class Deliverer:
             self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
             _tell(runs, "failed")
             return
-        if lane.away:
+        if lane.failures >= AWAY_AFTER:
             self._log.info("a target takes effects again", target=redact(name))
-            lane.away = False
+        lane.failures = 0
         letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
         self._stats.effects += sum(len(run.effects) for run in runs) - letters
         self._stats.set_aside += letters
