@@ -40,8 +40,8 @@ class WaitingRun(msgspec.Struct, frozen=True):
 
 
 AWAY_AFTER = 2
-"""After so many calls that failed in a row a target is taken to be away, and the log says so. A single one may
-happen at any time."""
+"""After so many calls that failed in a row a target is taken to be away, and the log says so. A single one
+may happen at any time."""
 
 LANES_MAX = 1000
 """With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
