@@ -106,6 +106,13 @@ def uncounted_timer(self: Owner, head: Held) -> bool:
     return head.place.run == TIMER_RUN or _marked(self, head)
 
 
+def any_mark(self: Owner, head: Held) -> bool:
+    """The mark of a message that waits for its next try serves for a timer, and the other way round."""
+    if self._is_suspect(head):
+        return _marked(self, head)
+    return bool(self._marked) and (self._commit is None or bool(self._commit.starting))
+
+
 def due_early(self: Timers, wall: float) -> Any:
     return _due(self, wall + 20.0)
 

@@ -26,7 +26,7 @@ LIKELY = {
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 1, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 1,
     "effect-refused-commit": 25, "effect-run": 34, "effect-taken": 1, "effect-unknown": 5,
-    "query-committed": 14, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
+    "query-committed": 14, "timer-mark": 756, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
     "alone-until-committed": 224714239036,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2, "leave-unmarked": 907026498534,

@@ -12,6 +12,7 @@ from holdfast.common.acts import Acts, Effect, Send, TimerChange, hops_of
 from holdfast.common.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
+from holdfast.common.retry import Backoff
 from holdfast.streams.rules.commands import (
     HandOver,
     Open,
@@ -603,8 +604,7 @@ def test_a_timer_that_is_set_anew_while_its_next_try_is_awaited_fires_in_the_new
     set_timer(bench, 0, 1.0)
     woken(bench)
     bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
-    bench.offer(held(1))
-    bench.only(Run)
+    bench.begin(held(1))
     bench.acted(Acts((), (*bench.wake_after(30.0).timers, *bench.wake_after(40.0, "u").timers)))
     assert {timer.name for timer in bench.write().timers or ()} == {"t", "u"}
     bench.answered()
@@ -633,14 +633,25 @@ def test_the_name_of_a_timer_is_that_of_its_place() -> None:
     assert [timer.name for timer in timers.all] == ["a:b"]
 
 
-def test_messages_go_on_while_a_timer_waits_for_its_next_try() -> None:
+def test_messages_go_on_while_a_timer_waits_for_its_next_try_and_are_counted_themselves() -> None:
     bench = ActingBench()
     bench.opened()
     set_timer(bench, 0, 1.0)
     woken(bench)
     bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
-    bench.offer(held(1))
-    assert bench.only(Run).messages[0].place == Place(0, 1)
+    assert bench.begin(held(1)).messages[0].place == Place(0, 1)
+
+
+def test_no_message_that_waits_for_its_next_try_answers_for_a_timer() -> None:
+    bench = ActingBench(backoff=Backoff(100.0, 100.0, floor=1.0))
+    bench.opened()
+    set_timer(bench, 0, 5.0)
+    bench.begin(held(1))
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    bench.silent()
+    bench.now = 5.0
+    bench.owner.ticked(bench.now)
+    assert bench.only(Start).head.startswith("wake:t:")
 
 
 def test_a_timer_that_was_begun_by_an_earlier_opening_is_counted_and_skipped_at_last() -> None:

@@ -68,7 +68,7 @@ from holdfast.streams.rules.commands import (
 )
 from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Timer
 from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
-from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, is_timer_name, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
@@ -892,7 +892,10 @@ class Owner:
     def _is_marked(self, head: Held) -> bool:
         if self._is_suspect(head):
             return self._counted == head.place
-        return bool(self._marked) and (self._commit is None or bool(self._commit.starting))
+        marks = [self._marked] if self._commit is None else [self._marked, self._commit.starting]
+        if head.place.run == TIMER_RUN:  # a message that waits for its next try must not answer for it
+            return all(mark == head.place.name for mark in marks)
+        return all(mark and not is_timer_name(mark) for mark in marks)
 
     def _run(self, places: tuple[Place, ...]) -> None:
         self._running = places

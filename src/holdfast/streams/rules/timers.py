@@ -29,6 +29,11 @@ def timer_of(place: Place) -> str:
     return place.id.rpartition(":")[0] if place.run == TIMER_RUN else ""
 
 
+def is_timer_name(name: str) -> bool:
+    """Return True if this is the name of a timer's firing, and not that of a message."""
+    return Place.named(name).run == TIMER_RUN
+
+
 class Timers:
     """The timers of one opening. Times are wall times."""
 
