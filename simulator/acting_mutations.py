@@ -114,7 +114,10 @@ def any_mark(self: Owner, head: Held) -> bool:
 
 
 def due_early(self: Timers, wall: float) -> Any:
-    return _due(self, wall + 20.0)
+    """A timer is due 20 s before its time, also when that is looked at again."""
+    if (timer := _due(self, wall + 20.0)) is not None:
+        self._standing[timer.name] = timer = msgspec.structs.replace(timer, at=min(timer.at, wall))
+    return timer
 
 
 def stays_after_firing(self: Timers, held: Held) -> None:
