@@ -117,8 +117,8 @@ CORE = [
     _at(
         "src/holdfast/streams/rules/owner.py",
         "what follows a suspect runs while its mark is taken away",
-        "return bool(self._marked) and (self._commit is None or bool(self._commit.starting))",
-        "return bool(self._marked)",
+        "marks = [self._marked] if self._commit is None else [self._marked, self._commit.starting]",
+        "marks = [self._marked]",
         "tests/streams/rules/test_owner.py::TestRunning::test_a_head_that_comes_while_the_mark_is_taken_away_waits_for_the_answer",
     ),
     _at(
