@@ -170,7 +170,7 @@ async def drop_effects(
 
     ```
     holdfast streams drop-effects cameras/cam-1 --target alerts --yes
-    holdfast streams drop-effects cameras/cam-1 khb4sve4tlamxjgyuztps76lcrf75xee --yes
+    holdfast streams drop-effects cameras/cam-1 5ccaf0a31d84cd9738d8d289580bcbd4 --yes
     ```
 
     Args:

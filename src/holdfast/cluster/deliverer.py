@@ -26,6 +26,16 @@ Answer = Callable[[HandOverOutcome, int, str], None]
 CALLS_AT_ONCE = 8
 """The most calls to one target under way at once."""
 
+AWAY_AFTER = 2
+"""After so many calls that failed in a row a target is taken to be away, and the log says so. A single one
+may happen at any time."""
+
+LANES_MAX = 1000
+"""With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
+
+PAUSE_MAX_S = 300.0
+"""The longest time for which a target that asks for a pause isn't called."""
+
 
 class WaitingRun(msgspec.Struct, frozen=True):
     """Effects with one target and key, oldest first, that wait for a call to their target."""
@@ -37,17 +47,6 @@ class WaitingRun(msgspec.Struct, frozen=True):
     def tell(self, outcome: HandOverOutcome, reason: str = "") -> None:
         """Answer for all of the run."""
         self.answer(outcome, len(self.effects), reason)
-
-
-AWAY_AFTER = 2
-"""After so many calls that failed in a row a target is taken to be away, and the log says so. A single one
-may happen at any time."""
-
-LANES_MAX = 1000
-"""With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
-
-PAUSE_MAX_S = 300.0
-"""The longest time for which a target that asks for a pause isn't called."""
 
 
 class TargetLane:

@@ -36,7 +36,7 @@ doesn't load, the stream waits unchanged, because no message is to blame.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -1055,8 +1055,6 @@ class Owner:
         """Compose the next commit. ``resting``: afterwards the stream is released."""
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
-        if any(not _is_firing(entry) for entry in self._flying):
-            self._heard_at = now
         starting = self._starting_next()
         effects = self._effects_of(self._flying, now)
         changed = self._effects.compose()
@@ -1103,7 +1101,8 @@ class Owner:
         that timers and effects don't count as messages when the stream is opened again."""
         if log is None or self.rules.order.restart_after_s is None:
             return log
-        return msgspec.structs.replace(log, quiet_s=max(0.0, now - self._heard_at))
+        quiet_s = 0.0 if _has_message(self._flying) else max(0.0, now - self._heard_at)
+        return msgspec.structs.replace(log, quiet_s=quiet_s)
 
     def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
         """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
@@ -1173,7 +1172,7 @@ class Owner:
             else:
                 self._settle_judged(self._held.pop(place), verdict)
         self._busy_at = now
-        if any(not _is_firing(entry) for entry in entries):
+        if _has_message(entries):
             self._heard_at = now
         self._advance(now)
 
@@ -1323,9 +1322,9 @@ class Owner:
         self.drop()
 
 
-def _is_firing(entry: BatchEntry) -> bool:
-    """Return True if an entry is of a timer, and not of a message."""
-    return entry.held is not None and entry.held.place.run == TIMER_RUN
+def _has_message(entries: Iterable[BatchEntry]) -> bool:
+    """Return True unless all entries are of timers."""
+    return any(entry.held is None or entry.held.place.run != TIMER_RUN for entry in entries)
 
 
 def _skipped(entry: BatchEntry) -> int:

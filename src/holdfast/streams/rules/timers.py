@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.common.acts import TimerChange
 from holdfast.common.held import Held
-from holdfast.common.message import TIMER_RUN, Place
+from holdfast.common.message import TIMER_NAME, TIMER_RUN, Place
 from holdfast.streams.rules.ledger import Timer
 
 TIMERS = 64
@@ -31,7 +31,7 @@ def timer_of(place: Place) -> str:
 
 def is_timer_name(name: str) -> bool:
     """Return True if this is the name of a timer's firing, and not that of a message."""
-    return Place.named(name).run == TIMER_RUN
+    return name.startswith(f"{TIMER_NAME}:")
 
 
 class Timers:
