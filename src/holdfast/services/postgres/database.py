@@ -1,0 +1,75 @@
+"""The database: the lanes and bells of one process, and the schema, which is made at the first connection.
+
+A process has at most four connections: one lane for membership and claims, so that renewals never wait for
+other work; one for the queue, the registry and notifications; one for state and tasks; and the listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Literal
+
+import psycopg
+
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+from holdfast.services.postgres import schema
+from holdfast.services.postgres.address import PostgresAddress
+from holdfast.services.postgres.bells import PostgresBells
+from holdfast.services.postgres.lane import TIMEOUT_S, Connection, PostgresLane
+
+LaneName = Literal["membership", "queue", "state"]
+
+
+class PostgresDatabase:
+    """Connections to one database. ``timeout_s`` bounds each transaction."""
+
+    def __init__(
+        self, address: PostgresAddress, clock: Clock, meter: Meter, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.address = address
+        self.meter = meter
+        self._timeout_s = timeout_s
+        self._lanes: dict[LaneName, PostgresLane] = {}
+        self._migrating = asyncio.Lock()
+        self._migrated = False
+        listen_to = partial(self._open, address.listen) if address.listen else None
+        self.bells = PostgresBells(address.schema, self.lane("queue"), clock, listen_to)
+
+    def lane(self, name: LaneName) -> PostgresLane:
+        """The lane of this name, which is made once."""
+        if name not in self._lanes:
+            self._lanes[name] = PostgresLane(
+                str(self.address), self._connect, self._forget_schema, timeout_s=self._timeout_s
+            )
+        return self._lanes[name]
+
+    def sql(self, text: str) -> bytes:
+        """A statement with the schema's name in the place of ``{schema}``, for ``execute``."""
+        return schema.qualified(text, self.address.schema).encode()
+
+    async def close(self) -> None:
+        """Disconnect. Calls under way end first."""
+        await self.bells.close()
+        await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+
+    async def _connect(self) -> Connection:
+        connection = await self._open(self.address.conninfo)
+        try:
+            async with self._migrating:
+                if not self._migrated:
+                    await schema.migrate(connection, self.address.schema)
+                    self._migrated = True
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _open(self, conninfo: str) -> Connection:
+        return await psycopg.AsyncConnection.connect(
+            conninfo, autocommit=True, prepare_threshold=5 if self.address.prepares else None
+        )
+
+    def _forget_schema(self) -> None:
+        self._migrated = False

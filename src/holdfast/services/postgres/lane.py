@@ -1,0 +1,239 @@
+"""A lane: one connection, whose transactions are shared by all calls that come at the same time.
+
+While one transaction is under way, calls gather; the next takes them all. So the number of round trips and of
+writes to the server's disk doesn't grow with the number of calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import psycopg
+from psycopg import AsyncConnection
+
+from holdfast.errors import HoldfastError, Unavailable
+from holdfast.services.postgres import refusals
+
+T = TypeVar("T")
+ItemT = TypeVar("ItemT")
+
+Connection = AsyncConnection[tuple[Any, ...]]
+Connect = Callable[[], Awaitable[Connection]]
+Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
+
+BATCH_MAX = 500
+"""The most calls in one transaction."""
+
+TIMEOUT_S = 10.0
+"""A transaction that takes longer is given up: its connection is cut."""
+
+
+@dataclass(slots=True, eq=False)
+class _Call:
+    """``durable``: its answer waits until the disk has it. ``alone``: it only reads, outside of a
+    transaction."""
+
+    run: Many
+    item: Any
+    durable: bool
+    alone: bool
+    future: asyncio.Future[Any]
+
+    def answer(self, result: Any) -> None:
+        if self.future.done():
+            return
+        if isinstance(result, BaseException):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
+
+
+class PostgresLane:
+    """Calls over one connection, which is made at the first call, and anew after a failure.
+
+    Calls raise Unavailable if they had no effect and may be made again, OutcomeUnknown if they may have had
+    one, ConfigError if the server refuses this user, and OperationRefused for any other refusal.
+    """
+
+    def __init__(
+        self, name: str, connect: Connect, gone: Callable[[], None], *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self._name = name
+        self._connect = connect
+        self._gone = gone
+        self._timeout_s = timeout_s
+        self._connection: Connection | None = None
+        self._calls: list[_Call] = []
+        self._worker: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def write_many(
+        self,
+        operation: Callable[[Connection, Sequence[ItemT]], Awaitable[Sequence[T | HoldfastError]]],
+        item: ItemT,
+        *,
+        durable: bool = True,
+    ) -> T:
+        """Run ``operation`` once for all items that came together, in one transaction with other operations;
+        returns this item's result once committed.
+
+        It returns for each item, in order, its result, or an error for that item alone. It may be run again
+        after a rollback, with fewer items. It runs in pipeline mode: a statement whose result isn't fetched
+        costs no round trip. What isn't ``durable`` is answered before the disk has it, so that a crash of
+        the server may take it back.
+        """
+        result: T = await self._submit(operation, item, durable=durable)
+        return result
+
+    async def write(self, operation: Callable[[Connection], Awaitable[T]], *, durable: bool = True) -> T:
+        """As :meth:`write_many`, for an operation of its own. If it raises, nothing of it is written."""
+        result: T = await self._submit(_each, operation, durable=durable)
+        return result
+
+    async def read(self, query: Callable[[Connection], Awaitable[T]]) -> T:
+        """Run ``query``, which changes nothing, outside of a transaction; returns its result. Each statement
+        of it sees what was committed when it began."""
+        result: T = await self._submit(_each, query, alone=True)
+        return result
+
+    async def close(self) -> None:
+        """Disconnect. Calls under way end first; later calls fail."""
+        self._closed = True
+        if self._worker is not None:
+            await asyncio.wait([self._worker])
+        await self._disconnect()
+
+    def _submit(
+        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._closed:
+            future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
+            return future
+        self._calls.append(_Call(run, item, durable, alone, future))
+        if self._worker is None:
+            self._worker = asyncio.create_task(self._work())
+        return future
+
+    # --- the worker
+
+    async def _work(self) -> None:
+        try:
+            while self._calls:
+                first = self._calls[0]
+                batch = [c for c in self._calls if (c.durable, c.alone) == (first.durable, first.alone)]
+                batch = batch[: 1 if first.alone else BATCH_MAX]
+                chosen = set(map(id, batch))
+                self._calls = [c for c in self._calls if id(c) not in chosen]
+                batch = [c for c in batch if not c.future.cancelled()]
+                if batch:
+                    await self._serve(batch)
+        finally:
+            self._worker = None
+
+    async def _serve(self, batch: list[_Call]) -> None:
+        try:
+            connection = await self._connected()
+        except HoldfastError as error:
+            for call in batch:
+                call.answer(error)
+            return
+        results = await self._run(connection, batch)
+        if isinstance(results, HoldfastError) and len(batch) > 1 and self._connection is not None:
+            for call in batch:  # one of them failed and took the rest with it
+                await self._serve([call])
+            return
+        for place, call in enumerate(batch):
+            call.answer(results if isinstance(results, HoldfastError) else results[place])
+
+    async def _run(self, connection: Connection, batch: list[_Call]) -> list[Any] | HoldfastError:
+        """Run calls in one transaction; returns their results, or the error of them all."""
+        committing = False
+        try:
+            with self._limited(connection):
+                if batch[0].alone:
+                    return list(await batch[0].run(connection, [batch[0].item]))
+                results: dict[int, Any] = {}
+                async with connection.pipeline():
+                    await connection.execute("BEGIN")
+                    if not batch[0].durable:
+                        await connection.execute("SET LOCAL synchronous_commit = off")
+                    for run, group in _by_run(batch).items():
+                        found = await run(connection, [call.item for call in group])
+                        results.update(zip(map(id, group), found, strict=True))
+                    committing = True
+                    await connection.execute("COMMIT")
+                return [results[id(call)] for call in batch]
+        except psycopg.Error as error:
+            if error.sqlstate in refusals.GONE:
+                self._gone()
+            if error.sqlstate in (*refusals.GONE, "25006") or not refusals.is_rolled_back(error):
+                await self._disconnect()
+            else:
+                await self._roll_back(connection)
+            return (refusals.unknown if committing else refusals.explain)(self._name, error)
+        except HoldfastError as error:
+            await self._roll_back(connection)
+            return error
+        except BaseException:
+            await self._disconnect()
+            raise
+
+    async def _roll_back(self, connection: Connection) -> None:
+        try:
+            with self._limited(connection):
+                await connection.rollback()
+        except psycopg.Error:
+            await self._disconnect()
+
+    async def _connected(self) -> Connection:
+        if self._connection is None or self._connection.closed:
+            try:
+                self._connection = await self._connect()
+            except psycopg.Error as error:
+                raise refusals.explain(self._name, error) from error
+        return self._connection
+
+    async def _disconnect(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(psycopg.Error, OSError):
+                await connection.close()
+
+    @contextlib.contextmanager
+    def _limited(self, connection: Connection) -> Iterator[None]:
+        """Cut the connection if it takes too long: a server that stands still answers no request to cancel
+        either."""
+        timer = asyncio.get_running_loop().call_later(self._timeout_s, cut, connection)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+
+def cut(connection: Connection) -> None:
+    """End a connection at once, so that whoever waits for its answer gets an error."""
+    with (
+        contextlib.suppress(OSError, psycopg.Error),
+        socket.socket(fileno=os.dup(connection.fileno())) as end,
+    ):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+async def _each(
+    connection: Connection, operations: Sequence[Callable[[Connection], Awaitable[Any]]]
+) -> list[Any]:
+    return [await operation(connection) for operation in operations]
+
+
+def _by_run(batch: Sequence[_Call]) -> dict[Many, list[_Call]]:
+    groups: dict[Many, list[_Call]] = {}
+    for call in batch:
+        groups.setdefault(call.run, []).append(call)
+    return groups

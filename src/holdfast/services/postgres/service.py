@@ -1,0 +1,37 @@
+"""What URLs of PostgreSQL open: ``postgresql://user@host/database``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.extend import Opening, Service, extra, named
+
+if TYPE_CHECKING:
+    from holdfast.services.postgres.database import PostgresDatabase
+    from holdfast.services.postgres.registry import PostgresRegistry
+
+
+class PostgresService(Service):
+    """Serves all ports. Those with the same URL share the connections of their process."""
+
+    example = "postgresql://localhost/postgres"
+
+    def registry(self, opening: Opening) -> PostgresRegistry:
+        database = _database(opening)
+        from holdfast.services.postgres.registry import PostgresRegistry  # noqa: PLC0415
+
+        return PostgresRegistry(database, opening.clock)
+
+
+def _database(opening: Opening) -> PostgresDatabase:
+    with extra("postgres", opening.setting):
+        from holdfast.services.postgres.address import parse  # noqa: PLC0415
+        from holdfast.services.postgres.database import PostgresDatabase  # noqa: PLC0415
+    with named(opening.setting, opening.url):
+        address = parse(opening.url)
+    return opening.shared(
+        ("postgres", opening.url), lambda: PostgresDatabase(address, opening.clock, opening.meter)
+    )
+
+
+service = PostgresService()
