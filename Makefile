@@ -101,6 +101,9 @@ bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (
 ifneq ($(findstring outbox,$(NAME)),)
 bench: $(SERVERS)mosquitto $(SERVERS)postgresql
 endif
+ifneq ($(findstring postgres,$(NAME)),)
+bench: $(SERVERS)postgresql
+endif
 
 .PHONY: sim
 sim: $(VENV)/.demo ## simulate with seeded faults (SEEDS=500, ARGS="--break RULE")

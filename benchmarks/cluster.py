@@ -206,7 +206,8 @@ class Cluster:
         await until(is_empty, timeout_s)
 
     async def empty(self, timeout_s: float) -> float:
-        """Wait until every message is off the queue; returns the monotonic time of that."""
+        """Wait until every message is off the queue, which is in the file; returns the monotonic time of
+        that."""
         deadline = self.services.clock.monotonic() + timeout_s
         connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, isolation_level=None)
         try:
