@@ -138,7 +138,7 @@ async def redrive(
         stream: The stream that --all is for.
         json: Print a JSON object.
     """
-    from holdfast.streams.effect_letters import redrive as redrive_letters  # noqa: PLC0415
+    from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     if source and not owner:

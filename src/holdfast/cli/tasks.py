@@ -106,15 +106,7 @@ async def send(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         (trace,) = await producer.send([order])
-        if not wait:
-            if json:
-                output.json_line({"trace_id": trace})
-            else:
-                output.say(trace)
-            return 0
-        outcome = await producer.wait(trace)
-    _print_outcome(outcome, json)
-    return 0 if outcome.ok else 1
+        return await _sent(producer, trace, wait, json)
 
 
 @app.command
@@ -160,15 +152,7 @@ async def batch(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
-        if not wait:
-            if json:
-                output.json_line({"trace_id": trace})
-            else:
-                output.say(trace)
-            return 0
-        outcome = await producer.wait(trace)
-    _print_outcome(outcome, json)
-    return 0 if outcome.ok else 1
+        return await _sent(producer, trace, wait, json)
 
 
 def _followers(option: str, texts: Sequence[str]) -> list[Order]:
@@ -420,6 +404,19 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
     """An outcome as a JSON record."""
     told = msgspec.structs.asdict(outcome)
     return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
+
+
+async def _sent(producer: Producer, trace: str, wait: bool, json: bool) -> int:
+    """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
+    if wait:
+        outcome = await producer.wait(trace)
+        _print_outcome(outcome, json)
+        return 0 if outcome.ok else 1
+    if json:
+        output.json_line({"trace_id": trace})
+    else:
+        output.say(trace)
+    return 0
 
 
 def _print_outcome(outcome: Outcome, json: bool) -> None:

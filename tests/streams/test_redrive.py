@@ -13,7 +13,7 @@ from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
-from holdfast.streams.effect_letters import redrive
+from holdfast.streams.redrive import redrive
 from tests.streams.test_operations import KEY, clock, commit, queue, state  # noqa: F401 (fixtures)
 
 REFUSED = OutgoingEffect(
