@@ -1,7 +1,7 @@
 """Sends dead letters of a stream again.
 
-The letter of a message goes to its queue again. That of an effect that was refused goes to its target, with the
-same id: it becomes a pending effect of its stream again, which the stream's owner hands over like any other.
+The letter of a message goes to its queue again. That of an effect that was refused goes to its target, with
+the same id: it becomes a pending effect of its stream again, which the owner hands over like any other.
 """
 
 from __future__ import annotations
