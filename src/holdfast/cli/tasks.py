@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,7 @@ async def send(
     group: str = "",
     priority: int = 0,
     delay_s: float = 0.0,
+    at: datetime | None = None,
     timeout_s: float | None = None,
     tries: int | None = None,
     then: list[str] | None = None,
@@ -78,6 +80,7 @@ async def send(
         group: Whose limits it counts against, such as a customer.
         priority: The higher the sooner.
         delay_s: It may begin after so many seconds.
+        at: It may begin at this time, such as 2026-12-24T18:00+01:00; at once if it has passed.
         timeout_s: The total time of one attempt, instead of that of its type.
         tries: How many attempts it gets if they fail, instead of that of its type.
         then: A task to send once it has succeeded, as a JSON object; may be given more than once.
@@ -98,6 +101,7 @@ async def send(
         group=group,
         priority=priority,
         delay_s=delay_s,
+        at=at,
         timeout_s=timeout_s,
         tries=tries,
         then=_followers("--then", then or ()),

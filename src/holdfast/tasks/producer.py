@@ -113,7 +113,7 @@ class Producer:
         key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
         it. Raises InvalidMessage and TooLarge before anything is sent. If a queue doesn't answer, some may
         have been sent. Sending the same again does no harm if the orders have trace ids or dedupe keys."""
-        sent = [self._checked(order) for order in orders]
+        sent = [self._checked(order, self.delay_s(order)) for order in orders]
         if hops:
             sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
         await self._look_for({name for order in orders for name in order.types})
@@ -146,7 +146,9 @@ class Producer:
         for place, order in enumerate(orders):
             named = msgspec.structs.replace(order, trace_id=f"{trace}-{place}")
             first = batch.follow_ups if place == 0 else ()
-            sent.append(self._checked(named, BatchPlace(trace, place, len(orders), first)))
+            sent.append(
+                self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
+            )
         await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
         follow_ups = encode_follow_ups(batch.follow_ups)
         (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
@@ -307,13 +309,12 @@ class Producer:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
         await self.redrive(task.type, [await self._letter(task)])
 
-    async def send_stand_in(self, order: Order) -> Outgoing | None:
+    async def send_stand_in(self, order: Order, delay_s: float) -> Outgoing | None:
         """Send the message of a task that a node begins at once without waiting for it, and return the
-        message. If the node dies, the message is still in the queue. A failed task with the same trace id
-        gets all its tries again. If it has succeeded, nothing is sent, and this returns None. Raises as
-        ``send``."""
-        sent = self._checked(order)
-        delay_s = sent.order.delay_s
+        message. With a delay, the node leaves it to the queue. If the node dies, the message is still in the
+        queue. A failed task with the same trace id gets all its tries again. If it has succeeded, nothing is
+        sent, and this returns None. Raises as ``send``."""
+        sent = self._checked(order, delay_s)
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
             return await self._send_stand_in(task, sent.body, {}, delay_s)
@@ -324,7 +325,7 @@ class Producer:
             _check_delay(self._queue_of(order.task_type), delay_s)
         return Outgoing(sent.body, {}, delay_s, sent.trace)
 
-    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
+    async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
         letter = await self._letter(task)
@@ -334,7 +335,7 @@ class Producer:
         return message
 
     async def _send_stand_in(
-        self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
+        self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float
     ) -> Outgoing | None:
         queue = self._queue(task_queue(self._app, task.type))
         (standing,) = await self._store.queue([task])
@@ -417,7 +418,7 @@ class Producer:
                 found.append(letter)
         return found
 
-    def _checked(self, order: Order, batch: BatchPlace | None = None) -> _Sending:
+    def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
         can't take it."""
         task = self._message(order, _trace(order) or self._clock.new_id())
@@ -425,9 +426,9 @@ class Producer:
         body = encode_task(task)
         self._check_fits(order.task_type, len(body))
         self._check_follow_ups(task)
-        return _Sending(DueFollowUp(task, self._delay_s(order)), body)
+        return _Sending(DueFollowUp(task, delay_s), body)
 
-    def _delay_s(self, order: Order) -> float:
+    def delay_s(self, order: Order) -> float:
         """Return after how many seconds a task may begin."""
         if order.at is None:
             return order.delay_s
@@ -525,6 +526,8 @@ def _delayed(sending: _Sending) -> DelayTask:
 
 def _check_delay(queue: Queue, delay_s: float) -> None:
     if not 0 <= delay_s <= queue.delay_max_s:
+        most_s = queue.delay_max_s
         raise InvalidMessage(
-            f"field 'delay_s' is {delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue", "delay_s"
+            f"'delay_s' or 'at' asks for {delay_s:g} s from now; on this queue it is 0 to {most_s:g} s",
+            "delay_s",
         )
