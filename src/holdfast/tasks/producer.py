@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.effect_letters import is_of_effect
 from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
@@ -26,6 +25,7 @@ from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
+from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
 from holdfast.tasks.wire import (
     BatchPlace,
@@ -360,16 +360,16 @@ class Producer:
         return letters[0]
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
-        """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
-        that the queue refuses for good stays a dead letter, and so does an effect that its target refused."""
+        """Send dead letters of one type again; returns how many. Tasks go to their queue, each with all its
+        tries; effects that their targets have refused go to these again. One that the queue refuses for good
+        stays a dead letter, and so does an effect whose task isn't known any more."""
         queue = self._queue(task_queue(self._app, task_type))
-        chosen = self._of_tasks(task_type, letters)
-        return sum(
-            [
-                await self._redrive(queue, chosen[start : start + queue.max_batch])
-                for start in range(0, len(chosen), queue.max_batch)
-            ]
-        )
+        of_tasks, of_effects = divided(task_type, letters)
+        sent = [
+            await self._redrive(queue, of_tasks[start : start + queue.max_batch])
+            for start in range(0, len(of_tasks), queue.max_batch)
+        ]
+        return sum(sent) + await self._resend_effects(queue, of_effects)
 
     async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
         await self._store.reset([letter.key for letter in some if letter.key])
@@ -384,13 +384,17 @@ class Producer:
             return 0
         return len(some)
 
+    async def _resend_effects(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
+        return await resend_effects(self._app, self._store, queue, letters, self._log)
+
     async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
         """Send dead letters of one type from a back-up again, each with all its tries. Returns how many were
-        sent, and how many were left out because their tasks wait, run or have succeeded since. Those that are
-        still in the dead-letter queue are removed from it."""
+        sent, and how many were left out: their tasks wait, run or have succeeded since, or they are effects
+        that can't be handed over again. Those that are still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
         again, passed = list[DeadLetter](), 0
-        for letter in self._of_tasks(task_type, letters):
+        of_tasks, of_effects = divided(task_type, letters)
+        for letter in of_tasks:
             task = await self._store.get(letter.key) if letter.key else None
             if task is None or task.state in (State.FAILED, State.TIMEOUT):
                 again.append(letter)
@@ -405,18 +409,8 @@ class Producer:
                 await self._store.queue([Task(trace, task_type) for trace in traces])
                 await self._store.reset(traces)
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
-        return len(again), passed
-
-    def _of_tasks(self, task_type: str, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Return those letters of one type that are of no effects."""
-        found = list[DeadLetter]()
-        for letter in letters:
-            if is_of_effect(msgspec.structs.replace(letter, stream=task_type)):
-                reason = "it is an effect, which no handler of this app takes; send it by what its target is"
-                self._log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
-            else:
-                found.append(letter)
-        return found
+        resent = await self._resend_effects(queue, of_effects)
+        return len(again) + resent, passed + len(of_effects) - resent
 
     def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
