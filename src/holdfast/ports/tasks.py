@@ -12,6 +12,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -65,6 +66,10 @@ class TaskStore(Protocol):
 
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        """Record effects of ended tasks that are to be handed over again; returns the record of each task,
+        None for one that isn't known."""
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         """Cancel a task; returns its record, or None if it isn't known."""

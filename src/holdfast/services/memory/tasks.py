@@ -19,6 +19,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -102,6 +103,15 @@ class MemoryTasks:
         for each in left:
             if each.trace in self.standing:
                 self._change("handed_over", each.trace, partial(rules.handed_over, left=each))
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        now = self._clock.wall()
+        return [
+            self._change("resend_effects", w.trace, partial(rules.resend_effects, wish=w, now=now))
+            if w.trace in self.standing
+            else None
+            for w in wishes
+        ]
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         if trace not in self.standing:

@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.common.message import SeqKind
-from holdfast.common.record import UNREADABLE, reading
-from holdfast.errors import HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.common.queue_calls import (
+    check_batch,
+    check_bodies,
+    decode_attributes,
+    encode_attributes,
+    make_receipt,
+    read_receipt,
+)
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.redis.connection import RedisConnection, Script
@@ -40,11 +47,7 @@ EXPIRE_BATCH = 1000
 MICROS_MAX = 10**15
 """The longest time in a call, some 31 years."""
 
-RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
-
 T = TypeVar("T")
-
-_attributes = msgspec.json.Decoder(dict[str, str])
 
 
 class _LetterRecord(msgspec.Struct):
@@ -107,12 +110,8 @@ class RedisQueue:
     # --- messages
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        self._check_batch(messages)
-        for message in messages:
-            if len(message.body) > self.max_bytes:
-                raise TooLarge(
-                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
-                )
+        check_batch(messages, self.max_batch)
+        check_bodies((message.body for message in messages), self.max_bytes)
         await self._enter()
         ids: list[str] = []
         for some in _by_bytes(messages):
@@ -127,7 +126,7 @@ class RedisQueue:
         return ids
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._check_batch(range(limit))
+        check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         while True:
             waits_s = deadline - self._clock.monotonic() if self._wakes == wakes else 0.0
@@ -143,11 +142,11 @@ class RedisQueue:
         return await self._shift(receipts, visibility_s, ends=False)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        self._check_batch(receipts)
-        said = [(receipt, row) for receipt in receipts if (row := RECEIPT.fullmatch(receipt))]
+        check_batch(receipts, self.max_batch)
+        said = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
         if not said:
             return []
-        words = [word for _, row in said for word in row.groups()]
+        words = [word for _, row in said for word in row]
         _, stale = await self._connection.script(DELETE, (self._root,), *words)
         return [said[place][0] for place in stale]
 
@@ -165,7 +164,7 @@ class RedisQueue:
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        self._check_batch(letters)
+        check_batch(letters, self.max_batch)
         for letter in letters:
             record = _LetterRecord(
                 letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
@@ -210,10 +209,6 @@ class RedisQueue:
 
     # --- how it is done
 
-    def _check_batch(self, batch: Sequence[object]) -> None:
-        if len(batch) > self.max_batch:
-            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
-
     async def _enter(self) -> None:
         """Note the queue's name where all of the namespace are listed."""
         if not self._known:
@@ -252,11 +247,11 @@ class RedisQueue:
             await self._clock.wait(rung, remaining_s)
 
     async def _shift(self, receipts: Sequence[str], seconds: float, *, ends: bool) -> list[str]:
-        self._check_batch(receipts)
-        said = [(receipt, row) for receipt in receipts if (row := RECEIPT.fullmatch(receipt))]
-        stale = [receipt for receipt in receipts if not RECEIPT.fullmatch(receipt)]
+        check_batch(receipts, self.max_batch)
+        said = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
+        stale = [receipt for receipt in receipts if not read_receipt(receipt)]
         if said:
-            words = [word for _, row in said for word in row.groups()]
+            words = [word for _, row in said for word in row]
             _, places = await self._connection.script(
                 SHIFT, (self._root,), _micros(seconds), int(ends), _micros(SAFETY_S), *words
             )
@@ -264,7 +259,7 @@ class RedisQueue:
         return stale
 
     async def _drop(self, ids: Sequence[str], *, again: bool) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         _, dropped = await self._confirmed.script(DROP, (self._root,), int(again), *ids)
         return int(dropped)
 
@@ -311,15 +306,7 @@ def _micros(seconds: float) -> int:
 
 
 def _encode(attributes: dict[str, str]) -> bytes:
-    return msgspec.json.encode(attributes) if attributes else b""
-
-
-def _decode(attributes: bytes) -> dict[str, str]:
-    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
-    try:
-        return _attributes.decode(attributes) if attributes else {}
-    except UNREADABLE:
-        return {}
+    return encode_attributes(attributes) if attributes else b""
 
 
 def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
@@ -327,7 +314,14 @@ def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
     for number, receives, body, attributes in zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True):
         name, count = number.decode(), int(receives)
         deliveries.append(
-            Delivery(f"{name}.{count}", name, body, _decode(attributes), count, number=int(number))
+            Delivery(
+                make_receipt(name, count),
+                name,
+                body,
+                decode_attributes(attributes),
+                count,
+                number=int(number),
+            )
         )
     return deliveries
 
@@ -341,7 +335,7 @@ def _letter(told: Sequence[Any]) -> DeadLetter:
             name,
             body,
             known.reason,
-            _decode(attributes),
+            decode_attributes(attributes),
             known.detail,
             known.stream,
             known.key,

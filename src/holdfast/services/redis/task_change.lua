@@ -107,6 +107,11 @@ function requests.handed_over(task, trace, epoch, left)
   return stands and replace(task, {effects = left}) or task
 end
 
+function requests.resend_effects(task, trace, effects)
+  if not task or task.state ~= 'succeed' or task.effects or not task.briefed then return task end
+  return replace(task, {epoch = next_epoch(task), effects = effects, ['until'] = text(now)})
+end
+
 function requests.briefed(task, trace, epoch)
   if not (task and ENDED[task.state] and (task.epoch or '0') == epoch) then return task end
   return replace(message_sent(task), {briefed = '1'})

@@ -31,6 +31,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -137,6 +138,10 @@ class RedisTasks:
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         # What a replica doesn't know of is handed over again.
         await self._change("handed_over", [(e.trace, e.epoch, e.effects) for e in left], self._shards)
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        rows = [(w.trace, w.effects) for w in wishes]
+        return cast("list[Task | None]", await self._change("resend_effects", rows))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change("cancel", [(trace, reason)])

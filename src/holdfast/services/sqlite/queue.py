@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-import msgspec
-
 from holdfast.common.message import SeqKind
-from holdfast.common.record import UNREADABLE
-from holdfast.errors import HoldfastError, TooLarge
+from holdfast.common.queue_calls import (
+    check_batch,
+    check_bodies,
+    decode_attributes,
+    encode_attributes,
+    make_receipt,
+    read_receipt,
+)
+from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.sqlite.database import Database, Transaction
@@ -99,10 +103,6 @@ SELECT name FROM queues WHERE EXISTS (SELECT 1 FROM messages WHERE queue = queue
 
 LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
 
-RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
-
-_attributes = msgspec.json.Decoder(dict[str, str])
-
 
 class Picked(NamedTuple):
     """Picked messages, not read yet so that nobody waits for that: a line for each with its number,
@@ -150,12 +150,8 @@ class SqliteQueue:
     # --- messages
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        self._check_batch(messages)
-        for message in messages:
-            if len(message.body) > self.max_bytes:
-                raise TooLarge(
-                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
-                )
+        check_batch(messages, self.max_batch)
+        check_bodies((message.body for message in messages), self.max_bytes)
         if not messages:
             return []
         await self._number()
@@ -163,7 +159,7 @@ class SqliteQueue:
         return await self._database.write_many(self._add_all, rows)
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._check_batch(range(limit))
+        check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         await self._number()
         if (deliveries := await self._take(limit, visibility_s, holder)) or wait_s <= 0:
@@ -184,7 +180,7 @@ class SqliteQueue:
         return await self._shift(receipts, visibility_s, DELIVERED)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         if not receipts:
             return []
         await self._number()
@@ -218,7 +214,7 @@ class SqliteQueue:
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        self._check_batch(letters)
+        check_batch(letters, self.max_batch)
         number, at = await self._number(), self._clock.wall()
         rows = [
             (
@@ -257,7 +253,7 @@ class SqliteQueue:
         return [_letter(row) for row in rows]
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         number = await self._number()
 
         def redrive(transaction: Transaction) -> int:
@@ -276,7 +272,7 @@ class SqliteQueue:
         return await self._database.write(redrive)
 
     async def purge(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         number = await self._number()
 
         def purge(transaction: Transaction) -> int:
@@ -307,10 +303,6 @@ class SqliteQueue:
         self.wake()
 
     # --- how it is done
-
-    def _check_batch(self, batch: Sequence[object]) -> None:
-        if len(batch) > self.max_batch:
-            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
 
     async def _number(self) -> int:
         """The queue's number in the database, which gives it one at the first use."""
@@ -392,7 +384,7 @@ class SqliteQueue:
         return math.inf if visible_at is None else float(visible_at) - self._clock.monotonic()
 
     async def _shift(self, receipts: Sequence[str], seconds: float, state: int) -> list[str]:
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         if not receipts:
             return []
         await self._number()
@@ -415,26 +407,20 @@ class SqliteQueue:
 
     def _standing(self, transaction: Transaction, receipts: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The receipts whose deliveries count, and what they say."""
-        said = {receipt: row for receipt in receipts if (row := _parse(receipt))}
+        said = {receipt: row for receipt in receipts if (row := read_receipt(receipt))}
         standing = transaction.list_rows(STANDING, list(said.values()), self._known_number)
         return {receipt: said[receipt] for receipt in standing}
 
     def _delete_all(self, transaction: Transaction, asked: Sequence[Sequence[str]]) -> list[list[str]]:
-        rows = [row for receipts in asked for receipt in receipts if (row := _parse(receipt))]
+        rows = [row for receipts in asked for receipt in receipts if (row := read_receipt(receipt))]
         if transaction.change_rows(DELETE, rows, self._known_number) == len(rows):
             return [[] for _ in asked]
         remaining = set(transaction.list_rows(REMAINING, rows, self._known_number))
         return [[r for r in receipts if r.partition(".")[0] in remaining] for receipts in asked]
 
 
-def _parse(receipt: str) -> tuple[int, int] | None:
-    """What a receipt says: the message's number, and of which delivery it is. None for junk."""
-    found = RECEIPT.fullmatch(receipt)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def _encode(attributes: dict[str, str]) -> str:
-    return msgspec.json.encode(attributes).decode()
+    return encode_attributes(attributes).decode()
 
 
 def _read_large(transaction: Transaction, lines: str, large: str) -> Picked:
@@ -457,10 +443,10 @@ def _deliveries(picked: Picked) -> list[Delivery]:
         number, receives, body, attributes = line.split(" ", 3)
         deliveries.append(
             Delivery(
-                receipt=f"{number}.{receives}",
+                receipt=make_receipt(number, receives),
                 id=number,
                 body=picked.large[number] if body == "-" else bytes.fromhex(body),
-                attributes=_decode(attributes),
+                attributes=decode_attributes(attributes),
                 receives=int(receives),
                 number=int(number),
             )
@@ -468,14 +454,8 @@ def _deliveries(picked: Picked) -> list[Delivery]:
     return deliveries
 
 
-def _decode(attributes: str) -> dict[str, str]:
-    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
-    try:
-        return _attributes.decode(attributes)
-    except UNREADABLE:
-        return {}
-
-
 def _letter(row: Sequence[Any]) -> DeadLetter:
     letter, body, reason, attributes, detail, stream, key, run, seq, at = row
-    return DeadLetter(letter, body, reason, _decode(attributes), detail, stream, key, int(run), seq, at)
+    return DeadLetter(
+        letter, body, reason, decode_attributes(attributes), detail, stream, key, int(run), seq, at
+    )

@@ -24,6 +24,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -151,6 +152,10 @@ class SqliteTasks:
 
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         await self._change([TaskChange(_handed_over, each.trace, each) for each in left], confirmed=False)
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        changes = [TaskChange(_resend_effects, w.trace, w) for w in wishes]
+        return cast("list[Task | None]", await self._change(changes))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change([TaskChange(_cancel, trace, reason)])
@@ -302,6 +307,10 @@ def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
 
 def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
     return standing and rules.handed_over(standing, left)
+
+
+def _resend_effects(standing: Task | None, wish: ResendEffects, now: float) -> Task | None:
+    return standing and rules.resend_effects(standing, wish, now)
 
 
 def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task | None:

@@ -165,6 +165,14 @@ class EffectsLeft(msgspec.Struct, frozen=True):
     effects: bytes = b""
 
 
+class ResendEffects(msgspec.Struct, frozen=True):
+    """Effects of a task that its targets have refused, and that are to be handed over again, encoded as in
+    the record."""
+
+    trace: str
+    effects: bytes
+
+
 class CountMember(msgspec.Struct, frozen=True):
     """The task at ``place`` in the batch ``trace`` of ``size`` tasks has ended. With a ``place`` of -1 the
     batch is only recorded. ``follow_ups`` are those of the batch, encoded, or empty if they aren't known."""
@@ -280,6 +288,15 @@ def handed_over(standing: Task, left: EffectsLeft) -> Task:
     another node says that had its message too."""
     stands = standing.ended and standing.epoch == left.epoch and standing.effects
     return msgspec.structs.replace(standing, effects=left.effects) if stands else standing
+
+
+def resend_effects(standing: Task, wish: ResendEffects, now: float) -> Task:
+    """Return the task with effects to hand over again. It gets a new epoch, so that what is told late of
+    earlier effects doesn't count for these. Unchanged unless it has succeeded, its brief was sent, and none
+    of its effects is pending."""
+    if standing.state is not State.SUCCEED or standing.effects or not standing.briefed:
+        return standing
+    return msgspec.structs.replace(standing, epoch=standing.epoch + 1, effects=wish.effects, until=now)
 
 
 def briefed(standing: Task, epoch: int) -> Task:

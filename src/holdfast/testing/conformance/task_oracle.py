@@ -31,6 +31,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -107,6 +108,7 @@ ends = st.builds(
     effects=st.binary(max_size=9),
 )
 lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
+again = st.builds(ResendEffects, trace=traces, effects=st.binary(min_size=1, max_size=9))
 
 
 def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
@@ -221,6 +223,13 @@ class TaskMachine(RuleBasedStateMachine):
         for left in asked:
             if left.trace in self._standing:
                 self._standing[left.trace] = rules.handed_over(self._standing[left.trace], left)
+
+    @rule(batch=batch_of(again))
+    def resend_effects(self, batch: list[ResendEffects]) -> None:
+        self._check(
+            lambda: self._store.resend_effects(batch),
+            [(w.trace, lambda s, now, w=w: s and rules.resend_effects(s, w, now)) for w in batch],  # type: ignore[misc]
+        )
 
     @rule(trace=traces, reason=texts)
     def cancel(self, trace: str, reason: str) -> None:
