@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from holdfast import AsyncClient, Client, StreamMessage
 from holdfast.config import Config
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.wiring import Services
+from simulator.servers.server import until
 
 INSERT = "INSERT INTO orders (name) VALUES ('one')"
 PATIENCE_S = 30.0
@@ -37,9 +39,9 @@ class Place:
             found = await services.queue("orders").receive(100, 0.0, 60.0, "m")
             return [delivery.body for delivery in found]
 
-    def waiters(self, queue: Any) -> int:
-        """The receives of this process that wait for a bell."""
-        return sum(len(ear.events) for ear in queue._database.doorbell._ears.values())
+    async def is_awaited(self, queue: Any) -> bool:
+        """Whether a receive of this process waits for a bell."""
+        return any(ear.events for ear in queue._database.doorbell._ears.values())
 
     def count(self, table: str) -> int:
         """The rows that are committed."""
@@ -220,8 +222,7 @@ async def test_who_waits_is_woken_by_the_commit(
         queue = services.queue("orders")
         await queue.depth()
         receiving = asyncio.create_task(queue.receive(1, 2 * PATIENCE_S, 60.0, "m"))
-        while not place.waiters(queue):
-            await asyncio.sleep(0)
+        await until(partial(place.is_awaited, queue), "a receive that waits")
         client = Client("shop", url=place.url)
 
         def send() -> None:

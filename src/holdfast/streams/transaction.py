@@ -29,13 +29,13 @@ def add(connection: Any, addition: Addition) -> list[str]:
     caller = _caller(connection)
     caller.begin()
     steps, found = addition.steps(), None
-    try:
-        while True:
-            found = caller.execute(steps.send(found))
-    except StopIteration as end:
-        caller.after_commit(addition.committed)
-        ids: list[str] = end.value
-        return ids
+    while True:
+        try:
+            statement = steps.send(found)
+        except StopIteration as end:
+            caller.after_commit(addition.committed)
+            return list(end.value)
+        found = caller.execute(statement)
 
 
 async def add_async(connection: Any, addition: Addition) -> list[str]:
@@ -48,12 +48,12 @@ async def add_async(connection: Any, addition: Addition) -> list[str]:
     caller = _Psycopg(connection)
     caller.begin()
     steps, found = addition.steps(), None
-    try:
-        while True:
-            found = await caller.execute_async(steps.send(found))
-    except StopIteration as end:
-        ids = end.value
-    return ids
+    while True:
+        try:
+            statement = steps.send(found)
+        except StopIteration as end:
+            return list(end.value)
+        found = await caller.execute_async(statement)
 
 
 def is_async(connection: Any) -> bool:
