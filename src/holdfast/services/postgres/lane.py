@@ -1,7 +1,9 @@
-"""A lane: one connection, whose transactions are shared by all calls that come at the same time.
+"""A lane: one connection, whose transactions are shared by calls of one kind that come at the same time.
 
-While one transaction is under way, calls gather; the next takes them all. So the number of round trips and of
-writes to the server's disk doesn't grow with the number of calls.
+While one transaction is under way, calls gather; the next takes all those of a kind. So the number of round
+trips and of writes to the server's disk doesn't grow with the number of calls. Calls of several kinds are
+never in one transaction: each kind takes its locks in an order of its own, and two transactions that take the
+same ones in different orders end in a deadlock.
 """
 
 from __future__ import annotations
@@ -80,8 +82,8 @@ class PostgresLane:
         *,
         durable: bool = True,
     ) -> T:
-        """Run ``operation`` once for all items that came together, in one transaction with other operations;
-        returns this item's result once committed.
+        """Run ``operation`` once for all items that came together, in one transaction; returns this item's
+        result once committed.
 
         It returns for each item, in order, its result, or an error for that item alone. It may be run again
         after a rollback, with fewer items. It runs in pipeline mode: a statement whose result isn't fetched
@@ -92,7 +94,7 @@ class PostgresLane:
         return result
 
     async def write(self, operation: Callable[[Connection], Awaitable[T]], *, durable: bool = True) -> T:
-        """As :meth:`write_many`, for an operation of its own. If it raises, nothing of it is written."""
+        """Run ``operation`` in a transaction of its own. If it raises, nothing of it is written."""
         result: T = await self._submit(_each, operation, durable=durable)
         return result
 
@@ -127,8 +129,8 @@ class PostgresLane:
         try:
             while self._calls:
                 first = self._calls[0]
-                batch = [c for c in self._calls if (c.durable, c.alone) == (first.durable, first.alone)]
-                batch = batch[: 1 if first.alone else BATCH_MAX]
+                batch = [c for c in self._calls if (c.run, c.durable) == (first.run, first.durable)]
+                batch = batch[: 1 if first.run is _each else BATCH_MAX]
                 chosen = set(map(id, batch))
                 self._calls = [c for c in self._calls if id(c) not in chosen]
                 batch = [c for c in batch if not c.future.cancelled()]
@@ -159,17 +161,14 @@ class PostgresLane:
             with self._limited(connection):
                 if batch[0].alone:
                     return list(await batch[0].run(connection, [batch[0].item]))
-                results: dict[int, Any] = {}
                 async with connection.pipeline():
                     await connection.execute("BEGIN")
                     if not batch[0].durable:
                         await connection.execute("SET LOCAL synchronous_commit = off")
-                    for run, group in _by_run(batch).items():
-                        found = await run(connection, [call.item for call in group])
-                        results.update(zip(map(id, group), found, strict=True))
+                    results = list(await batch[0].run(connection, [call.item for call in batch]))
                     committing = True
                     await connection.execute("COMMIT")
-                return [results[id(call)] for call in batch]
+                return results
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()
@@ -230,10 +229,3 @@ async def _each(
     connection: Connection, operations: Sequence[Callable[[Connection], Awaitable[Any]]]
 ) -> list[Any]:
     return [await operation(connection) for operation in operations]
-
-
-def _by_run(batch: Sequence[_Call]) -> dict[Many, list[_Call]]:
-    groups: dict[Many, list[_Call]] = {}
-    for call in batch:
-        groups.setdefault(call.run, []).append(call)
-    return groups
