@@ -153,7 +153,7 @@ class Queue(Protocol):
         """Close all connections. Waiting receives end with what they have."""
 
 
-class Statement(NamedTuple):
+class CallerStatement(NamedTuple):
     """A statement of SQL. ``:name`` in the text stands for the parameter of that name."""
 
     text: str
@@ -170,7 +170,7 @@ class Addition(NamedTuple):
             the messages when they look next.
     """
 
-    steps: Callable[[], Generator[Statement, Any, list[str]]]
+    steps: Callable[[], Generator[CallerStatement, Any, list[str]]]
     committed: Callable[[], None]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import ConfigError
-from holdfast.ports.queue import Addition, Statement
+from holdfast.ports.queue import Addition, CallerStatement
 
 _NAMES = re.compile(r":([a-z_]+)")
 
@@ -88,7 +88,7 @@ class _Caller:
     def begin(self) -> None:
         """Begin a transaction if the library would have done so. Raises ConfigError if it would not."""
 
-    def execute(self, statement: Statement) -> Any:
+    def execute(self, statement: CallerStatement) -> Any:
         """Return the first column of the first row; None if there is none."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class _SqlAlchemy(_Caller):
         connection = self._connection.connection() if self._is_session else self._connection
         _begin_at(connection.connection.driver_connection, connection.exec_driver_sql)
 
-    def execute(self, statement: Statement) -> Any:
+    def execute(self, statement: CallerStatement) -> Any:
         from sqlalchemy import text  # noqa: PLC0415 - the caller has it
 
         result = self._connection.execute(text(statement.text), statement.parameters)
@@ -125,7 +125,7 @@ class _Django(_Caller):
         if not self._connection.in_atomic_block:
             raise ConfigError(f"{_NO_TRANSACTION} (django.db.transaction.atomic)")
 
-    def execute(self, statement: Statement) -> Any:
+    def execute(self, statement: CallerStatement) -> Any:
         with self._connection.cursor() as cursor:
             cursor.execute(_percent(statement.text), statement.parameters)
             return _first(cursor.fetchall()) if cursor.description else None
@@ -138,11 +138,11 @@ class _Psycopg(_Caller):
     def begin(self) -> None:
         _begin_at(self._connection)
 
-    def execute(self, statement: Statement) -> Any:
+    def execute(self, statement: CallerStatement) -> Any:
         cursor = self._connection.execute(_percent(statement.text), statement.parameters)
         return _first(cursor.fetchall()) if cursor.description else None
 
-    async def execute_async(self, statement: Statement) -> Any:
+    async def execute_async(self, statement: CallerStatement) -> Any:
         cursor = await self._connection.execute(_percent(statement.text), statement.parameters)
         return _first(await cursor.fetchall()) if cursor.description else None
 
@@ -151,7 +151,7 @@ class _Sqlite(_Caller):
     def begin(self) -> None:
         _begin_at(self._connection, self._connection.execute)
 
-    def execute(self, statement: Statement) -> Any:
+    def execute(self, statement: CallerStatement) -> Any:
         cursor = self._connection.execute(statement.text, statement.parameters)
         return _first(cursor.fetchall()) if cursor.description else None
 

@@ -37,7 +37,7 @@ TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _LaneCall:
     """``durable``: its answer waits until the disk has it. ``alone``: it only reads, outside of a
     transaction."""
 
@@ -71,7 +71,7 @@ class PostgresLane:
         self._gone = gone
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
-        self._calls: list[_Call] = []
+        self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -118,7 +118,7 @@ class PostgresLane:
         if self._closed:
             future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
             return future
-        self._calls.append(_Call(run, item, durable, alone, future))
+        self._calls.append(_LaneCall(run, item, durable, alone, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
@@ -139,7 +139,7 @@ class PostgresLane:
         finally:
             self._worker = None
 
-    async def _serve(self, batch: list[_Call]) -> None:
+    async def _serve(self, batch: list[_LaneCall]) -> None:
         try:
             connection = await self._connected()
         except HoldfastError as error:
@@ -154,7 +154,7 @@ class PostgresLane:
         for place, call in enumerate(batch):
             call.answer(results if isinstance(results, HoldfastError) else results[place])
 
-    async def _run(self, connection: Connection, batch: list[_Call]) -> list[Any] | HoldfastError:
+    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | HoldfastError:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:

@@ -20,7 +20,7 @@ from holdfast.common.queue_calls import (
 )
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import Addition, DeadLetter, Delivery, Depth, Outgoing, Statement
+from holdfast.ports.queue import Addition, CallerStatement, DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
@@ -176,24 +176,26 @@ class SqliteQueue:
         same file."""
         check_bodies((message.body for message in messages), self.max_bytes)
 
-        def steps() -> Generator[Statement, Any, list[str]]:
-            file = yield Statement(MAIN_FILE, {})
+        def steps() -> Generator[CallerStatement, Any, list[str]]:
+            file = yield CallerStatement(MAIN_FILE, {})
             if not file or Path(file).resolve() != self._database.path:
                 raise ConfigError(
                     f"connection is to {file or 'a database in memory'}, and the queue is in"
                     f" {self._database.path}: keep your own tables in that file too"
                 )
-            yield Statement(NAME_QUEUE, {"name": self._name})  # not by a call: the caller has the write lock
-            number = yield Statement(QUEUE_NUMBER, {"name": self._name})
+            yield CallerStatement(
+                NAME_QUEUE, {"name": self._name}
+            )  # not by a call: the caller has the write lock
+            number = yield CallerStatement(QUEUE_NUMBER, {"name": self._name})
             ids = []
             for message in messages:
                 state, visible_at, attributes, body = self._row(
                     message.body, _encode(message.attributes), message.delay_s
                 )
                 placed = {"queue": number, "state": state, "visible_at": visible_at}
-                added = yield Statement(ADD_MESSAGE, placed)
+                added = yield CallerStatement(ADD_MESSAGE, placed)
                 carried = {"message": added, "attributes": attributes, "body": body, "at": self._clock.wall()}
-                yield Statement(ADD_BODY, carried)
+                yield CallerStatement(ADD_BODY, carried)
                 ids.append(str(added))
             return ids
 
