@@ -7,6 +7,7 @@ other work; one for the queue, the registry and notifications; one for state and
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from functools import partial
 from typing import Literal
 
@@ -67,9 +68,17 @@ class PostgresDatabase:
         return connection
 
     async def _open(self, conninfo: str) -> Connection:
-        return await psycopg.AsyncConnection.connect(
-            conninfo, autocommit=True, prepare_threshold=5 if self.address.prepares else None
+        connecting = asyncio.ensure_future(
+            psycopg.AsyncConnection.connect(
+                conninfo, autocommit=True, prepare_threshold=5 if self.address.prepares else None
+            )
         )
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # ended half-way, it would leave its socket open
+            with contextlib.suppress(psycopg.Error, OSError):
+                await (await connecting).close()
+            raise
 
     def _forget_schema(self) -> None:
         self._migrated = False
