@@ -36,13 +36,14 @@ TIMEOUT_S = 10.0
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """``durable``: its answer waits until the disk has it. ``alone``: it only reads, outside of a
-    transaction."""
+    """``durable``: its answer waits until the disk has it. ``alone``: it runs outside of a transaction of the
+    lane's. ``writes``: what it did is unknown where its answer is lost."""
 
     run: Many
     item: Any
     durable: bool
     alone: bool
+    writes: bool
     future: asyncio.Future[Any]
 
     def answer(self, result: Any) -> None:
@@ -99,7 +100,23 @@ class PostgresLane:
     async def read(self, query: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``query``, which changes nothing, outside of a transaction; returns its result. Each statement
         of it sees what was committed when it began."""
-        result: T = await self._submit(_each, query, alone=True)
+        result: T = await self._submit(_each, query, alone=True, writes=False)
+        return result
+
+    async def run_once(
+        self,
+        statement: Callable[[Connection, Sequence[ItemT]], Awaitable[Sequence[T | HoldfastError]]],
+        item: ItemT,
+        *,
+        writes: bool,
+    ) -> T:
+        """Run ``statement`` once for all items that came together; returns this item's result.
+
+        It executes one statement, which is a transaction of its own: its locks are never held while the
+        server waits for this process. It returns for each item, in order, its result, or an error for that
+        item alone.
+        """
+        result: T = await self._submit(statement, item, alone=True, writes=writes)
         return result
 
     async def close(self) -> None:
@@ -110,13 +127,13 @@ class PostgresLane:
         await self._disconnect()
 
     def _submit(
-        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False
+        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False, writes: bool = True
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
             return future
-        self._calls.append(_Call(run, item, durable, alone, future))
+        self._calls.append(_Call(run, item, durable, alone, writes, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
@@ -126,9 +143,7 @@ class PostgresLane:
     async def _work(self) -> None:
         try:
             while self._calls:
-                first = self._calls[0]
-                batch = [c for c in self._calls if (c.durable, c.alone) == (first.durable, first.alone)]
-                batch = batch[: 1 if first.alone else BATCH_MAX]
+                batch = _together(self._calls)
                 chosen = set(map(id, batch))
                 self._calls = [c for c in self._calls if id(c) not in chosen]
                 batch = [c for c in batch if not c.future.cancelled()]
@@ -158,7 +173,8 @@ class PostgresLane:
         try:
             with self._limited(connection):
                 if batch[0].alone:
-                    return list(await batch[0].run(connection, [batch[0].item]))
+                    committing = batch[0].writes
+                    return list(await batch[0].run(connection, [call.item for call in batch]))
                 results: dict[int, Any] = {}
                 async with connection.pipeline():
                     await connection.execute("BEGIN")
@@ -224,6 +240,14 @@ def cut(connection: Connection) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as end,
     ):
         end.shutdown(socket.SHUT_RDWR)
+
+
+def _together(calls: Sequence[_Call]) -> list[_Call]:
+    """Those that run together with the first one."""
+    first = calls[0]
+    if first.alone:
+        return [first] if first.run is _each else [c for c in calls if c.run == first.run][:BATCH_MAX]
+    return [c for c in calls if not c.alone and c.durable == first.durable][:BATCH_MAX]
 
 
 async def _each(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.extend import Opening, Service, extra, named
 
 if TYPE_CHECKING:
+    from holdfast.services.postgres.coordinator import PostgresCoordinator
     from holdfast.services.postgres.database import PostgresDatabase
     from holdfast.services.postgres.registry import PostgresRegistry
 
@@ -15,6 +16,12 @@ class PostgresService(Service):
     """Serves all ports. Those with the same URL share the connections of their process."""
 
     example = "postgresql://localhost/postgres"
+
+    def coordinator(self, opening: Opening) -> PostgresCoordinator:
+        database = _database(opening)
+        from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
+
+        return PostgresCoordinator(database, opening.clock)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)
