@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from holdfast.extend import Opening, Service, extra, named
 
 if TYPE_CHECKING:
+    from holdfast.services.postgres.coordinator import PostgresCoordinator
     from holdfast.services.postgres.database import PostgresDatabase
     from holdfast.services.postgres.queue import PostgresQueue
     from holdfast.services.postgres.registry import PostgresRegistry
@@ -32,6 +33,12 @@ class PostgresService(Service):
         from holdfast.services.postgres.queue import filled  # noqa: PLC0415
 
         return await filled(database)
+
+    def coordinator(self, opening: Opening) -> PostgresCoordinator:
+        database = _database(opening)
+        from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
+
+        return PostgresCoordinator(database, opening.clock)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)
