@@ -9,12 +9,19 @@ from holdfast.extend import Opening, Service, extra, named
 if TYPE_CHECKING:
     from holdfast.services.postgres.database import PostgresDatabase
     from holdfast.services.postgres.registry import PostgresRegistry
+    from holdfast.services.postgres.state import PostgresState
 
 
 class PostgresService(Service):
     """Serves all ports. Those with the same URL share the connections of their process."""
 
     example = "postgresql://localhost/postgres"
+
+    def state(self, opening: Opening) -> PostgresState:
+        database = _database(opening)
+        from holdfast.services.postgres.state import PostgresState  # noqa: PLC0415
+
+        return PostgresState(database, opening.clock, max_state_bytes=opening.max_state_bytes)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)
