@@ -86,10 +86,10 @@ class PostgresLane:
         """Run ``operation`` once for all items that came together, in one transaction; returns this item's
         result once committed.
 
-        It returns for each item, in order, its result, or an error for that item alone. It may be run again
-        after a rollback, with fewer items. It runs in pipeline mode: a statement whose result isn't fetched
-        costs no round trip. What isn't ``durable`` is answered before the disk has it, so that a crash of
-        the server may take it back.
+        It returns for each item, in order, its result, or an error for that item alone; these are looked at
+        only once committed. It may be run again after a rollback, with fewer items. It runs in pipeline mode:
+        a statement whose result isn't fetched costs no round trip. What isn't ``durable`` is answered before
+        the disk has it, so that a crash of the server may take it back.
         """
         result: T = await self._submit(operation, item, durable=durable)
         return result
@@ -181,10 +181,10 @@ class PostgresLane:
                     await connection.execute("BEGIN")
                     if not batch[0].durable:
                         await connection.execute("SET LOCAL synchronous_commit = off")
-                    results = list(await batch[0].run(connection, [call.item for call in batch]))
+                    results = await batch[0].run(connection, [call.item for call in batch])
                     committing = True
                     await connection.execute("COMMIT")
-                return results
+                return list(results)
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()

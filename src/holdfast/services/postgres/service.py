@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from holdfast.services.postgres.database import PostgresDatabase
     from holdfast.services.postgres.queue import PostgresQueue
     from holdfast.services.postgres.registry import PostgresRegistry
+    from holdfast.services.postgres.state import PostgresState
 
 
 class PostgresService(Service):
@@ -39,6 +40,12 @@ class PostgresService(Service):
         from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
 
         return PostgresCoordinator(database, opening.clock)
+
+    def state(self, opening: Opening) -> PostgresState:
+        database = _database(opening)
+        from holdfast.services.postgres.state import PostgresState  # noqa: PLC0415
+
+        return PostgresState(database, opening.clock, max_state_bytes=opening.max_state_bytes)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)
