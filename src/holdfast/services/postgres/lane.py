@@ -1,7 +1,9 @@
-"""A lane: one connection, whose transactions are shared by all calls that come at the same time.
+"""A lane: one connection, whose transactions are shared by calls of one kind that come at the same time.
 
-While one transaction is under way, calls gather; the next takes them all. So the number of round trips and of
-writes to the server's disk doesn't grow with the number of calls.
+While one transaction is under way, calls gather; the next takes all those of a kind. So the number of round
+trips and of writes to the server's disk doesn't grow with the number of calls. Calls of several kinds are
+never in one transaction: each kind takes its locks in an order of its own, and two transactions that take the
+same ones in different orders end in a deadlock.
 """
 
 from __future__ import annotations
@@ -35,7 +37,7 @@ TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
+class _LaneCall:
     """``durable``: its answer waits until the disk has it. ``alone``: it runs outside of a transaction of the
     lane's. ``writes``: what it did is unknown where its answer is lost."""
 
@@ -70,7 +72,7 @@ class PostgresLane:
         self._gone = gone
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
-        self._calls: list[_Call] = []
+        self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -81,8 +83,8 @@ class PostgresLane:
         *,
         durable: bool = True,
     ) -> T:
-        """Run ``operation`` once for all items that came together, in one transaction with other operations;
-        returns this item's result once committed.
+        """Run ``operation`` once for all items that came together, in one transaction; returns this item's
+        result once committed.
 
         It returns for each item, in order, its result, or an error for that item alone. It may be run again
         after a rollback, with fewer items. It runs in pipeline mode: a statement whose result isn't fetched
@@ -93,7 +95,7 @@ class PostgresLane:
         return result
 
     async def write(self, operation: Callable[[Connection], Awaitable[T]], *, durable: bool = True) -> T:
-        """As :meth:`write_many`, for an operation of its own. If it raises, nothing of it is written."""
+        """Run ``operation`` in a transaction of its own. If it raises, nothing of it is written."""
         result: T = await self._submit(_each, operation, durable=durable)
         return result
 
@@ -133,7 +135,7 @@ class PostgresLane:
         if self._closed:
             future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
             return future
-        self._calls.append(_Call(run, item, durable, alone, writes, future))
+        self._calls.append(_LaneCall(run, item, durable, alone, writes, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
@@ -143,7 +145,9 @@ class PostgresLane:
     async def _work(self) -> None:
         try:
             while self._calls:
-                batch = _together(self._calls)
+                first = self._calls[0]
+                batch = [c for c in self._calls if (c.run, c.durable) == (first.run, first.durable)]
+                batch = batch[: 1 if first.run is _each else BATCH_MAX]
                 chosen = set(map(id, batch))
                 self._calls = [c for c in self._calls if id(c) not in chosen]
                 batch = [c for c in batch if not c.future.cancelled()]
@@ -152,7 +156,7 @@ class PostgresLane:
         finally:
             self._worker = None
 
-    async def _serve(self, batch: list[_Call]) -> None:
+    async def _serve(self, batch: list[_LaneCall]) -> None:
         try:
             connection = await self._connected()
         except HoldfastError as error:
@@ -167,7 +171,7 @@ class PostgresLane:
         for place, call in enumerate(batch):
             call.answer(results if isinstance(results, HoldfastError) else results[place])
 
-    async def _run(self, connection: Connection, batch: list[_Call]) -> list[Any] | HoldfastError:
+    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | HoldfastError:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
@@ -175,17 +179,14 @@ class PostgresLane:
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
-                results: dict[int, Any] = {}
                 async with connection.pipeline():
                     await connection.execute("BEGIN")
                     if not batch[0].durable:
                         await connection.execute("SET LOCAL synchronous_commit = off")
-                    for run, group in _by_run(batch).items():
-                        found = await run(connection, [call.item for call in group])
-                        results.update(zip(map(id, group), found, strict=True))
+                    results = list(await batch[0].run(connection, [call.item for call in batch]))
                     committing = True
                     await connection.execute("COMMIT")
-                return [results[id(call)] for call in batch]
+                return results
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()
@@ -242,22 +243,7 @@ def cut(connection: Connection) -> None:
         end.shutdown(socket.SHUT_RDWR)
 
 
-def _together(calls: Sequence[_Call]) -> list[_Call]:
-    """Those that run together with the first one."""
-    first = calls[0]
-    if first.alone:
-        return [first] if first.run is _each else [c for c in calls if c.run == first.run][:BATCH_MAX]
-    return [c for c in calls if not c.alone and c.durable == first.durable][:BATCH_MAX]
-
-
 async def _each(
     connection: Connection, operations: Sequence[Callable[[Connection], Awaitable[Any]]]
 ) -> list[Any]:
     return [await operation(connection) for operation in operations]
-
-
-def _by_run(batch: Sequence[_Call]) -> dict[Many, list[_Call]]:
-    groups: dict[Many, list[_Call]] = {}
-    for call in batch:
-        groups.setdefault(call.run, []).append(call)
-    return groups

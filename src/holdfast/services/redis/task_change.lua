@@ -96,10 +96,10 @@ function requests.give_back(task, trace, epoch, spent, detail, pause)
     pauses = pauses and text(number(task, 'pauses') + 1) or nil})
 end
 
-requests['end'] = function(task, trace, epoch, state, result, detail, effects)
+requests['end'] = function(task, trace, epoch, state, result, detail, effects, stored)
   if task and ENDED[task.state] and (task.epoch or '0') == epoch and task.state == state then return task end
   if not stands(task, epoch) then return nil end
-  return replace(ended(task, state, result, detail), {effects = effects})
+  return replace(ended(task, state, result, detail), {effects = effects, stored = stored})
 end
 
 function requests.handed_over(task, trace, epoch, left)

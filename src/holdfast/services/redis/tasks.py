@@ -125,7 +125,7 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects) for e in ends]
+        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects, e.stored) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
@@ -298,6 +298,7 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     "follow_ups": bytes,
     "effects": bytes,
     "message": bytes,
+    "stored": bytes,
     "briefed": lambda value: value == b"1",
 }
 
