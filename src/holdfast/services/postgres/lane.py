@@ -86,10 +86,10 @@ class PostgresLane:
         """Run ``operation`` once for all items that came together, in one transaction; returns this item's
         result once committed.
 
-        It returns for each item, in order, its result, or an error for that item alone. It may be run again
-        after a rollback, with fewer items. It runs in pipeline mode: a statement whose result isn't fetched
-        costs no round trip. What isn't ``durable`` is answered before the disk has it, so that a crash of
-        the server may take it back.
+        It returns for each item, in order, its result, or an error for that item alone; these are looked at
+        only once committed. It may be run again after a rollback, with fewer items. It runs in pipeline mode:
+        a statement whose result isn't fetched costs no round trip. What isn't ``durable`` is answered before
+        the disk has it, so that a crash of the server may take it back.
         """
         result: T = await self._submit(operation, item, durable=durable)
         return result
@@ -145,9 +145,7 @@ class PostgresLane:
     async def _work(self) -> None:
         try:
             while self._calls:
-                first = self._calls[0]
-                batch = [c for c in self._calls if (c.run, c.durable) == (first.run, first.durable)]
-                batch = batch[: 1 if first.run is _each else BATCH_MAX]
+                batch = _together(self._calls)
                 chosen = set(map(id, batch))
                 self._calls = [c for c in self._calls if id(c) not in chosen]
                 batch = [c for c in batch if not c.future.cancelled()]
@@ -164,14 +162,14 @@ class PostgresLane:
                 call.answer(error)
             return
         results = await self._run(connection, batch)
-        if isinstance(results, HoldfastError) and len(batch) > 1 and self._connection is not None:
+        if isinstance(results, Exception) and len(batch) > 1 and self._connection is not None:
             for call in batch:  # one of them failed and took the rest with it
                 await self._serve([call])
             return
         for place, call in enumerate(batch):
-            call.answer(results if isinstance(results, HoldfastError) else results[place])
+            call.answer(results if isinstance(results, Exception) else results[place])
 
-    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | HoldfastError:
+    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | Exception:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
@@ -183,10 +181,10 @@ class PostgresLane:
                     await connection.execute("BEGIN")
                     if not batch[0].durable:
                         await connection.execute("SET LOCAL synchronous_commit = off")
-                    results = list(await batch[0].run(connection, [call.item for call in batch]))
+                    results = await batch[0].run(connection, [call.item for call in batch])
                     committing = True
                     await connection.execute("COMMIT")
-                return results
+                return list(results)
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()
@@ -198,9 +196,9 @@ class PostgresLane:
         except HoldfastError as error:
             await self._roll_back(connection)
             return error
-        except BaseException:
+        except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
             await self._disconnect()
-            raise
+            return error
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
@@ -241,6 +239,15 @@ def cut(connection: Connection) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as end,
     ):
         end.shutdown(socket.SHUT_RDWR)
+
+
+def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:
+    """Those that run together with the first one."""
+    first = calls[0]
+    if first.run is _each:
+        return [first]
+    kind = (first.run, first.alone, first.durable)
+    return [c for c in calls if (c.run, c.alone, c.durable) == kind][:BATCH_MAX]
 
 
 async def _each(
