@@ -32,6 +32,9 @@ Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 BATCH_MAX = 500
 """The most calls in one transaction."""
 
+TRIES = 5
+"""How often a transaction is run that others overtake."""
+
 TIMEOUT_S = 10.0
 """A transaction that takes longer is given up: its connection is cut."""
 
@@ -169,7 +172,9 @@ class PostgresLane:
         for place, call in enumerate(batch):
             call.answer(results if isinstance(results, Exception) else results[place])
 
-    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | Exception:
+    async def _run(
+        self, connection: Connection, batch: list[_LaneCall], tries: int = TRIES
+    ) -> list[Any] | Exception:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
@@ -192,6 +197,8 @@ class PostgresLane:
                 await self._disconnect()
             else:
                 await self._roll_back(connection)
+            if error.sqlstate in refusals.OVERTAKEN and tries > 1:
+                return await self._run(connection, batch, tries - 1)
             return (refusals.unknown if committing else refusals.explain)(self._name, error)
         except HoldfastError as error:
             await self._roll_back(connection)
