@@ -68,12 +68,19 @@ class PostgresLane:
     """
 
     def __init__(
-        self, name: str, connect: Connect, gone: Callable[[], None], *, timeout_s: float = TIMEOUT_S
+        self,
+        name: str,
+        connect: Connect,
+        gone: Callable[[], None],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        begin: Sequence[str] = ("BEGIN",),
     ) -> None:
         self._name = name
         self._connect = connect
         self._gone = gone
         self._timeout_s = timeout_s
+        self._begin = [statement.encode() for statement in begin]
         self._connection: Connection | None = None
         self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
@@ -178,12 +185,13 @@ class PostgresLane:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
-            with self._limited(connection):
+            with limited(connection, self._timeout_s):
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
                 async with connection.pipeline():
-                    await connection.execute("BEGIN")
+                    for statement in self._begin:
+                        await connection.execute(statement)
                     if not batch[0].durable:
                         await connection.execute("SET LOCAL synchronous_commit = off")
                     results = await batch[0].run(connection, [call.item for call in batch])
@@ -209,7 +217,7 @@ class PostgresLane:
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
-            with self._limited(connection):
+            with limited(connection, self._timeout_s):
                 await connection.rollback()
         except psycopg.Error:
             await self._disconnect()
@@ -228,15 +236,16 @@ class PostgresLane:
             with contextlib.suppress(psycopg.Error, OSError):
                 await connection.close()
 
-    @contextlib.contextmanager
-    def _limited(self, connection: Connection) -> Iterator[None]:
-        """Cut the connection if it takes too long: a server that stands still answers no request to cancel
-        either."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, cut, connection)
-        try:
-            yield
-        finally:
-            timer.cancel()
+
+@contextlib.contextmanager
+def limited(connection: Connection, timeout_s: float) -> Iterator[None]:
+    """Cut the connection if it takes too long: a server that stands still answers no request to cancel
+    either."""
+    timer = asyncio.get_running_loop().call_later(timeout_s, cut, connection)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def cut(connection: Connection) -> None:

@@ -30,6 +30,7 @@ _CLASSES: dict[str, tuple[type[HoldfastError], str]] = {
 _CODES: dict[str, tuple[type[HoldfastError], str]] = {
     "23505": (Unavailable, "another transaction was quicker"),
     "25006": (Unavailable, "it is a standby, or read only: name the primary, or all hosts of the cluster"),
+    "25P03": (Unavailable, "it has ended a transaction that this process had left open for too long"),
     "3D000": (ConfigError, "it has no such database: create it, or correct the URL"),
     "42501": (
         ConfigError,

@@ -100,6 +100,8 @@ _task = msgspec.json.Decoder(Task)
 
 Answer = Task | Fenced | None
 Answers = list[Answer]
+Rows = list[tuple[Any, ...]]
+Traces = list[bytes]
 
 
 class TaskChange(NamedTuple):
@@ -251,13 +253,18 @@ class PostgresTasks:
             return []
         return await self._lane.write_many(self._apply, changes, durable=durable)
 
-    async def _apply(self, connection: Connection, calls: Sequence[Sequence[TaskChange]]) -> list[Answers]:
+    async def _apply(
+        self, connection: Connection, calls: Sequence[Sequence[TaskChange]]
+    ) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
         traces = {change.trace for changes in calls for change in changes}
         before, now = await self._locked(connection, traces)
         standing: dict[bytes, Task | None] = dict(before)
         answers = [[self._judge(standing, change, now) for change in changes] for changes in calls]
-        added, changed, delayed, sent = [], [], [], []
+        added: Rows = []
+        changed: Rows = []
+        delayed: Rows = []
+        sent: Traces = []
         for trace in sorted(traces):
             task, was = standing.get(trace), before.get(trace)
             if task is None or task is was:
@@ -328,7 +335,7 @@ def _row(trace: bytes, task: Task) -> tuple[Any, ...]:
     return trace, task.type.encode(), task.state.value, is_open, task.moved_at, _encode(task)
 
 
-def _columns(rows: Sequence[tuple[Any, ...]]) -> list[list[Any]]:
+def _columns(rows: Rows) -> list[list[Any]]:
     return [list(column) for column in zip(*rows, strict=True)]
 
 
