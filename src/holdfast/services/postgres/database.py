@@ -75,7 +75,7 @@ class PostgresDatabase:
         )
         try:
             return await asyncio.shield(connecting)
-        except asyncio.CancelledError:  # ended half-way, it would leave its socket open
+        except asyncio.CancelledError:  # given up half made, it would leave its socket open
             with contextlib.suppress(psycopg.Error, OSError):
                 await (await connecting).close()
             raise

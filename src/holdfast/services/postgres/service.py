@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from holdfast.extend import Opening, Service, extra, named
 
 if TYPE_CHECKING:
+    from holdfast.services.postgres.coordinator import PostgresCoordinator
     from holdfast.services.postgres.database import PostgresDatabase
     from holdfast.services.postgres.queue import PostgresQueue
     from holdfast.services.postgres.registry import PostgresRegistry
+    from holdfast.services.postgres.state import PostgresState
 
 
 class PostgresService(Service):
@@ -32,6 +34,18 @@ class PostgresService(Service):
         from holdfast.services.postgres.queue import filled  # noqa: PLC0415
 
         return await filled(database)
+
+    def coordinator(self, opening: Opening) -> PostgresCoordinator:
+        database = _database(opening)
+        from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
+
+        return PostgresCoordinator(database, opening.clock)
+
+    def state(self, opening: Opening) -> PostgresState:
+        database = _database(opening)
+        from holdfast.services.postgres.state import PostgresState  # noqa: PLC0415
+
+        return PostgresState(database, opening.clock, max_state_bytes=opening.max_state_bytes)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)
