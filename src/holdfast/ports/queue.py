@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -151,3 +151,32 @@ class Queue(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Waiting receives end with what they have."""
+
+
+class CallerStatement(NamedTuple):
+    """A statement of SQL. ``:name`` in the text stands for the parameter of that name."""
+
+    text: str
+    parameters: dict[str, Any]
+
+
+class Addition(NamedTuple):
+    """What adds messages within a transaction of the caller's.
+
+    Attributes:
+        steps: yields each statement and gets the first column of its first row, None if it has none; returns
+            the messages' ids. Raises ConfigError if the transaction is one of another database.
+        committed: tells those who receive. Call it after the commit, from any thread; without it they find
+            the messages when they look next.
+    """
+
+    steps: Callable[[], Generator[CallerStatement, Any, list[str]]]
+    committed: Callable[[], None]
+
+
+class TransactionalQueue(Queue, Protocol):
+    """A queue in a database that programs keep their own tables in."""
+
+    async def addition(self, messages: Sequence[Outgoing]) -> Addition:
+        """Return what adds messages within a transaction of the caller's. Raises TooLarge, as ``send``
+        does."""

@@ -75,9 +75,8 @@ class PostgresDatabase:
         )
         try:
             return await asyncio.shield(connecting)
-        except asyncio.CancelledError:
-            # Given up half made, its socket would stay open until the garbage collector finds it.
-            with contextlib.suppress(psycopg.Error):
+        except asyncio.CancelledError:  # given up half made, it would leave its socket open
+            with contextlib.suppress(psycopg.Error, OSError):
                 await (await connecting).close()
             raise
 

@@ -37,14 +37,15 @@ TIMEOUT_S = 10.0
 
 
 @dataclass(slots=True, eq=False)
-class _Call:
-    """``durable``: its answer waits until the disk has it. ``alone``: it only reads, outside of a
-    transaction."""
+class _LaneCall:
+    """``durable``: its answer waits until the disk has it. ``alone``: it runs outside of a transaction of the
+    lane's. ``writes``: what it did is unknown where its answer is lost."""
 
     run: Many
     item: Any
     durable: bool
     alone: bool
+    writes: bool
     future: asyncio.Future[Any]
 
     def answer(self, result: Any) -> None:
@@ -71,7 +72,7 @@ class PostgresLane:
         self._gone = gone
         self._timeout_s = timeout_s
         self._connection: Connection | None = None
-        self._calls: list[_Call] = []
+        self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -101,7 +102,23 @@ class PostgresLane:
     async def read(self, query: Callable[[Connection], Awaitable[T]]) -> T:
         """Run ``query``, which changes nothing, outside of a transaction; returns its result. Each statement
         of it sees what was committed when it began."""
-        result: T = await self._submit(_each, query, alone=True)
+        result: T = await self._submit(_each, query, alone=True, writes=False)
+        return result
+
+    async def run_once(
+        self,
+        statement: Callable[[Connection, Sequence[ItemT]], Awaitable[Sequence[T | HoldfastError]]],
+        item: ItemT,
+        *,
+        writes: bool,
+    ) -> T:
+        """Run ``statement`` once for all items that came together; returns this item's result.
+
+        It executes one statement, which is a transaction of its own: its locks are never held while the
+        server waits for this process. It returns for each item, in order, its result, or an error for that
+        item alone.
+        """
+        result: T = await self._submit(statement, item, alone=True, writes=writes)
         return result
 
     async def close(self) -> None:
@@ -112,13 +129,13 @@ class PostgresLane:
         await self._disconnect()
 
     def _submit(
-        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False
+        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False, writes: bool = True
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
             return future
-        self._calls.append(_Call(run, item, durable, alone, future))
+        self._calls.append(_LaneCall(run, item, durable, alone, writes, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
@@ -128,9 +145,7 @@ class PostgresLane:
     async def _work(self) -> None:
         try:
             while self._calls:
-                first = self._calls[0]
-                batch = [c for c in self._calls if (c.run, c.durable) == (first.run, first.durable)]
-                batch = batch[: 1 if first.run is _each else BATCH_MAX]
+                batch = _together(self._calls)
                 chosen = set(map(id, batch))
                 self._calls = [c for c in self._calls if id(c) not in chosen]
                 batch = [c for c in batch if not c.future.cancelled()]
@@ -139,7 +154,7 @@ class PostgresLane:
         finally:
             self._worker = None
 
-    async def _serve(self, batch: list[_Call]) -> None:
+    async def _serve(self, batch: list[_LaneCall]) -> None:
         try:
             connection = await self._connected()
         except HoldfastError as error:
@@ -147,20 +162,21 @@ class PostgresLane:
                 call.answer(error)
             return
         results = await self._run(connection, batch)
-        if isinstance(results, HoldfastError) and len(batch) > 1 and self._connection is not None:
+        if isinstance(results, Exception) and len(batch) > 1 and self._connection is not None:
             for call in batch:  # one of them failed and took the rest with it
                 await self._serve([call])
             return
         for place, call in enumerate(batch):
-            call.answer(results if isinstance(results, HoldfastError) else results[place])
+            call.answer(results if isinstance(results, Exception) else results[place])
 
-    async def _run(self, connection: Connection, batch: list[_Call]) -> list[Any] | HoldfastError:
+    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | Exception:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
             with self._limited(connection):
                 if batch[0].alone:
-                    return list(await batch[0].run(connection, [batch[0].item]))
+                    committing = batch[0].writes
+                    return list(await batch[0].run(connection, [call.item for call in batch]))
                 async with connection.pipeline():
                     await connection.execute("BEGIN")
                     if not batch[0].durable:
@@ -180,9 +196,9 @@ class PostgresLane:
         except HoldfastError as error:
             await self._roll_back(connection)
             return error
-        except BaseException:
+        except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
             await self._disconnect()
-            raise
+            return error
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
@@ -223,6 +239,15 @@ def cut(connection: Connection) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as end,
     ):
         end.shutdown(socket.SHUT_RDWR)
+
+
+def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:
+    """Those that run together with the first one."""
+    first = calls[0]
+    if first.run is _each:
+        return [first]
+    kind = (first.run, first.alone, first.durable)
+    return [c for c in calls if (c.run, c.alone, c.durable) == kind][:BATCH_MAX]
 
 
 async def _each(

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING
 from holdfast.extend import Opening, Service, extra, named
 
 if TYPE_CHECKING:
+    from holdfast.services.postgres.coordinator import PostgresCoordinator
     from holdfast.services.postgres.database import PostgresDatabase
+    from holdfast.services.postgres.queue import PostgresQueue
     from holdfast.services.postgres.registry import PostgresRegistry
     from holdfast.services.postgres.state import PostgresState
 
@@ -16,6 +18,28 @@ class PostgresService(Service):
     """Serves all ports. Those with the same URL share the connections of their process."""
 
     example = "postgresql://localhost/postgres"
+
+    def queue(self, opening: Opening, name: str) -> PostgresQueue:
+        database = _database(opening)
+        from holdfast.services.postgres.messages import PostgresMessages  # noqa: PLC0415
+        from holdfast.services.postgres.queue import PostgresQueue  # noqa: PLC0415
+
+        messages = opening.shared(
+            ("postgres", "messages", opening.url), lambda: PostgresMessages(database, opening.clock)
+        )
+        return PostgresQueue(messages, name, opening.clock, max_bytes=opening.max_message_bytes)
+
+    async def filled_queues(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.queue import filled  # noqa: PLC0415
+
+        return await filled(database)
+
+    def coordinator(self, opening: Opening) -> PostgresCoordinator:
+        database = _database(opening)
+        from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
+
+        return PostgresCoordinator(database, opening.clock)
 
     def state(self, opening: Opening) -> PostgresState:
         database = _database(opening)

@@ -12,10 +12,12 @@ import msgspec
 
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
+    LetterRecord,
     check_batch,
     check_bodies,
     decode_attributes,
     encode_attributes,
+    letter_record,
     make_receipt,
     read_receipt,
 )
@@ -48,21 +50,6 @@ MICROS_MAX = 10**15
 """The longest time in a call, some 31 years."""
 
 T = TypeVar("T")
-
-
-class _LetterRecord(msgspec.Struct):
-    """What is known of a dead letter, beside body and attributes. ``run`` is a text because it may have more
-    digits than other programs read."""
-
-    reason: str
-    detail: str = ""
-    stream: str = ""
-    key: str = ""
-    run: str = "0"
-    seq: str = ""
-
-
-_record = msgspec.json.Decoder(_LetterRecord)
 
 
 class RedisQueue:
@@ -166,7 +153,7 @@ class RedisQueue:
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
         for letter in letters:
-            record = _LetterRecord(
+            record = LetterRecord(
                 letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
             )
             words = (letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record))
@@ -330,7 +317,7 @@ def _letter(told: Sequence[Any]) -> DeadLetter:
     letter, body, attributes, record, at = told
     name = letter.decode()
     with reading(f"dead letter {name!r}"):
-        known = _record.decode(record)
+        known = letter_record.decode(record)
         return DeadLetter(
             name,
             body,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -125,7 +125,7 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects) for e in ends]
+        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects, e.stored) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
@@ -274,11 +274,13 @@ def _answer(row: Row, told: Any) -> Answer:
 
 
 def _task(trace: str, told: Sequence[bytes]) -> Task:
-    convert: Mapping[str, Callable[[bytes], Any]] = _CONVERT
     with reading(f"the record of task {trace!r}"):
-        fields = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
-        known = {name: convert[name](value) for name, value in fields.items() if name in convert}
-        return Task(trace=trace, **known)  # a newer version may have written more
+        known: dict[str, Any] = {}
+        for field, value in zip(told[::2], told[1::2], strict=True):
+            if found := _READ.get(field):  # a newer version may have written more
+                name, convert = found
+                known[name] = convert(value)
+        return Task(trace, **known)
 
 
 def _fields(task: Task) -> dict[str, str]:
@@ -288,18 +290,17 @@ def _fields(task: Task) -> dict[str, str]:
     return {name: text for name, text in (texts | counts).items() if text}
 
 
+_STATES = {state.value.encode(): state for state in State}
 _CONVERT: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(_TEXTS, bytes.decode),
     **dict.fromkeys(_COUNTS, int),
     **dict.fromkeys(_TIMES, lambda value: int(value) / 1e6),
-    "state": lambda value: State(value.decode()),
+    "state": _STATES.__getitem__,
     "progress": float,
-    "result": bytes,
-    "follow_ups": bytes,
-    "effects": bytes,
-    "message": bytes,
+    **dict.fromkeys(("result", "follow_ups", "effects", "message", "stored"), bytes),
     "briefed": lambda value: value == b"1",
 }
+_READ = {name.encode(): (name, convert) for name, convert in _CONVERT.items()}
 
 
 def _micros(seconds: float) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.common.message import SeqKind
@@ -17,9 +18,9 @@ from holdfast.common.queue_calls import (
     make_receipt,
     read_receipt,
 )
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import Addition, CallerStatement, DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
@@ -40,6 +41,18 @@ SELECT column1, column2, column3, 0 FROM (VALUES {rows}) WHERE column1 IS NOT NU
 ADD_BODIES = """
 WITH b (message, attributes, body) AS (VALUES {rows})
 INSERT INTO bodies (message, attributes, body, at) SELECT b.*, ? FROM b WHERE message IS NOT NULL"""
+
+MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+
+NAME_QUEUE = "INSERT OR IGNORE INTO queues (name) VALUES (:name)"
+
+QUEUE_NUMBER = "SELECT id FROM queues WHERE name = :name"
+
+ADD_MESSAGE = """
+INSERT INTO messages (queue, state, visible_at, receives) VALUES (:queue, :state, :visible_at, 0)
+RETURNING id"""
+
+ADD_BODY = "INSERT INTO bodies (message, attributes, body, at) VALUES (:message, :attributes, :body, :at)"
 
 SHOW_DUE = """
 UPDATE messages SET state = 0, visible_at = 0
@@ -157,6 +170,36 @@ class SqliteQueue:
         await self._number()
         rows = [self._row(m.body, _encode(m.attributes), m.delay_s) for m in messages]
         return await self._database.write_many(self._add_all, rows)
+
+    async def addition(self, messages: Sequence[Outgoing]) -> Addition:
+        """Return what adds messages within a transaction of the caller's, at a connection of its own to the
+        same file."""
+        check_bodies((message.body for message in messages), self.max_bytes)
+
+        def steps() -> Generator[CallerStatement, Any, list[str]]:
+            file = yield CallerStatement(MAIN_FILE, {})
+            if not file or Path(file).resolve() != self._database.path:
+                raise ConfigError(
+                    f"connection is to {file or 'a database in memory'}, and the queue is in"
+                    f" {self._database.path}: keep your own tables in that file too"
+                )
+            yield CallerStatement(
+                NAME_QUEUE, {"name": self._name}
+            )  # not by a call: the caller has the write lock
+            number = yield CallerStatement(QUEUE_NUMBER, {"name": self._name})
+            ids = []
+            for message in messages:
+                state, visible_at, attributes, body = self._row(
+                    message.body, _encode(message.attributes), message.delay_s
+                )
+                placed = {"queue": number, "state": state, "visible_at": visible_at}
+                added = yield CallerStatement(ADD_MESSAGE, placed)
+                carried = {"message": added, "attributes": attributes, "body": body, "at": self._clock.wall()}
+                yield CallerStatement(ADD_BODY, carried)
+                ids.append(str(added))
+            return ids
+
+        return Addition(steps, lambda: self._database.doorbell.ring([self._topic]))
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         check_batch(range(limit), self.max_batch)
@@ -311,8 +354,8 @@ class SqliteQueue:
         return self._known_number
 
     def _enter(self, transaction: Transaction) -> int:
-        transaction.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", (self._name,))
-        [number] = transaction.execute("SELECT id FROM queues WHERE name = ?", (self._name,)).fetchone()
+        transaction.execute(NAME_QUEUE, {"name": self._name})
+        [number] = transaction.execute(QUEUE_NUMBER, {"name": self._name}).fetchone()
         return int(number)
 
     def _row(self, body: bytes, attributes: str, delay_s: float) -> Row:

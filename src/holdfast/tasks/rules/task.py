@@ -49,9 +49,9 @@ class Task(msgspec.Struct, frozen=True):
     ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats, or when
     the pause of a queued task ends; no other attempt begins before. ``pauses`` counts the pauses that its
     attempts have asked for since it was last queued.
-    ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned,
-    ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
-    cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
+    ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned; if that
+    is too large for the store, ``stored`` says which object has it. ``detail`` says why the last attempt
+    failed. ``briefed``: its brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
     tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
     ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
     be at ``send_at``.
@@ -84,6 +84,7 @@ class Task(msgspec.Struct, frozen=True):
     effects: bytes = b""
     message: bytes = b""
     send_at: float = 0.0
+    stored: bytes = b""
 
     @property
     def ended(self) -> bool:
@@ -146,7 +147,7 @@ class ReturnAttempt(msgspec.Struct, frozen=True):
 
 class EndAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` ended with the outcome ``state``. ``effects`` are those that it sent, encoded,
-    if it has succeeded."""
+    if it has succeeded. ``stored`` is as in the record."""
 
     trace: str
     epoch: int
@@ -154,6 +155,7 @@ class EndAttempt(msgspec.Struct, frozen=True):
     result: bytes = b""
     detail: str = ""
     effects: bytes = b""
+    stored: bytes = b""
 
 
 class EffectsLeft(msgspec.Struct, frozen=True):
@@ -280,7 +282,7 @@ def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
         return standing  # a repeat
     task = _guard(standing, end.trace, end.epoch)
     ended = _ended(task, end.state, end.result, end.detail, now)
-    return msgspec.structs.replace(ended, effects=end.effects)
+    return msgspec.structs.replace(ended, effects=end.effects, stored=end.stored)
 
 
 def handed_over(standing: Task, left: EffectsLeft) -> Task:

@@ -106,6 +106,7 @@ ends = st.builds(
     result=st.binary(max_size=9),
     detail=texts,
     effects=st.binary(max_size=9),
+    stored=st.binary(max_size=9),
 )
 lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
 again = st.builds(ResendEffects, trace=traces, effects=st.binary(min_size=1, max_size=9))

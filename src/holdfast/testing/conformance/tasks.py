@@ -118,6 +118,21 @@ class TasksConformance:
         assert known is not None
         assert known.effects == b""
 
+    async def test_where_a_large_result_is_stands_with_the_outcome(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k")])
+        end = EndAttempt("k", begun.epoch, State.SUCCEED, stored=b"\x00\xff object")
+        [ended] = await tasks.end([end])
+        assert isinstance(ended, Task)
+        assert (ended.result, ended.stored) == (b"", end.stored)
+        assert await other_tasks.get("k") == ended
+        [begun] = await tasks.start([wish("f")])
+        await tasks.end([EndAttempt("f", begun.epoch, State.FAILED, stored=b"object")])
+        [anew] = await tasks.reset(["f"])
+        assert anew is not None
+        assert anew.stored == b""
+
     async def test_effects_of_a_task_whose_brief_is_not_sent_wait(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
