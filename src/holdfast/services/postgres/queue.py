@@ -59,13 +59,11 @@ RETURNING id"""
 # As many steps as there are queues, however many messages.
 FILLED = """
 WITH RECURSIVE filled (queue) AS (
-    SELECT ''
-    UNION ALL SELECT least(
-        (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue AND visible_at IS NULL),
-        (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue AND visible_at IS NOT NULL))
+    SELECT min(queue) FROM {schema}.messages
+    UNION ALL SELECT (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue)
     FROM filled AS f WHERE queue IS NOT NULL
 )
-SELECT queue FROM filled WHERE queue <> ''"""
+SELECT queue FROM filled WHERE queue IS NOT NULL"""
 
 # Nobody else writes these rows, but who buries the same ones: all lock in order of id.
 BURY = """

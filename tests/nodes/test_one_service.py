@@ -1,4 +1,4 @@
-"""Nodes on one Redis for everything, and what becomes of streams when it, or the nodes, are hurt."""
+"""Nodes on one service for everything, and what becomes of streams when it, or the nodes, are hurt."""
 
 import signal
 import time
@@ -6,24 +6,30 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from simulator.servers import RedisServer
+from simulator.servers import PostgresqlServer, RedisServer
 from tests.nodes.conftest import MakeCluster
 from tests.nodes.test_failures import KEYS, owned
 from tests.nodes.test_services import TTL_S, all_went_on, die_and_come_back, pause
+
+Keeping = RedisServer | PostgresqlServer
 
 HIDDEN_S = 30.0
 """Longer than any stream may stand still here."""
 
 
-@pytest.fixture
-async def keeping() -> AsyncIterator[RedisServer]:
-    """A Redis that loses nothing."""
-    async with RedisServer(appendonly=True, settings={"appendfsync": "always"}) as server:
-        yield server
+@pytest.fixture(params=["redis", "postgresql"])
+async def keeping(request: pytest.FixtureRequest) -> AsyncIterator[Keeping]:
+    """A server that loses nothing."""
+    if request.param == "redis":
+        async with RedisServer(appendonly=True, settings={"appendfsync": "always"}) as redis:
+            yield redis
+    else:
+        async with PostgresqlServer(fsync=True) as postgresql:
+            yield postgresql
 
 
 async def test_a_killed_node_is_replaced_and_what_it_held_goes_on_at_once(
-    keeping: RedisServer, make_cluster: MakeCluster
+    keeping: Keeping, make_cluster: MakeCluster
 ) -> None:
     cluster = make_cluster(url=keeping.url, ttl_s=TTL_S, visibility_s=HIDDEN_S)
     await cluster.start("a", "b", "c")
@@ -38,10 +44,10 @@ async def test_a_killed_node_is_replaced_and_what_it_held_goes_on_at_once(
 
 
 @pytest.mark.parametrize("hurt", [die_and_come_back, pause])
-async def test_streams_go_on_where_they_were_when_redis_was_away(
-    keeping: RedisServer,
+async def test_streams_go_on_where_they_were_when_their_service_was_away(
+    keeping: Keeping,
     make_cluster: MakeCluster,
-    hurt: Callable[[RedisServer], Awaitable[None]],
+    hurt: Callable[[Keeping], Awaitable[None]],
 ) -> None:
     cluster = make_cluster(url=keeping.url, ttl_s=TTL_S, visibility_s=6.0)
     await cluster.start("a", "b")
