@@ -190,6 +190,26 @@ async def test_receives_that_wait_together_are_served_together(
     assert messages.calls == [4]
 
 
+@pytest.mark.parametrize("body", [b"", bytes(50_000)])
+async def test_no_transaction_takes_more_than_it_has_time_for(make_queue: MakeQueue, body: bytes) -> None:
+    queue, count, sent = make_queue(), 500 if not body else 50, list[int]()
+    send = queue._messages.send
+
+    async def counted(connection: Connection, batches: Sequence[Any]) -> list[list[str]]:
+        sent.append(len(batches))
+        return await send(connection, batches)
+
+    queue._messages.send = counted  # type: ignore[method-assign]
+    async with Blocked(queue):
+        sending = [asyncio.ensure_future(queue.send([Outgoing(body)] * count)) for _ in range(50)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*sending)
+    assert sum(sent) == 50
+    assert max(sent) * count <= 20_000
+    assert max(sent) * count * len(body) <= 70 << 20
+    assert len(sent) < 5
+
+
 async def test_what_one_receive_has_locked_another_passes_over(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer
 ) -> None:
