@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -30,7 +31,7 @@ Connect = Callable[[], Awaitable[Connection]]
 Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 BATCH_MAX = 500
-"""The most calls in one transaction."""
+"""The most calls in one transaction, or as many as have this weight in total."""
 
 TRIES = 5
 """How often a transaction is run that others overtake."""
@@ -42,10 +43,12 @@ TIMEOUT_S = 10.0
 @dataclass(slots=True, eq=False)
 class _LaneCall:
     """``durable``: its answer waits until the disk has it. ``alone``: it runs outside of a transaction of the
-    lane's. ``writes``: what it did is unknown where its answer is lost."""
+    lane's. ``writes``: what it did is unknown where its answer is lost. ``weight``: how many small calls take
+    as long."""
 
     run: Many
     item: Any
+    weight: int
     durable: bool
     alone: bool
     writes: bool
@@ -92,6 +95,7 @@ class PostgresLane:
         item: ItemT,
         *,
         durable: bool = True,
+        weight: int = 1,
     ) -> T:
         """Run ``operation`` once for all items that came together, in one transaction; returns this item's
         result once committed.
@@ -99,9 +103,10 @@ class PostgresLane:
         It returns for each item, in order, its result, or an error for that item alone; these are looked at
         only once committed. It may be run again after a rollback, with fewer items. It runs in pipeline mode:
         a statement whose result isn't fetched costs no round trip. What isn't ``durable`` is answered before
-        the disk has it, so that a crash of the server may take it back.
+        the disk has it, so that a crash of the server may take it back. ``weight`` is how many small items
+        take as long as this one.
         """
-        result: T = await self._submit(operation, item, durable=durable)
+        result: T = await self._submit(operation, item, durable=durable, weight=weight)
         return result
 
     async def write(self, operation: Callable[[Connection], Awaitable[T]], *, durable: bool = True) -> T:
@@ -139,13 +144,20 @@ class PostgresLane:
         await self._disconnect()
 
     def _submit(
-        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False, writes: bool = True
+        self,
+        run: Many,
+        item: Any,
+        *,
+        durable: bool = True,
+        alone: bool = False,
+        writes: bool = True,
+        weight: int = 1,
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
             return future
-        self._calls.append(_LaneCall(run, item, durable, alone, writes, future))
+        self._calls.append(_LaneCall(run, item, weight, durable, alone, writes, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
@@ -263,7 +275,9 @@ def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:
     if first.run is _each:
         return [first]
     kind = (first.run, first.alone, first.durable)
-    return [c for c in calls if (c.run, c.alone, c.durable) == kind][:BATCH_MAX]
+    same = [c for c in calls if (c.run, c.alone, c.durable) == kind]
+    weights = itertools.accumulate(call.weight for call in same)
+    return [call for call, upto in zip(same, weights, strict=True) if call is first or upto <= BATCH_MAX]
 
 
 async def _each(
