@@ -22,6 +22,9 @@ from holdfast.services.postgres.lane import TIMEOUT_S, Connection, PostgresLane
 
 LaneName = Literal["membership", "queue", "state"]
 
+# A statement that is prepared while a table is small would read the whole of it ever after.
+PLANNING = "SET enable_seqscan = off; SET jit = off"
+
 
 class PostgresDatabase:
     """Connections to one database. ``timeout_s`` bounds each transaction."""
@@ -58,6 +61,8 @@ class PostgresDatabase:
     async def _connect(self) -> Connection:
         connection = await self._open(self.address.conninfo)
         try:
+            if self.address.prepares:
+                await connection.execute(PLANNING)
             async with self._migrating:
                 if not self._migrated:
                     await schema.migrate(connection, self.address.schema)
