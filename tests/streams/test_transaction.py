@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
@@ -17,21 +18,23 @@ from holdfast import AsyncClient, Client, StreamMessage
 from holdfast.config import Config
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.wiring import Services
+from simulator.servers import PostgresqlServer
 from simulator.servers.server import until
 
 INSERT = "INSERT INTO orders (name) VALUES ('one')"
 PATIENCE_S = 30.0
 
 
-class Place:
-    """A database with a table of the caller's, and the queue of the stream ``orders``."""
+class SqlitePlace:
+    """A file with a table of the caller's, and the queue of the stream ``orders``."""
 
     messages = "messages"
+    django = "django.db.backends.sqlite3"
+    safety = "holdfast.services.sqlite.queue.SAFETY_S"
 
-    def __init__(self, url: str, engine_url: str, async_url: str) -> None:
-        self.url = url
-        self.engine_url = engine_url
-        self.async_url = async_url
+    def __init__(self, file: Path) -> None:
+        self.url = self.engine_url = f"sqlite:///{file}"
+        self.async_url = f"sqlite+aiosqlite:///{file}"
 
     async def bodies(self) -> list[bytes]:
         """What can be received now."""
@@ -45,19 +48,81 @@ class Place:
 
     def count(self, table: str) -> int:
         """The rows that are committed."""
-        with sa.create_engine(self.engine_url).connect() as connection:
+        with sa.create_engine(self.engine_url, poolclass=sa.NullPool).connect() as connection:
             return int(connection.execute(sa.text(f"SELECT count(*) FROM {table}")).scalar_one())
+
+    def connect(self) -> Any:
+        """A connection of the driver, which commits at the end of its block."""
+        return sqlite3.connect(self.engine_url.removeprefix("sqlite:///"))
+
+    def connect_elsewhere(self) -> Any:
+        """The same to another database."""
+        return sqlite3.connect(f"{self.engine_url.removeprefix('sqlite:///')}.other")
+
+    def connect_without_transaction(self) -> Any:
+        """The same, where each statement commits by itself."""
+        return sqlite3.connect(self.engine_url.removeprefix("sqlite:///"), isolation_level=None)
+
+    async def make(self) -> None:
+        """Make the tables."""
+        async with Services(Config(url=self.url)) as services:
+            await services.queue("orders").depth()
+        with sa.create_engine(self.engine_url, poolclass=sa.NullPool).begin() as connection:
+            connection.execute(sa.text("CREATE TABLE orders (name TEXT)"))
+
+
+class PostgresPlace(SqlitePlace):
+    """The same in a database of a server."""
+
+    messages = "holdfast.messages"
+    django = "django.db.backends.postgresql"
+    safety = "holdfast.services.postgres.queue.SAFETY_S"
+
+    def __init__(self, server: PostgresqlServer) -> None:
+        self.url = server.url
+        self.engine_url = self.async_url = server.url.replace("postgresql:", "postgresql+psycopg:")
+
+    def connect(self) -> Any:
+        return psycopg.connect(self.url)
+
+    def connect_elsewhere(self) -> Any:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute("DROP DATABASE IF EXISTS elsewhere")
+            connection.execute("CREATE DATABASE elsewhere")
+        return psycopg.connect(self.elsewhere())
+
+    def elsewhere(self) -> str:
+        """The URL of the other database."""
+        return f"{self.url.rpartition('/')[0]}/elsewhere"
+
+    def connect_without_transaction(self) -> Any:
+        return psycopg.connect(self.url, autocommit=True)
+
+    async def is_awaited(self, queue: Any) -> bool:
+        return bool(queue._bells._waiting)
+
+
+Place = SqlitePlace | PostgresPlace
 
 
 @pytest.fixture
-async def place(tmp_path: Path) -> Place:
-    file = tmp_path / "shop.db"
-    made = Place(f"sqlite:///{file}", f"sqlite:///{file}", f"sqlite+aiosqlite:///{file}")
-    async with Services(Config(url=made.url)) as services:
-        await services.queue("orders").depth()  # makes the file
-    with sa.create_engine(made.engine_url).begin() as connection:
-        connection.execute(sa.text("CREATE TABLE orders (name TEXT)"))
+async def sqlite_place(tmp_path: Path) -> SqlitePlace:
+    made = SqlitePlace(tmp_path / "shop.db")
+    await made.make()
     return made
+
+
+@pytest.fixture
+async def postgres_place(postgresql_server: PostgresqlServer) -> PostgresPlace:
+    made = PostgresPlace(postgresql_server)
+    await made.make()
+    return made
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(f"{request.param}_place")
+    return found
 
 
 # --- each kind of connection: a block that changes and sends, and commits at its end
@@ -65,21 +130,21 @@ async def place(tmp_path: Path) -> Place:
 
 @contextmanager
 def a_session(place: Place) -> Iterator[Any]:
-    with Session(sa.create_engine(place.engine_url)) as session, session.begin():
+    with Session(sa.create_engine(place.engine_url, poolclass=sa.NullPool)) as session, session.begin():
         session.execute(sa.text(INSERT))
         yield session
 
 
 @contextmanager
 def a_fresh_session(place: Place) -> Iterator[Any]:
-    with Session(sa.create_engine(place.engine_url)) as session, session.begin():
+    with Session(sa.create_engine(place.engine_url, poolclass=sa.NullPool)) as session, session.begin():
         yield session
         session.execute(sa.text(INSERT))
 
 
 @contextmanager
 def a_scoped_session(place: Place) -> Iterator[Any]:
-    sessions = scoped_session(sessionmaker(sa.create_engine(place.engine_url)))
+    sessions = scoped_session(sessionmaker(sa.create_engine(place.engine_url, poolclass=sa.NullPool)))
     with sessions.begin():
         sessions.execute(sa.text(INSERT))
         yield sessions
@@ -88,14 +153,14 @@ def a_scoped_session(place: Place) -> Iterator[Any]:
 
 @contextmanager
 def an_sqlalchemy_connection(place: Place) -> Iterator[Any]:
-    with sa.create_engine(place.engine_url).begin() as connection:
+    with sa.create_engine(place.engine_url, poolclass=sa.NullPool).begin() as connection:
         yield connection
         connection.execute(sa.text(INSERT))
 
 
 @contextmanager
-def a_sqlite_connection(place: Place) -> Iterator[Any]:
-    with sqlite3.connect(place.engine_url.removeprefix("sqlite:///")) as connection:
+def a_driver_connection(place: Place) -> Iterator[Any]:
+    with place.connect() as connection:
         yield connection
         connection.execute(INSERT)
 
@@ -128,7 +193,7 @@ def django_connection(place: Place) -> Any:
         {
             "default": {},
             "shop": {
-                "ENGINE": "django.db.backends.sqlite3",
+                "ENGINE": place.django,
                 "NAME": url.database,
                 "USER": url.username or "",
                 "HOST": url.host or "",
@@ -144,7 +209,7 @@ KINDS = [
     a_fresh_session,
     a_scoped_session,
     an_sqlalchemy_connection,
-    a_sqlite_connection,
+    a_driver_connection,
     a_django_connection,
 ]
 
@@ -167,7 +232,7 @@ async def test_a_message_is_sent_when_the_caller_commits(place: Place, kind: Any
 
 @asynccontextmanager
 async def an_async_session(place: Place) -> AsyncIterator[Any]:
-    engine = create_async_engine(place.async_url)
+    engine = create_async_engine(place.async_url, poolclass=sa.NullPool)
     async with AsyncSession(engine) as session, session.begin():
         yield session
         await session.execute(sa.text(INSERT))
@@ -176,14 +241,25 @@ async def an_async_session(place: Place) -> AsyncIterator[Any]:
 
 @asynccontextmanager
 async def an_async_connection(place: Place) -> AsyncIterator[Any]:
-    engine = create_async_engine(place.async_url)
+    engine = create_async_engine(place.async_url, poolclass=sa.NullPool)
     async with engine.begin() as connection:
         await connection.execute(sa.text(INSERT))
         yield connection
     await engine.dispose()
 
 
-ASYNC_KINDS = [an_async_session, an_async_connection]
+@asynccontextmanager
+async def an_async_driver_connection(place: Place) -> AsyncIterator[Any]:
+    if isinstance(place, PostgresPlace):
+        async with await psycopg.AsyncConnection.connect(place.url) as connection:
+            yield connection
+            await connection.execute(INSERT)
+    else:  # of those of SQLite only SQLAlchemy's is known
+        async with an_async_connection(place) as of_sqlalchemy:
+            yield of_sqlalchemy
+
+
+ASYNC_KINDS = [an_async_driver_connection, an_async_session, an_async_connection]
 
 
 @pytest.mark.parametrize("kind", ASYNC_KINDS)
@@ -217,7 +293,7 @@ async def test_a_message_vanishes_when_the_caller_rolls_back(place: Place, kind:
 async def test_who_waits_is_woken_by_the_commit(
     place: Place, kind: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.services.sqlite.queue.SAFETY_S", 2 * PATIENCE_S)
+    monkeypatch.setattr(place.safety, 2 * PATIENCE_S)
     async with Services(Config(url=place.url)) as services:
         queue = services.queue("orders")
         await queue.depth()
@@ -248,25 +324,38 @@ async def test_a_delayed_message_waits_after_the_commit(place: Place) -> None:
     assert (depth.ready, depth.delayed) == (0, 1)
 
 
-async def test_a_connection_to_another_database_is_refused(place: Place, tmp_path: Path) -> None:
+async def test_a_connection_to_another_database_is_refused(place: Place) -> None:
     def send() -> None:
-        with Client("shop", url=place.url) as client, sqlite3.connect(tmp_path / "other.db") as connection:
-            connection.execute("CREATE TABLE orders (name TEXT)")
+        with Client("shop", url=place.url) as client, place.connect_elsewhere() as connection:
             client.stream("orders").send(b"one", connection=connection)
 
-    with pytest.raises(ConfigError, match=r"other\.db, and the queue is in .*shop\.db"):
+    with pytest.raises(ConfigError, match=r"connection is to .* the queue"):
         await asyncio.to_thread(send)
     assert await place.bodies() == []
 
 
+async def test_another_database_with_the_same_schema_is_refused(postgres_place: PostgresPlace) -> None:
+    await asyncio.to_thread(lambda: postgres_place.connect_elsewhere().close())
+    other = postgres_place.elsewhere()
+    async with Services(Config(url=other)) as services:
+        await services.queue("orders").depth()
+
+        def send() -> None:
+            with Client("shop", url=postgres_place.url) as client, psycopg.connect(other) as connection:
+                client.stream("orders").send(b"one", connection=connection)
+
+        with pytest.raises(ConfigError, match="another database than that of the queue"):
+            await asyncio.to_thread(send)
+        assert (await services.queue("orders").depth()).ready == 0
+
+
 async def test_a_connection_that_commits_each_statement_is_refused(place: Place) -> None:
-    def sqlite(client: Client) -> None:
-        file = place.engine_url.removeprefix("sqlite:///")
-        with sqlite3.connect(file, isolation_level=None) as connection:
+    def driver(client: Client) -> None:
+        with place.connect_without_transaction() as connection:
             client.stream("orders").send(b"one", connection=connection)
 
     def sqlalchemy(client: Client) -> None:
-        engine = sa.create_engine(place.engine_url, isolation_level="AUTOCOMMIT")
+        engine = sa.create_engine(place.engine_url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
         with engine.connect() as connection:
             client.stream("orders").send(b"one", connection=connection)
 
@@ -281,7 +370,7 @@ async def test_a_connection_that_commits_each_statement_is_refused(place: Place)
         with Client("shop", url=place.url) as client, pytest.raises(ConfigError, match="autocommit"):
             by(client)
 
-    for by in (sqlite, sqlalchemy, django):
+    for by in (driver, sqlalchemy, django):
         await asyncio.to_thread(send, by)
     assert await place.bodies() == []
 

@@ -1,9 +1,9 @@
 """The messages of all queues of a database. Each operation serves all calls that come together.
 
 While somebody holds a transaction open, PostgreSQL can't remove what is deleted, and every scan of an index
-passes over all of it. So receives look only from where the last one ended, less ``MARGIN_S`` for what was
-committed late. Now and then one looks from the beginning, for what was committed later still or shown again
-out of turn: not so often that it matters, however long it takes.
+passes over all of it. So receives look only from where the last one ended, less a margin for what was
+committed late. Now and then one looks back farther, and from the beginning, for what was committed later
+still: not so often that it matters, however long it takes.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ MICROS_MAX = 10**15
 MARGIN_S = 0.25
 """How late a commit may be for the next receive to see its messages."""
 
-FULL_S = 1.0
-"""The least time between two receives of a queue that look from the beginning."""
+WIDE_MARGIN_S = 10.0
+"""How late it may be for those receives that look back farther: longer than most transactions of callers."""
 
-FULL_SHARE = 0.02
-"""The largest part of the time that receives spend looking from the beginning."""
+WIDE_S = 1.0
+"""The least time between two receives of a queue that look back farther, or from the beginning."""
+
+WIDE_SHARE = 0.02
+"""The largest part of the time that receives spend on looking so."""
 
 EPOCH_MS = 1_577_836_800_000
 COUNT_BITS = 20
@@ -69,7 +72,8 @@ WITH due AS MATERIALIZED (
 UPDATE {schema}.messages AS m
 SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
     holder = %(holder)s
-FROM found WHERE m.id = found.id AND (found.upto = found.size OR found.upto <= %(bytes)s)
+FROM found WHERE m.queue = %(queue)s AND m.id = found.id
+    AND (found.upto = found.size OR found.upto <= %(bytes)s)
 RETURNING found.visible_at, m.id, m.receives, m.attributes, m.body, found.total"""
 
 # Only what comes soon, to pass over few rows that were deleted meanwhile.
@@ -78,33 +82,34 @@ SELECT min(visible_at) - min(at) FROM {schema}.messages, {schema}.micros(clock_t
 WHERE queue = %s AND visible_at > {schema}.micros(statement_timestamp())
     AND visible_at < {schema}.micros(statement_timestamp()) + %s"""
 
-# The rows are locked in order of id, whoever asks, and changed then. One without delay is to be deleted.
+# The rows are locked in one order, whoever asks, and changed then. One without delay is to be deleted.
 SETTLE = """
 WITH asked AS MATERIALIZED (
     SELECT * FROM unnest(%b::text[], %b::bigint[], %b::integer[], %b::bigint[], %b::boolean[])
     WITH ORDINALITY AS asked (queue, id, receives, delay, ends, place)
 ), known AS MATERIALIZED (
-    SELECT place, m.id, delay, ends, m.receives = asked.receives AND m.holder IS NOT NULL AS stands
-    FROM asked JOIN {schema}.messages AS m ON m.id = asked.id AND m.queue = asked.queue
-    ORDER BY m.id FOR UPDATE OF m
+    SELECT place, m.queue, m.id, delay, ends, m.receives = asked.receives AND m.holder IS NOT NULL AS stands
+    FROM asked JOIN {schema}.messages AS m ON m.queue = asked.queue AND m.id = asked.id
+    ORDER BY m.queue, m.id FOR UPDATE OF m
 ), deleted AS (
-    DELETE FROM {schema}.messages AS m USING known WHERE m.id = known.id AND stands AND delay IS NULL
+    DELETE FROM {schema}.messages AS m USING known
+    WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay IS NULL
 ), shifted AS (
     UPDATE {schema}.messages AS m
     SET visible_at = {schema}.micros(clock_timestamp()) + delay,
         holder = CASE WHEN ends THEN NULL ELSE holder END
-    FROM known WHERE m.id = known.id AND stands AND delay IS NOT NULL
+    FROM known WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay IS NOT NULL
 )
 SELECT place, stands FROM known"""
 
 FREE = """
 WITH held AS MATERIALIZED (
-    SELECT id FROM {schema}.messages
+    SELECT queue, id FROM {schema}.messages
     WHERE queue = %s AND visible_at > {schema}.micros(statement_timestamp()) AND holder = %s
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), freed AS (
     UPDATE {schema}.messages AS m SET visible_at = {schema}.micros(clock_timestamp())
-    FROM held WHERE m.id = held.id RETURNING 1
+    FROM held WHERE m.queue = held.queue AND m.id = held.id RETURNING 1
 )
 SELECT count(*) FROM freed"""
 
@@ -146,11 +151,42 @@ class SettleCall(NamedTuple):
 
 @dataclass(slots=True)
 class _Marks:
-    """From where receives look. ``full_at`` is when the next one looks from the beginning."""
+    """From where receives look: a time in microseconds, and an id. ``seen_at`` is the server's time of the
+    last look, in microseconds; ``wide_at`` and ``full_at`` are when the next one looks back farther."""
 
     due_from: int = 0
     fresh_from: int = 0
+    seen_at: int = 0
+    wide_at: float = -math.inf
     full_at: float = -math.inf
+
+    def start(self, now: float) -> None:
+        """Begin a look."""
+        if now >= self.full_at or now >= self.wide_at:
+            since = 0 if now >= self.full_at else self.seen_at - round(WIDE_MARGIN_S * 1e6)
+            self.due_from = min(self.due_from, since)
+            self.fresh_from = min(self.fresh_from, _least_id(since))
+
+    def end(self, began_at: float, now: float) -> None:
+        """End a look: the longer it took, the later is the next one of its kind."""
+        next_at = now + max(WIDE_S, (now - began_at) / WIDE_SHARE)
+        if began_at >= self.full_at:
+            self.full_at = self.wide_at = next_at
+        elif began_at >= self.wide_at:
+            self.wide_at = next_at
+
+    def move(self, rows: Sequence[Sequence[Any]], limit: int, seen_at: int) -> None:
+        """Move over what a look has passed."""
+        self.seen_at = seen_at
+        until = seen_at - round(MARGIN_S * 1e6)
+        due = [visible_at for visible_at, *_ in rows if visible_at is not None]
+        fresh = [number for visible_at, number, *_ in rows if visible_at is None]
+        all_due, all_fresh = until, _least_id(until)
+        if rows and (len(rows) == limit or len(rows) < rows[0][-1]):  # there may be more
+            all_due = all_due if fresh else min(all_due, max(due) - 1)
+            all_fresh = min(all_fresh, max(fresh, default=0))
+        self.due_from = max(self.due_from, all_due)
+        self.fresh_from = max(self.fresh_from, all_fresh)
 
 
 class PostgresMessages:
@@ -225,9 +261,7 @@ class PostgresMessages:
     async def _take(self, connection: Connection, asked: ReceiveCall) -> list[Delivery]:
         marks = self._marks.setdefault(asked.queue, _Marks())
         begin_at = self._clock.monotonic()
-        full = begin_at >= marks.full_at
-        if full:
-            marks.due_from = marks.fresh_from = 0
+        marks.start(begin_at)
         began = await connection.execute(self._begin)
         taken = await connection.execute(
             self._receive,
@@ -241,10 +275,8 @@ class PostgresMessages:
         )
         rows = sorted(await taken.fetchall(), key=_in_turn)
         [now, *_] = await began.fetchone() or (0,)
-        if full:
-            end_at = self._clock.monotonic()
-            marks.full_at = end_at + max(FULL_S, (end_at - begin_at) / FULL_SHARE)
-        _move(marks, rows, asked.limit, int(now) - round(MARGIN_S * 1e6))
+        marks.move(rows, asked.limit, int(now))
+        marks.end(begin_at, self._clock.monotonic())
         return [
             Delivery(
                 make_receipt(number, receives), str(number), body, decode_attributes(attributes), receives
@@ -263,16 +295,9 @@ def _in_turn(row: Sequence[Any]) -> tuple[bool, int, int]:
     return visible_at is None, visible_at or 0, number
 
 
-def _move(marks: _Marks, rows: Sequence[Sequence[Any]], limit: int, until: int) -> None:
-    """Move the marks over what a receive has passed. ``until`` is the time from which on more may come."""
-    due = [visible_at for visible_at, *_ in rows if visible_at is not None]
-    fresh = [number for visible_at, number, *_ in rows if visible_at is None]
-    all_due, all_fresh = until, (until // 1000 - EPOCH_MS) << COUNT_BITS
-    if rows and (len(rows) == limit or len(rows) < rows[0][-1]):  # there may be more
-        all_due = min(all_due, max(due, default=0) - 1) if not fresh else all_due
-        all_fresh = min(all_fresh, max(fresh, default=0))
-    marks.due_from = max(marks.due_from, all_due)
-    marks.fresh_from = max(marks.fresh_from, all_fresh)
+def _least_id(at: int) -> int:
+    """The least id that a message may have that was sent then or later."""
+    return max(0, (at // 1000 - EPOCH_MS) << COUNT_BITS)
 
 
 def _stale(asked: SettleCall, known: dict[tuple[str, int, int], bool]) -> list[str]:

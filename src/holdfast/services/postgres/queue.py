@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,9 +20,9 @@ from holdfast.common.queue_calls import (
     letter_record,
 )
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import Addition, CallerStatement, DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
@@ -42,16 +42,28 @@ SELECT count(*), count(*) FILTER (WHERE visible_at > at AND holder IS NOT NULL),
     (max(at) / 1000 - {schema}.sent_ms(min(id))) / 1000.0
 FROM {schema}.messages, {schema}.micros(statement_timestamp()) AS at WHERE queue = %(queue)s"""
 
+# Any driver may execute the next three.
+IS_HOME = """
+SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = CAST(:schema AS text) AND tablename = 'identity')"""
+
+IDENTITY = "SELECT CAST(id AS text) FROM {schema}.identity"
+
+ADD = """
+INSERT INTO {schema}.messages (queue, visible_at, attributes, body)
+VALUES (
+    :queue,
+    CASE WHEN CAST(:delay AS bigint) > 0 THEN {schema}.micros(clock_timestamp()) + CAST(:delay AS bigint) END,
+    :attributes, :body)
+RETURNING id"""
+
 # As many steps as there are queues, however many messages.
 FILLED = """
 WITH RECURSIVE filled (queue) AS (
-    SELECT ''
-    UNION ALL SELECT least(
-        (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue AND visible_at IS NULL),
-        (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue AND visible_at IS NOT NULL))
+    SELECT min(queue) FROM {schema}.messages
+    UNION ALL SELECT (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue)
     FROM filled AS f WHERE queue IS NOT NULL
 )
-SELECT queue FROM filled WHERE queue <> ''"""
+SELECT queue FROM filled WHERE queue IS NOT NULL"""
 
 # Nobody else writes these rows, but who buries the same ones: all lock in order of id.
 BURY = """
@@ -159,6 +171,39 @@ class PostgresQueue:
             self._bells.ring([self._topic])
         return ids
 
+    async def addition(self, messages: Sequence[Outgoing]) -> Addition:
+        """Return what adds messages within a transaction of the caller's, at a connection of its own to the
+        same database. It rings nothing within that: a NOTIFY takes a lock of the whole database."""
+        check_bodies((m.body for m in messages), self.max_bytes)
+        database = self._messages.database
+        identity, add = database.sql(IDENTITY).decode(), database.sql(ADD).decode()
+        home = await self._lane.read(self._identity)
+        loop = asyncio.get_running_loop()
+
+        def steps() -> Generator[CallerStatement, Any, list[str]]:
+            found = yield CallerStatement(IS_HOME, {"schema": database.address.schema})
+            if not found or (yield CallerStatement(identity, {})) != home:
+                raise ConfigError(
+                    f"connection is to another database than that of the queue, {database.address}; give one"
+                    " to the same database"
+                )
+            ids = []
+            for message in messages:
+                row = {
+                    "queue": self._name,
+                    "delay": _micros(message.delay_s),
+                    "attributes": encode_attributes(message.attributes).decode(),
+                    "body": message.body,
+                }
+                ids.append(str((yield CallerStatement(add, row))))
+            return ids
+
+        def committed() -> None:
+            with contextlib.suppress(RuntimeError):  # this client was closed before the commit
+                loop.call_soon_threadsafe(self._bells.ring, [self._topic])
+
+        return Addition(steps, committed)
+
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
@@ -235,6 +280,11 @@ class PostgresQueue:
         self.wake()
 
     # --- how it is done
+
+    async def _identity(self, connection: Connection) -> str:
+        rows = await connection.execute(self._messages.database.sql(IDENTITY))
+        [identity] = await rows.fetchone() or ("",)
+        return str(identity)
 
     async def _take(self, asked: ReceiveCall) -> ReceiveAnswer:
         """What can be delivered at once. Cancelled half-way, it gives back what it got.

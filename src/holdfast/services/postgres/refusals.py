@@ -28,7 +28,9 @@ _CLASSES: dict[str, tuple[type[HoldfastError], str]] = {
     "XX": (Unavailable, "it found its own data damaged, or has a fault: look at its log"),
 }
 _CODES: dict[str, tuple[type[HoldfastError], str]] = {
+    "23505": (Unavailable, "another transaction was quicker"),
     "25006": (Unavailable, "it is a standby, or read only: name the primary, or all hosts of the cluster"),
+    "25P03": (Unavailable, "it has ended a transaction that this process had left open for too long"),
     "3D000": (ConfigError, "it has no such database: create it, or correct the URL"),
     "42501": (
         ConfigError,
@@ -38,6 +40,9 @@ _CODES: dict[str, tuple[type[HoldfastError], str]] = {
     "42P01": (Unavailable, "a table of Holdfast is gone"),
     "42703": (UnsupportedStore, "a table of Holdfast has other columns: has another program changed it?"),
 }
+OVERTAKEN = ("23505", "40001", "40P01")
+"""Another transaction was quicker: the same again finds what it did."""
+
 GONE = ("3F000", "42P01")
 """The schema must be looked at again, and made anew, before the next call."""
 

@@ -1,7 +1,7 @@
--- The rules of a task's life, as core/task.py has them.
+-- The rules of a task's life, as tasks/rules/task.py has them.
 -- KEYS: shard, what keys begin with
 -- ARGV: shards, request, chance, how many arguments each has, then those of each, the trace first
--- Returns for each what stands then: 0: nothing, an epoch: that one fenced it, or fields and values.
+-- Returns for each what stands then: 0: nothing (or nobody asks), an epoch: that one fenced it, or fields and values.
 local wrong = misplaced(KEYS[1], ARGV[1])
 if wrong then return wrong end
 local now = now_us()

@@ -21,13 +21,14 @@ AS $$ SELECT (id >> 20) + 1577836800000 $$;
 -- A message that was neither delivered nor delayed has no visible_at. The last delivery counts while there is a
 -- holder, until the next one.
 CREATE TABLE {schema}.messages (
-    id         bigint PRIMARY KEY DEFAULT {schema}.new_message_id(),
+    id         bigint NOT NULL DEFAULT {schema}.new_message_id(),
     visible_at bigint,
     receives   integer NOT NULL DEFAULT 0,
     queue      text COLLATE "C" NOT NULL,
     holder     text COLLATE "C",
     attributes text NOT NULL, -- JSON
-    body       bytea NOT NULL
+    body       bytea NOT NULL,
+    PRIMARY KEY (queue, id)
 ) WITH (
     autovacuum_vacuum_scale_factor = 0.05,
     autovacuum_vacuum_threshold = 5000,
