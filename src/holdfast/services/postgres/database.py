@@ -25,6 +25,9 @@ MIGRATE_TIMEOUT_S = 600.0
 
 LaneName = Literal["membership", "queue", "state"]
 
+# A statement that is prepared while a table is small would read the whole of it ever after.
+PLANNING = "SET enable_seqscan = off; SET jit = off"
+
 
 class PostgresDatabase:
     """Connections to one database. ``timeout_s`` bounds each transaction."""
@@ -70,6 +73,8 @@ class PostgresDatabase:
     async def _connect(self) -> Connection:
         connection = await self._open(self.address.conninfo)
         try:
+            if self.address.prepares:
+                await connection.execute(PLANNING)
             async with self._migrating:
                 if not self._migrated:
                     await self._migrate(connection)
