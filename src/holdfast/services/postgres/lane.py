@@ -16,9 +16,11 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
+from psycopg.pq import PipelineStatus
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.services.postgres import refusals
@@ -26,7 +28,8 @@ from holdfast.services.postgres import refusals
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 
-Connection = AsyncConnection[tuple[Any, ...]]
+Row = tuple[Any, ...]
+Connection = AsyncConnection[Row]
 Connect = Callable[[], Awaitable[Connection]]
 Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 
@@ -38,6 +41,26 @@ TRIES = 5
 
 TIMEOUT_S = 10.0
 """A transaction that takes longer is given up: its connection is cut."""
+
+
+_pipelines: WeakKeyDictionary[Connection, AsyncPipeline] = WeakKeyDictionary()
+
+
+class LaneCursor(AsyncCursor[Row]):
+    """In a pipeline, whoever fetches ends what the server takes for one request. Else it doesn't count the
+    time until the next statement, and ends no transaction that a process has left open."""
+
+    async def fetchone(self) -> Row | None:
+        await self._answered()
+        return await super().fetchone()
+
+    async def fetchall(self) -> list[Row]:
+        await self._answered()
+        return await super().fetchall()
+
+    async def _answered(self) -> None:
+        if self.pgresult is None and self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            await _pipelines[self.connection].sync()
 
 
 @dataclass(slots=True, eq=False)
@@ -201,7 +224,8 @@ class PostgresLane:
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
-                async with connection.pipeline():
+                async with connection.pipeline() as pipeline:
+                    _pipelines[connection] = pipeline
                     for statement in self._begin:
                         await connection.execute(statement)
                     if not batch[0].durable:
@@ -213,7 +237,7 @@ class PostgresLane:
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()
-            if error.sqlstate in (*refusals.GONE, "25006") or not refusals.is_rolled_back(error):
+            if error.sqlstate in (*refusals.GONE, "25006") or refusals.is_broken(error):
                 await self._disconnect()
             else:
                 await self._roll_back(connection)
@@ -224,7 +248,7 @@ class PostgresLane:
             await self._roll_back(connection)
             return error
         except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
-            await self._disconnect()
+            await self._roll_back(connection)
             return error
 
     async def _roll_back(self, connection: Connection) -> None:
