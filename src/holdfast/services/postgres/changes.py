@@ -45,11 +45,15 @@ LOCK_PLACES = f"SELECT {LOCKED} WHERE ctid = ANY(%s::tid[]) ORDER BY key FOR UPD
 # Not an epoch that was issued before and forgotten, by this server or the one whose place it took: time tells
 # them apart, and chance where clocks disagree.
 INSERT = """
-INSERT INTO {schema}.checkpoints (key, epoch, record)
-SELECT key, greatest(
+WITH c AS MATERIALIZED (
+    SELECT * FROM unnest(%b::text[], %s::bigint[], %b::bytea[]) AS c (key, chance, record)),
+new AS (
+    INSERT INTO {schema}.keys (key) SELECT key FROM c ORDER BY key ON CONFLICT (key) DO NOTHING
+    RETURNING id, key)
+INSERT INTO {schema}.checkpoints (id, key, epoch, record)
+SELECT new.id, key, greatest(
     1 + chance, (extract(epoch FROM clock_timestamp()) * 1e6)::bigint + chance %% 1024), record
-FROM unnest(%b::text[], %s::bigint[], %b::bytea[]) AS c (key, chance, record)
-ON CONFLICT (key) DO NOTHING RETURNING key, ctid::text"""
+FROM new JOIN c USING (key) RETURNING key"""
 
 WRITE = """
 UPDATE {schema}.checkpoints s SET
@@ -421,7 +425,7 @@ class StateChanges:
             inserted = await connection.execute(
                 self._insert, (list(keys), _numbers(chances), list(records)), binary=True
             )
-            work.opened += [key for key, _ in await inserted.fetchall()]
+            work.opened += [key for (key,) in await inserted.fetchall()]
         if work.results:
             keys, names, epochs, bodies = zip(*work.results, strict=True)
             await connection.execute(self._lock_log, self._log_lock)

@@ -18,12 +18,18 @@ from holdfast.ports.meter import Meter
 from holdfast.services.postgres import schema
 from holdfast.services.postgres.address import PostgresAddress
 from holdfast.services.postgres.bells import PostgresBells
-from holdfast.services.postgres.lane import TIMEOUT_S, Connection, PostgresLane, limited
+from holdfast.services.postgres.lane import TIMEOUT_S, Connection, LaneCursor, PostgresLane, limited
 
 MIGRATE_TIMEOUT_S = 600.0
 """A migration that takes longer is given up. Others wait for it."""
 
+KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
+"""In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
+
 LaneName = Literal["membership", "queue", "state"]
+
+# A statement that is prepared while a table is small would read the whole of it ever after.
+PLANNING = "SET enable_seqscan = off; SET jit = off"
 
 
 class PostgresDatabase:
@@ -70,13 +76,15 @@ class PostgresDatabase:
     async def _connect(self) -> Connection:
         connection = await self._open(self.address.conninfo)
         try:
+            if self.address.prepares:
+                await connection.execute(PLANNING)
             async with self._migrating:
                 if not self._migrated:
                     await self._migrate(connection)
                     self._migrated = True
             if self.address.prepares:
                 with limited(connection, self._timeout_s):
-                    for name, value in self._limits.items():
+                    for name, value in (KEEPALIVES | self._limits).items():
                         await connection.execute(f"SET {name} = {value}".encode())
         except BaseException:
             await connection.close()
@@ -93,7 +101,10 @@ class PostgresDatabase:
     async def _open(self, conninfo: str) -> Connection:
         connecting = asyncio.ensure_future(
             psycopg.AsyncConnection.connect(
-                conninfo, autocommit=True, prepare_threshold=5 if self.address.prepares else None
+                conninfo,
+                autocommit=True,
+                prepare_threshold=5 if self.address.prepares else None,
+                cursor_factory=LaneCursor,
             )
         )
         try:
