@@ -981,7 +981,7 @@ ADAPTERS = [
         "rows are locked in any order",
         "    ORDER BY m.queue, m.id FOR UPDATE OF m\n",
         "    FOR UPDATE OF m\n",
-        "tests/services/postgres/test_queue.py::test_processes_that_want_the_same_rows_never_deadlock",
+        "tests/services/postgres/test_queue.py::test_rows_are_locked_in_one_order_in_whichever_they_are_asked_for",
     ),
     _at(
         "src/holdfast/services/postgres/messages.py",
@@ -1023,7 +1023,7 @@ ADAPTERS = [
         "a send is answered before the disk has it",
         "self._messages.send, sent, weight=weight)",
         "self._messages.send, sent, weight=weight, durable=False)",
-        "tests/services/postgres/test_queue_faults.py::test_what_was_sent_is_there_after_a_crash_at_once",
+        "tests/services/postgres/test_queue_faults.py::test_what_was_sent_or_buried_is_there_after_a_crash_at_once",
     ),
     _at(
         "src/holdfast/services/postgres/queue.py",
