@@ -50,7 +50,7 @@ def main() -> None:
     contenders: dict[str, Callable[[], float]] = {
         "holdfast": lambda: asyncio.run(on_postgres(*size)),
         "sqlite": lambda: asyncio.run(holdfast(*size)),
-        "pgqueuer": lambda: measure_peer("pgqueuer", asked.messages, processes, 1).per_s,
+        "pgqueuer": lambda: measure_peer(QUEUES["pgqueuer"], asked.messages, processes, 1).per_s,
     }
     rates = measure(contenders, asked.rounds, BUDGET_S, report)
     middle = {name: median(measured) for name, measured in rates.items()}

@@ -236,7 +236,7 @@ def main() -> None:
         )
         told[name] = DURABLE[kind]
     for name in peers:
-        contenders[name] = partial(measure_peer, name, asked.tasks, processes, asked.ones)
+        contenders[name] = partial(measure_peer, QUEUES[name], asked.tasks, processes, asked.ones)
         told[name] = QUEUES[name].settings
     for name, text in told.items():
         report.say(f"  {name}: {text}")

@@ -37,7 +37,7 @@ def main() -> None:
     ours = partial(holdfast, "postgres", asked.tasks, asked.nodes, asked.slots, asked.ones)
     contenders: dict[str, Contend] = {"holdfast": lambda: asyncio.run(ours())}
     for name in PEERS:
-        contenders[name] = partial(measure_peer, name, asked.tasks, processes, asked.ones)
+        contenders[name] = partial(measure_peer, QUEUES[name], asked.tasks, processes, asked.ones)
     found = measure(contenders, asked.rounds, BUDGET_S, report)
     report.figure("tasks_per_s", found["holdfast"].per_s)
     report.figure("vs_procrastinate", found["holdfast"].per_s / found["procrastinate"].per_s, "≥ 3")

@@ -34,6 +34,7 @@ SELECT 0, 'nothing', convert_to(n::text, 'UTF8'), 'queued' FROM unnest(%s::int[]
 class Driver(PostgresDriver):
     """As ``task_driver`` needs it. A job that is done has gone to the log, with its status."""
 
+    table = "pgqueuer"
     left = "SELECT EXISTS (SELECT FROM pgqueuer)"
 
     def enqueue(self, connection: psycopg.Connection[Any], numbers: range) -> None:

@@ -35,6 +35,7 @@ task: Any = app.task(nothing, queue="default")
 class Driver(PostgresDriver):
     """As ``task_driver`` needs it. A job stays, with its status in it."""
 
+    table = "procrastinate_jobs"
     left = "SELECT EXISTS (SELECT FROM procrastinate_jobs WHERE status IN ('todo', 'doing'))"
 
     def enqueue(self, connection: psycopg.Connection[Any], numbers: range) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from typing import Any
 
 import psycopg
@@ -13,12 +14,16 @@ CHUNK = 1000
 
 
 class PostgresDriver:
-    """Enqueues in one transaction, which ``show`` commits. ``left`` asks whether a task isn't done yet."""
+    """Enqueues in one transaction, which ``show`` commits. ``left`` asks whether a task isn't done yet. The
+    workers make the ``table``."""
 
     left = ""
+    table = ""
 
     def __init__(self) -> None:
         self.connection = psycopg.connect(URL, autocommit=True)
+        while not self._is_installed():
+            time.sleep(CHECK_S)
         self._aside = psycopg.connect(URL)
 
     def park(self, count: int) -> None:
@@ -33,6 +38,10 @@ class PostgresDriver:
     def show(self) -> None:
         """Commit."""
         self._aside.commit()
+
+    def _is_installed(self) -> bool:
+        row = self.connection.execute("SELECT to_regclass(%s) IS NOT NULL", (self.table,)).fetchone()
+        return row == (True,)
 
     def has_left(self) -> bool:
         """True if a task isn't done."""

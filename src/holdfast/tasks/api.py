@@ -22,7 +22,7 @@ from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import Secrets
 from holdfast.ports.queue import Outgoing
 from holdfast.tasks.order import Order
-from holdfast.tasks.outcome import value_of
+from holdfast.tasks.outcome import stored_of, value_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import State, Task
 
@@ -78,6 +78,7 @@ class TaskStanding(msgspec.Struct):
     node: str
     group: str
     value: Any
+    value_url: str
     detail: str
     queued_at: float
     started_at: float
@@ -255,6 +256,7 @@ def shown(task: Task) -> TaskStanding:
         node=task.node,
         group=task.group,
         value=value_of(task),
+        value_url=stored.url if (stored := stored_of(task)) is not None else "",
         detail=task.detail,
         queued_at=task.queued_at,
         started_at=task.started_at,

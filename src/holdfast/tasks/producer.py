@@ -15,7 +15,14 @@ from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
-from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
+from holdfast.errors import (
+    HoldfastError,
+    InvalidMessage,
+    OperationRefused,
+    Retry,
+    TooLarge,
+    ValueLost,
+)
 from holdfast.ports.clock import Clock
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
@@ -27,6 +34,7 @@ from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
+from holdfast.tasks.values import Values
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,
@@ -81,7 +89,7 @@ class _Sending(NamedTuple):
 class Producer:
     """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name. One receive
     waits up to ``receive_wait_s``, and ``close`` may have to wait for it. ``declared`` returns the types of
-    tasks that nodes run now."""
+    tasks that nodes run now. ``values`` stores bodies that are too large for a queue."""
 
     def __init__(
         self,
@@ -93,6 +101,7 @@ class Producer:
         *,
         receive_wait_s: float = RECEIVE_WAIT_S,
         declared: Callable[[], Awaitable[Collection[str]]] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._app = app
         self._queue = queue
@@ -101,6 +110,7 @@ class Producer:
         self._log = log
         self._receive_wait_s = receive_wait_s
         self._declared = declared
+        self._values = values or Values(app, clock)
         self._known = set[str]()
         self._look_at = -math.inf
         self._acked: list[str] = []
@@ -113,7 +123,7 @@ class Producer:
         key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
         it. Raises InvalidMessage and TooLarge before anything is sent. If a queue doesn't answer, some may
         have been sent. Sending the same again does no harm if the orders have trace ids or dedupe keys."""
-        sent = [self._checked(order, self.delay_s(order)) for order in orders]
+        sent = [await self._checked(order, self.delay_s(order)) for order in orders]
         if hops:
             sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
         await self._look_for({name for order in orders for name in order.types})
@@ -139,7 +149,7 @@ class Producer:
         if any(order.trace_id or order.dedupe for order in orders):
             raise InvalidMessage("a task of a batch has no trace_id or dedupe; the batch may", "orders")
         whole = Order(task_type=BATCH, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe)
-        batch = self._message(whole, _trace(whole) or self._clock.new_id())
+        batch = await self._values.lightened(self._message(whole, _trace(whole) or self._clock.new_id()))
         trace = batch.envelope.trace_id
         self._check_follow_ups(batch)
         sent = []
@@ -147,7 +157,7 @@ class Producer:
             named = msgspec.structs.replace(order, trace_id=f"{trace}-{place}")
             first = batch.follow_ups if place == 0 else ()
             sent.append(
-                self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
+                await self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
             )
         await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
         follow_ups = encode_follow_ups(batch.follow_ups)
@@ -231,8 +241,8 @@ class Producer:
         return await self._store.get(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """Wait until a task has ended, and return its outcome. Raises TimeoutError, and OperationRefused for
-        a task that isn't known."""
+        """Wait until a task has ended, and return its outcome. Raises TimeoutError, OperationRefused for a
+        task that isn't known, and ValueLost if its value is gone."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
@@ -240,7 +250,7 @@ class Producer:
             if task is None:
                 raise OperationRefused(f"no task {trace_id!r} is known in app {self._app!r}")
             if task.ended:
-                return outcome_of(self._app, task)
+                return await self._values.with_value(outcome_of(self._app, task))
             if deadline is not None and self._clock.monotonic() >= deadline:
                 raise TimeoutError(f"task {trace_id!r} is {task.state.value} after {timeout_s:g} s")
             await self._clock.sleep(pause_s)
@@ -314,7 +324,7 @@ class Producer:
         message. With a delay, the node leaves it to the queue. If the node dies, the message is still in the
         queue. A failed task with the same trace id gets all its tries again. If it has succeeded, nothing is
         sent, and this returns None. Raises as ``send``."""
-        sent = self._checked(order, delay_s)
+        sent = await self._checked(order, delay_s)
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
             return await self._send_stand_in(task, sent.body, {}, delay_s)
@@ -412,10 +422,10 @@ class Producer:
         resent = await self._resend_effects(queue, of_effects)
         return len(again) + resent, passed + len(of_effects) - resent
 
-    def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
-        """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
-        can't take it."""
-        task = self._message(order, _trace(order) or self._clock.new_id())
+    async def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
+        """Return a task as it is sent, with large bodies stored. Raises an error if the queue of the task, or
+        of one that follows, can't take it, and what the object store raises."""
+        task = await self._values.lightened(self._message(order, _trace(order) or self._clock.new_id()))
         task = msgspec.structs.replace(task, batch=batch)
         body = encode_task(task)
         self._check_fits(order.task_type, len(body))
@@ -437,7 +447,8 @@ class Producer:
     def _check_fits(self, task_type: str, size: int, what: str = "a task") -> None:
         queue = self._queue_of(task_type)
         if size > queue.max_bytes:
-            raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}")
+            advice = self._values.advice
+            raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}{advice}")
 
     def _message(self, order: Order, trace: str) -> SentTask:
         """Return a task as a message holds it. A follow-up without an id of its own has none yet."""
@@ -460,10 +471,11 @@ class Producer:
         return SentTask(envelope, body_of(order.body), follow_ups)
 
     async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
-        """Return the outcome in a brief. A brief that can't be read is dead-lettered."""
+        """Return the outcome in a brief. A brief that can't be read is dead-lettered, and so is one whose
+        value is gone. Returns None for one that comes again, because the object store doesn't answer."""
         try:
-            return decode_brief(delivery.body)
-        except InvalidMessage as error:
+            return await self._values.with_value(decode_brief(delivery.body))
+        except (InvalidMessage, ValueLost) as error:
             self._log.warning("malformed brief", message=delivery.id, error=str(error))
             letter = DeadLetter(
                 id=f"{brief_queue(self._app)}/{delivery.id}",
@@ -473,7 +485,9 @@ class Producer:
             )
             await queue.bury([letter])
             await queue.delete([delivery.receipt])
-            return None
+        except HoldfastError as error:
+            self._log.warning("the value in a brief can't be read", message=delivery.id, error=str(error))
+        return None
 
     async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
         """Give back briefs that nobody here has read, so that others get them."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
 from psycopg import Error
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -55,7 +55,7 @@ def parse(url: str) -> PostgresAddress:
     parts = urlsplit(url)
     own = {"schema": SCHEMA, "pooled": "no", "listen": ""}
     rest = []
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+    for name, value in parse_qsl(parts.query.replace("+", "%2B"), keep_blank_values=True):
         if name in own:
             own[name] = value
         else:
@@ -67,7 +67,7 @@ def parse(url: str) -> PostgresAddress:
     if own["pooled"] not in ("yes", "no"):
         raise ConfigError(f"pooled={own['pooled']} must be yes or no")
     try:
-        said = conninfo_to_dict(parts._replace(query=urlencode(rest)).geturl())
+        said = conninfo_to_dict(parts._replace(query=urlencode(rest, quote_via=quote)).geturl())
     except Error as error:
         raise ConfigError(f"it can't be read: {str(error).strip()}") from error
     chosen = {

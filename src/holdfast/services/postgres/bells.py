@@ -16,7 +16,7 @@ import structlog
 
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.services.postgres.lane import Connection, PostgresLane, cut
+from holdfast.services.postgres.lane import Connection, PostgresLane, cut, limited
 
 log = structlog.get_logger(__name__)
 
@@ -120,7 +120,8 @@ class PostgresBells:
             try:
                 connection = await listen_to()
                 try:
-                    await connection.execute(f'LISTEN "{self._channel}"')
+                    with limited(connection, QUIET_S):
+                        await connection.execute(f'LISTEN "{self._channel}"')
                     self.hears.set()
                     self.wake_all()  # what was rung meanwhile is not known
                     await self._hear_all(connection)
@@ -138,7 +139,7 @@ class PostgresBells:
                 name, *topics = notice.payload.split("\n")
                 if name != self._name:
                     self.ring_here(topics)
-            async with asyncio.timeout(QUIET_S):
+            with limited(connection, QUIET_S):
                 await connection.execute("SELECT 1")
 
 

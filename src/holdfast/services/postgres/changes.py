@@ -45,11 +45,15 @@ LOCK_PLACES = f"SELECT {LOCKED} WHERE ctid = ANY(%s::tid[]) ORDER BY key FOR UPD
 # Not an epoch that was issued before and forgotten, by this server or the one whose place it took: time tells
 # them apart, and chance where clocks disagree.
 INSERT = """
-INSERT INTO {schema}.checkpoints (key, epoch, record)
-SELECT key, greatest(
+WITH c AS MATERIALIZED (
+    SELECT * FROM unnest(%b::text[], %s::bigint[], %b::bytea[]) AS c (key, chance, record)),
+new AS (
+    INSERT INTO {schema}.keys (key) SELECT key FROM c ORDER BY key ON CONFLICT (key) DO NOTHING
+    RETURNING id, key)
+INSERT INTO {schema}.checkpoints (id, key, epoch, record)
+SELECT new.id, key, greatest(
     1 + chance, (extract(epoch FROM clock_timestamp()) * 1e6)::bigint + chance %% 1024), record
-FROM unnest(%b::text[], %s::bigint[], %b::bytea[]) AS c (key, chance, record)
-ON CONFLICT (key) DO NOTHING RETURNING key, ctid::text"""
+FROM new JOIN c USING (key) RETURNING key"""
 
 WRITE = """
 UPDATE {schema}.checkpoints s SET
@@ -140,7 +144,7 @@ KEEP, SET, CLEAR = range(3)
 """What becomes of the state."""
 
 
-class Kept(msgspec.Struct, frozen=True, array_like=True):
+class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
     """What of a checkpoint only the ledger reads. ``window`` is that of the last commit."""
 
     commit_id: str = ""
@@ -157,20 +161,20 @@ class Kept(msgspec.Struct, frozen=True, array_like=True):
 
 
 encode = msgspec.json.encode
-_kept = msgspec.json.Decoder(Kept)
+_kept = msgspec.json.Decoder(LedgerRecord)
 _timers = msgspec.json.Decoder(tuple[Timer, ...])
 _names = msgspec.json.Decoder(list[str])
 _effect = msgspec.msgpack.Decoder(Effect)
 encode_effect = msgspec.msgpack.encode
 
 
-class Answer(Enum):
+class Undecided(Enum):
     """``AGAIN``: nothing was decided, and the change is to be asked for again."""
 
     AGAIN = "again"
 
 
-class Opening(NamedTuple):
+class OpenCall(NamedTuple):
     """``chance`` is below ``CHANCE``."""
 
     key: str
@@ -179,7 +183,7 @@ class Opening(NamedTuple):
     chance: int
 
 
-class Beginning(NamedTuple):
+class StartCall(NamedTuple):
     """A head's handler is about to run."""
 
     key: str
@@ -187,7 +191,7 @@ class Beginning(NamedTuple):
     head: str
 
 
-class Committing(NamedTuple):
+class CommitCall(NamedTuple):
     """A commit, and what is written of it, made before the transaction so that nobody waits for that."""
 
     key: str
@@ -201,10 +205,10 @@ class Committing(NamedTuple):
     refused: list[tuple[bytes, bytes]]
 
 
-Change = Opening | Beginning | Committing
+StateCall = OpenCall | StartCall | CommitCall
 
 
-class Locked(NamedTuple):
+class LockedRow(NamedTuple):
     """What a transaction has locked of a checkpoint."""
 
     id: int
@@ -213,7 +217,7 @@ class Locked(NamedTuple):
     epoch: int
     number: int
     recents_from: int
-    kept: Kept
+    kept: LedgerRecord
     now_us: int
 
     def checkpoint(self, recent: tuple[str, ...] = ()) -> Checkpoint:
@@ -221,7 +225,7 @@ class Locked(NamedTuple):
         return _checkpoint(self.key, self.epoch, self.number, self.kept, recent=recent)
 
 
-class Row(NamedTuple):
+class CheckpointRow(NamedTuple):
     """One row of ``WRITE``."""
 
     place: str
@@ -238,7 +242,7 @@ class Row(NamedTuple):
     state: bytes
 
 
-class Changes:
+class StateChanges:
     """Applies changes to the checkpoints of one database."""
 
     def __init__(self, database: PostgresDatabase) -> None:
@@ -251,20 +255,20 @@ class Changes:
         self._forget, self._oldest, self._names = sql(FORGET), sql(OLDEST), sql(NAMES)
         self._opened, self._lock_log, self._log = sql(OPENED), sql(LOCK_LOG), sql(LOG)
 
-    async def apply(self, connection: Connection, changes: Sequence[Change]) -> Sequence[Any]:
+    async def apply(self, connection: Connection, changes: Sequence[StateCall]) -> Sequence[Any]:
         """Decide changes; returns the answers, in order. They stand once the transaction is committed: only
         then look at them."""
         first: dict[str, int] = {}
         for place, change in enumerate(changes):
             first.setdefault(change.key, place)
         locked, unknown = await self._lock_all(connection, list(first))
-        answers: list[Any] = [Answer.AGAIN] * len(changes)
+        answers: list[Any] = [Undecided.AGAIN] * len(changes)
         asked = [(first[key], changes[first[key]]) for key in first if key not in unknown]
         committing = [(change, locked[change.key]) for _, change in asked
-                      if isinstance(change, Committing) and change.key in locked]  # fmt: skip
+                      if isinstance(change, CommitCall) and change.key in locked]  # fmt: skip
         recent = await self._recents(connection, committing)
         oldest = await self._trimmed(connection, committing)
-        work = _Work()
+        work = _Writes()
         for place, change in asked:
             try:
                 answers[place] = work.decide(
@@ -275,8 +279,8 @@ class Changes:
         await self._write_all(connection, work)
         opened = await self._open_all(connection, work)
         for place, change in asked:
-            if answers[place] is Answer.AGAIN:
-                answers[place] = opened.get(change.key, Answer.AGAIN)
+            if answers[place] is Undecided.AGAIN:
+                answers[place] = opened.get(change.key, Undecided.AGAIN)
         return _Answers(self, answers, work)
 
     def learn(self, key: str, place: str) -> None:
@@ -288,7 +292,7 @@ class Changes:
 
     async def _lock_all(
         self, connection: Connection, keys: Sequence[str]
-    ) -> tuple[dict[str, Locked], set[str]]:
+    ) -> tuple[dict[str, LockedRow], set[str]]:
         """Lock the rows of keys; returns them by key, and which keys are to be looked for again."""
         places = [self._places.get(key, "") for key in keys]
         if known := all(places):
@@ -297,14 +301,16 @@ class Changes:
             rows = await connection.execute(self._lock, (list(keys),), binary=True)
         locked = {}
         for id_, place, key, epoch, number, recents_from, record, now_us in await rows.fetchall():
-            locked[key] = Locked(id_, place, key, epoch, number, recents_from, _kept_of(key, record), now_us)
+            locked[key] = LockedRow(
+                id_, place, key, epoch, number, recents_from, _kept_of(key, record), now_us
+            )
         missing = {key for key in keys if key not in locked} if known else set()
         for key in missing:
             del self._places[key]
         return locked, missing
 
     async def _recents(
-        self, connection: Connection, committing: Sequence[tuple[Committing, Locked]]
+        self, connection: Connection, committing: Sequence[tuple[CommitCall, LockedRow]]
     ) -> dict[str, tuple[str, ...]]:
         """The identities of keys whose window changes."""
         changed = {
@@ -322,7 +328,7 @@ class Changes:
         return {row.key: tuple(found[row.key][-row.kept.window :]) for row in changed.values()}
 
     async def _trimmed(
-        self, connection: Connection, committing: Sequence[tuple[Committing, Locked]]
+        self, connection: Connection, committing: Sequence[tuple[CommitCall, LockedRow]]
     ) -> dict[str, int]:
         """From which commit on the identities of keys are to be kept, where it is time to look."""
         due = {
@@ -339,7 +345,7 @@ class Changes:
         )
         return {due[id_].key: oldest for id_, oldest in await rows.fetchall() if oldest is not None}
 
-    async def _write_all(self, connection: Connection, work: _Work) -> None:
+    async def _write_all(self, connection: Connection, work: _Writes) -> None:
         if work.rows:
             columns = list(zip(*work.rows, strict=True))
             parameters = (
@@ -366,24 +372,24 @@ class Changes:
             inserted = await connection.execute(
                 self._insert, (list(keys), _numbers(chances), list(records)), binary=True
             )
-            work.opened += [key for key, _ in await inserted.fetchall()]
+            work.opened += [key for (key,) in await inserted.fetchall()]
         if work.results:
             keys, names, epochs, bodies = zip(*work.results, strict=True)
             await connection.execute(self._lock_log, self._log_lock)
             await connection.execute(self._log, (list(keys), list(names), _numbers(epochs), list(bodies)))
 
-    async def _open_all(self, connection: Connection, work: _Work) -> dict[str, Checkpoint]:
+    async def _open_all(self, connection: Connection, work: _Writes) -> dict[str, Checkpoint]:
         if not work.opened:
             return {}
         rows = await connection.execute(self._opened, (work.opened,), binary=True)
         return {row[0]: whole(row) for row in await rows.fetchall()}
 
 
-class _Work:
+class _Writes:
     """What a transaction has to write."""
 
     def __init__(self) -> None:
-        self.rows: list[Row] = []
+        self.rows: list[CheckpointRow] = []
         self.dropped: list[tuple[int, bytes]] = []
         self.refused: list[tuple[int, bytes, bytes]] = []
         self.effects: list[tuple[int, int, int, bytes, bytes]] = []
@@ -395,21 +401,21 @@ class _Work:
         self.written: Any = None
 
     def decide(
-        self, change: Change, locked: Locked | None, recent: tuple[str, ...], oldest: int | None
-    ) -> int | Answer | None:
+        self, change: StateCall, locked: LockedRow | None, recent: tuple[str, ...], oldest: int | None
+    ) -> int | Undecided | None:
         """Note what is to be written of a change; returns its answer, or ``AGAIN`` for an opening, whose
         answer is read later. Raises Fenced."""
         standing = locked.checkpoint(recent) if locked else None
-        if isinstance(change, Opening):
+        if isinstance(change, OpenCall):
             after = ledger.open_(standing, change.key, change.expect, change.member)
             if locked is None:
                 self.inserted.append((change.key, change.chance, encode(_keep(after, 0))))
-                return Answer.AGAIN
+                return Undecided.AGAIN
             epoch = max(after.epoch + change.chance, locked.now_us + change.chance % 1024)
             self._put(locked, msgspec.structs.replace(after, epoch=epoch), locked.kept.window)
             self.opened.append(change.key)
-            return Answer.AGAIN
-        if isinstance(change, Beginning):
+            return Undecided.AGAIN
+        if isinstance(change, StartCall):
             after = ledger.start(standing, change.key, change.epoch, change.head)
             assert locked is not None
             assert after.started is not None
@@ -421,7 +427,7 @@ class _Work:
             self._commit(change, locked, committed, oldest)
         return None
 
-    def _commit(self, change: Committing, locked: Locked, after: Checkpoint, oldest: int | None) -> None:
+    def _commit(self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None) -> None:
         c, id_ = change.commit, locked.id
         kept_from = locked.recents_from
         if c.window != locked.kept.window:
@@ -441,16 +447,16 @@ class _Work:
         self.results += [(c.key, name, c.epoch, body) for name, body in change.results]
         fate = SET if c.state is not None else CLEAR if c.clear_state else KEEP
         self.rows.append(
-            Row(
+            CheckpointRow(
                 locked.place, id_, after.epoch, after.number, kept_from, True, c.due, len(c.effects), fate,
                 encode(_keep(after, c.window)), change.timers, c.state or b"",
             )
         )  # fmt: skip
 
-    def _put(self, locked: Locked, after: Checkpoint, window: int) -> None:
+    def _put(self, locked: LockedRow, after: Checkpoint, window: int) -> None:
         """Note a row of which only epoch and record change."""
         self.rows.append(
-            Row(
+            CheckpointRow(
                 locked.place, locked.id, after.epoch, after.number, locked.recents_from, False, None, 0, KEEP,
                 encode(_keep(after, window)), b"", b"",
             )
@@ -460,10 +466,10 @@ class _Work:
 class _Answers(Sequence[Any]):
     """The answers of a transaction, to be looked at once it is committed."""
 
-    def __init__(self, changes: Changes, answers: list[Any], work: _Work) -> None:
+    def __init__(self, changes: StateChanges, answers: list[Any], work: _Writes) -> None:
         self._changes = changes
         self._answers = answers
-        self._work: _Work | None = work
+        self._work: _Writes | None = work
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -473,7 +479,7 @@ class _Answers(Sequence[Any]):
             self._settle(self._work)
         return self._answers[place]
 
-    def _settle(self, work: _Work) -> None:
+    def _settle(self, work: _Writes) -> None:
         """Learn where the rows are now, and see that all were written."""
         self._work = None
         if work.written is None:
@@ -487,10 +493,10 @@ class _Answers(Sequence[Any]):
             self._answers = [error] * len(self._answers)
 
 
-def prepare(commit: Commit) -> Committing:
+def prepare(commit: Commit) -> CommitCall:
     """Encode what is written of a commit."""
     c = commit
-    return Committing(
+    return CommitCall(
         c.key,
         c,
         names=encode(c.identities) if c.window and c.identities else b"",
@@ -535,12 +541,14 @@ def _effects(records: Iterable[bytes], reasons: Iterable[bytes | None]) -> Itera
         yield effect if reason is None else msgspec.structs.replace(effect, refused=reason.decode())
 
 
-def _kept_of(key: str, record: bytes) -> Kept:
+def _kept_of(key: str, record: bytes) -> LedgerRecord:
     with reading(f"the checkpoint of {key}"):
         return _kept.decode(record)
 
 
-def _checkpoint(key: str, epoch: int, number: int, kept: Kept, *, recent: tuple[str, ...]) -> Checkpoint:
+def _checkpoint(
+    key: str, epoch: int, number: int, kept: LedgerRecord, *, recent: tuple[str, ...]
+) -> Checkpoint:
     return Checkpoint(
         key,
         epoch,
@@ -559,8 +567,8 @@ def _checkpoint(key: str, epoch: int, number: int, kept: Kept, *, recent: tuple[
     )
 
 
-def _keep(after: Checkpoint, window: int) -> Kept:
-    return Kept(
+def _keep(after: Checkpoint, window: int) -> LedgerRecord:
+    return LedgerRecord(
         after.commit_id,
         after.member,
         after.log,

@@ -18,9 +18,18 @@ from holdfast.ports.meter import Meter
 from holdfast.services.postgres import schema
 from holdfast.services.postgres.address import PostgresAddress
 from holdfast.services.postgres.bells import PostgresBells
-from holdfast.services.postgres.lane import TIMEOUT_S, Connection, PostgresLane
+from holdfast.services.postgres.lane import TIMEOUT_S, Connection, LaneCursor, PostgresLane, limited
+
+MIGRATE_TIMEOUT_S = 600.0
+"""A migration that takes longer is given up. Others wait for it."""
+
+KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
+"""In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
 
 LaneName = Literal["membership", "queue", "state"]
+
+# A statement that is prepared while a table is small would read the whole of it ever after.
+PLANNING = "SET enable_seqscan = off; SET jit = off"
 
 
 class PostgresDatabase:
@@ -32,6 +41,12 @@ class PostgresDatabase:
         self.address = address
         self.meter = meter
         self._timeout_s = timeout_s
+        # The server gives up first what this process would give up, and what a process has left open that is
+        # paused, or whose host is gone.
+        self._limits = {
+            "lock_timeout": max(1, round(timeout_s * 800)),
+            "idle_in_transaction_session_timeout": max(1, round(timeout_s * 1000)),
+        }
         self._lanes: dict[LaneName, PostgresLane] = {}
         self._migrating = asyncio.Lock()
         self._migrated = False
@@ -41,8 +56,11 @@ class PostgresDatabase:
     def lane(self, name: LaneName) -> PostgresLane:
         """The lane of this name, which is made once."""
         if name not in self._lanes:
+            begin = ["BEGIN"]
+            if not self.address.prepares:  # what is set for a connection would be set for others too
+                begin += [f"SET LOCAL {limit} = {value}" for limit, value in self._limits.items()]
             self._lanes[name] = PostgresLane(
-                str(self.address), self._connect, self._forget_schema, timeout_s=self._timeout_s
+                str(self.address), self._connect, self._forget_schema, timeout_s=self._timeout_s, begin=begin
             )
         return self._lanes[name]
 
@@ -58,19 +76,35 @@ class PostgresDatabase:
     async def _connect(self) -> Connection:
         connection = await self._open(self.address.conninfo)
         try:
+            if self.address.prepares:
+                await connection.execute(PLANNING)
             async with self._migrating:
                 if not self._migrated:
-                    await schema.migrate(connection, self.address.schema)
+                    await self._migrate(connection)
                     self._migrated = True
+            if self.address.prepares:
+                with limited(connection, self._timeout_s):
+                    for name, value in (KEEPALIVES | self._limits).items():
+                        await connection.execute(f"SET {name} = {value}".encode())
         except BaseException:
             await connection.close()
             raise
         return connection
 
+    async def _migrate(self, connection: Connection) -> None:
+        with limited(connection, self._timeout_s):
+            version = await schema.version(connection, self.address.schema)
+        if version < schema.newest():
+            with limited(connection, MIGRATE_TIMEOUT_S):
+                await schema.migrate(connection, self.address.schema)
+
     async def _open(self, conninfo: str) -> Connection:
         connecting = asyncio.ensure_future(
             psycopg.AsyncConnection.connect(
-                conninfo, autocommit=True, prepare_threshold=5 if self.address.prepares else None
+                conninfo,
+                autocommit=True,
+                prepare_threshold=5 if self.address.prepares else None,
+                cursor_factory=LaneCursor,
             )
         )
         try:

@@ -16,9 +16,11 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
+from psycopg.pq import PipelineStatus
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.services.postgres import refusals
@@ -26,15 +28,39 @@ from holdfast.services.postgres import refusals
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 
-Connection = AsyncConnection[tuple[Any, ...]]
+Row = tuple[Any, ...]
+Connection = AsyncConnection[Row]
 Connect = Callable[[], Awaitable[Connection]]
 Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 BATCH_MAX = 500
 """The most calls in one transaction, or as many as have this weight in total."""
 
+TRIES = 5
+"""How often a transaction is run that others overtake."""
+
 TIMEOUT_S = 10.0
 """A transaction that takes longer is given up: its connection is cut."""
+
+
+_pipelines: WeakKeyDictionary[Connection, AsyncPipeline] = WeakKeyDictionary()
+
+
+class LaneCursor(AsyncCursor[Row]):
+    """In a pipeline, whoever fetches ends what the server takes for one request. Else it doesn't count the
+    time until the next statement, and ends no transaction that a process has left open."""
+
+    async def fetchone(self) -> Row | None:
+        await self._answered()
+        return await super().fetchone()
+
+    async def fetchall(self) -> list[Row]:
+        await self._answered()
+        return await super().fetchall()
+
+    async def _answered(self) -> None:
+        if self.pgresult is None and self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            await _pipelines[self.connection].sync()
 
 
 @dataclass(slots=True, eq=False)
@@ -68,12 +94,19 @@ class PostgresLane:
     """
 
     def __init__(
-        self, name: str, connect: Connect, gone: Callable[[], None], *, timeout_s: float = TIMEOUT_S
+        self,
+        name: str,
+        connect: Connect,
+        gone: Callable[[], None],
+        *,
+        timeout_s: float = TIMEOUT_S,
+        begin: Sequence[str] = ("BEGIN",),
     ) -> None:
         self._name = name
         self._connect = connect
         self._gone = gone
         self._timeout_s = timeout_s
+        self._begin = [statement.encode() for statement in begin]
         self._connection: Connection | None = None
         self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
@@ -181,16 +214,20 @@ class PostgresLane:
         for place, call in enumerate(batch):
             call.answer(results if isinstance(results, Exception) else results[place])
 
-    async def _run(self, connection: Connection, batch: list[_LaneCall]) -> list[Any] | Exception:
+    async def _run(
+        self, connection: Connection, batch: list[_LaneCall], tries: int = TRIES
+    ) -> list[Any] | Exception:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
-            with self._limited(connection):
+            with limited(connection, self._timeout_s):
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
-                async with connection.pipeline():
-                    await connection.execute("BEGIN")
+                async with connection.pipeline() as pipeline:
+                    _pipelines[connection] = pipeline
+                    for statement in self._begin:
+                        await connection.execute(statement)
                     if not batch[0].durable:
                         await connection.execute("SET LOCAL synchronous_commit = off")
                     results = await batch[0].run(connection, [call.item for call in batch])
@@ -200,21 +237,23 @@ class PostgresLane:
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()
-            if error.sqlstate in (*refusals.GONE, "25006") or not refusals.is_rolled_back(error):
+            if error.sqlstate in (*refusals.GONE, "25006") or refusals.is_broken(error):
                 await self._disconnect()
             else:
                 await self._roll_back(connection)
+            if error.sqlstate in refusals.OVERTAKEN and tries > 1:
+                return await self._run(connection, batch, tries - 1)
             return (refusals.unknown if committing else refusals.explain)(self._name, error)
         except HoldfastError as error:
             await self._roll_back(connection)
             return error
         except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
-            await self._disconnect()
+            await self._roll_back(connection)
             return error
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
-            with self._limited(connection):
+            with limited(connection, self._timeout_s):
                 await connection.rollback()
         except psycopg.Error:
             await self._disconnect()
@@ -233,15 +272,16 @@ class PostgresLane:
             with contextlib.suppress(psycopg.Error, OSError):
                 await connection.close()
 
-    @contextlib.contextmanager
-    def _limited(self, connection: Connection) -> Iterator[None]:
-        """Cut the connection if it takes too long: a server that stands still answers no request to cancel
-        either."""
-        timer = asyncio.get_running_loop().call_later(self._timeout_s, cut, connection)
-        try:
-            yield
-        finally:
-            timer.cancel()
+
+@contextlib.contextmanager
+def limited(connection: Connection, timeout_s: float) -> Iterator[None]:
+    """Cut the connection if it takes too long: a server that stands still answers no request to cancel
+    either."""
+    timer = asyncio.get_running_loop().call_later(timeout_s, cut, connection)
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def cut(connection: Connection) -> None:

@@ -28,7 +28,9 @@ _CLASSES: dict[str, tuple[type[HoldfastError], str]] = {
     "XX": (Unavailable, "it found its own data damaged, or has a fault: look at its log"),
 }
 _CODES: dict[str, tuple[type[HoldfastError], str]] = {
+    "23505": (Unavailable, "another transaction was quicker"),
     "25006": (Unavailable, "it is a standby, or read only: name the primary, or all hosts of the cluster"),
+    "25P03": (Unavailable, "it has ended a transaction that this process had left open for too long"),
     "3D000": (ConfigError, "it has no such database: create it, or correct the URL"),
     "42501": (
         ConfigError,
@@ -38,6 +40,9 @@ _CODES: dict[str, tuple[type[HoldfastError], str]] = {
     "42P01": (Unavailable, "a table of Holdfast is gone"),
     "42703": (UnsupportedStore, "a table of Holdfast has other columns: has another program changed it?"),
 }
+OVERTAKEN = ("23505", "40001", "40P01")
+"""Another transaction was quicker: the same again finds what it did."""
+
 GONE = ("3F000", "42P01")
 """The schema must be looked at again, and made anew, before the next call."""
 
@@ -70,10 +75,17 @@ def _unconnected(what: str, text: str) -> HoldfastError:
 
 def unknown(what: str, error: psycopg.Error) -> HoldfastError:
     """The error for the caller of ``what``, whose commit had been asked for when ``error`` came."""
-    if is_rolled_back(error):
+    if not is_broken(error):
         return explain(what, error)
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
     return OutcomeUnknown(f"{what}: the connection was lost during the commit ({text})")
+
+
+def is_broken(error: psycopg.Error) -> bool:
+    """Return True if the connection may be of no more use: neither the server nor the driver has refused a
+    statement."""
+    refused_here = not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return not is_rolled_back(error) and not (error.sqlstate is None and refused_here)
 
 
 def is_rolled_back(error: psycopg.Error) -> bool:

@@ -49,7 +49,7 @@ noted AS (
 SELECT count(*), max(cursor) FROM gone"""
 
 
-class Results:
+class PostgresResults:
     """The results of all streams."""
 
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:

@@ -30,6 +30,11 @@ def migrations() -> list[tuple[int, str]]:
     return sorted((int(f.name.split("_")[0]), f.read_text()) for f in files if f.name.endswith(".sql"))
 
 
+def newest() -> int:
+    """The number of the last migration that this version of Holdfast knows."""
+    return migrations()[-1][0]
+
+
 def qualified(text: str, schema: str) -> str:
     """Put the schema's name into a text of SQL. It is no format string: SQL may have braces of its own."""
     return text.replace("{schema}", schema)
@@ -44,11 +49,10 @@ async def version(connection: AsyncConnection[Any], schema: str) -> int:
     if not await _first(connection, STANDING, schema):
         return 0
     number = await _first(connection, qualified("SELECT max(number) FROM {schema}.migrations", schema)) or 0
-    newest = migrations()[-1][0]
-    if number > newest:
+    if number > newest():
         raise UnsupportedStore(
             f"the schema {schema} has version {number}, made by a newer Holdfast; this one knows up to"
-            f" {newest}: upgrade Holdfast here, or name another schema with ?schema="
+            f" {newest()}: upgrade Holdfast here, or name another schema with ?schema="
         )
     return int(number)
 
@@ -56,7 +60,7 @@ async def version(connection: AsyncConnection[Any], schema: str) -> int:
 async def migrate(connection: AsyncConnection[Any], schema: str) -> list[int]:
     """Bring the schema up to date, all or nothing; returns the numbers of what was applied. ``connection`` is
     in autocommit mode. A user without the right to create is enough where nothing is to be done."""
-    if await version(connection, schema) == migrations()[-1][0]:
+    if await version(connection, schema) == newest():
         return []
     applied = []
     async with connection.transaction():

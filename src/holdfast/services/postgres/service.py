@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from holdfast.services.postgres.queue import PostgresQueue
     from holdfast.services.postgres.registry import PostgresRegistry
     from holdfast.services.postgres.state import PostgresState
+    from holdfast.services.postgres.tasks import PostgresTasks
 
 
 class PostgresService(Service):
@@ -52,6 +53,12 @@ class PostgresService(Service):
         from holdfast.services.postgres.registry import PostgresRegistry  # noqa: PLC0415
 
         return PostgresRegistry(database, opening.clock)
+
+    def tasks(self, opening: Opening, app: str) -> PostgresTasks:
+        database = _database(opening)
+        from holdfast.services.postgres.tasks import PostgresTasks  # noqa: PLC0415
+
+        return PostgresTasks(database, app, opening.clock)
 
 
 def _database(opening: Opening) -> PostgresDatabase:

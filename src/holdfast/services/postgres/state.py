@@ -5,14 +5,14 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from holdfast.errors import OperationRefused, TooLarge
+from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.state import Logged
+from holdfast.ports.state import Logged, check_state
 from holdfast.services.postgres import changes
-from holdfast.services.postgres.changes import CHANCE, Answer, Beginning, Change, Changes, Opening
+from holdfast.services.postgres.changes import CHANCE, OpenCall, StartCall, StateCall, StateChanges, Undecided
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
-from holdfast.services.postgres.results import TOPIC, Results
+from holdfast.services.postgres.results import TOPIC, PostgresResults
 from holdfast.streams.rules.ledger import Checkpoint, Commit
 
 PEEK = f"SELECT {changes.WHOLE} FROM {{schema}}.checkpoints s WHERE s.key = %s"  # noqa: S608
@@ -60,8 +60,8 @@ class PostgresState:
         self._database = database
         self._lane = database.lane("state")
         self._clock = clock
-        self._changes = Changes(database)
-        self._results = Results(database, clock)
+        self._changes = StateChanges(database)
+        self._results = PostgresResults(database, clock)
         sql = database.sql
         self._peek, self._list, self._due, self._lease = sql(PEEK), sql(LIST), sql(DUE), sql(LEASE)
         self._idle, self._idle_lock, self._expire_all = sql(IDLE), sql(IDLE_LOCK), sql(EXPIRE)
@@ -85,19 +85,15 @@ class PostgresState:
 
     async def open(self, key: str, expect: int, member: str) -> Checkpoint:
         chance = int(self._clock.random() * CHANCE)
-        checkpoint: Checkpoint = await self._change(Opening(key, expect, member, chance))
+        checkpoint: Checkpoint = await self._change(OpenCall(key, expect, member, chance))
         return checkpoint
 
     async def start(self, key: str, epoch: int, head: str) -> int:
-        openings: int = await self._change(Beginning(key, epoch, head))
+        openings: int = await self._change(StartCall(key, epoch, head))
         return openings
 
     async def commit(self, commit: Commit) -> None:
-        size = len(commit.state or b"")
-        if size > self.max_state_bytes:
-            raise TooLarge(
-                f"{commit.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
-            )
+        check_state(commit, self.max_state_bytes)
         await self._change(changes.prepare(commit))
         if commit.results:
             self._database.bells.ring([TOPIC])
@@ -134,12 +130,12 @@ class PostgresState:
     async def close(self) -> None:
         self._results.close()
 
-    async def _change(self, change: Change) -> Any:
+    async def _change(self, change: StateCall) -> Any:
         if "\0" in change.key:
             raise OperationRefused(f"the key {change.key!r} holds a NUL: a key must be printable")
         while True:
             answer = await self._lane.write_many(self._changes.apply, change)
-            if answer is not Answer.AGAIN:
+            if answer is not Undecided.AGAIN:
                 return answer
 
     async def _expire_idle(self, before: float) -> int:

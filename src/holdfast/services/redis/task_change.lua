@@ -1,7 +1,7 @@
--- The rules of a task's life, as core/task.py has them.
+-- The rules of a task's life, as tasks/rules/task.py has them.
 -- KEYS: shard, what keys begin with
 -- ARGV: shards, request, chance, how many arguments each has, then those of each, the trace first
--- Returns for each what stands then: 0: nothing, an epoch: that one fenced it, or fields and values.
+-- Returns for each what stands then: 0: nothing (or nobody asks), an epoch: that one fenced it, or fields and values.
 local wrong = misplaced(KEYS[1], ARGV[1])
 if wrong then return wrong end
 local now = now_us()
@@ -40,6 +40,20 @@ end
 function requests.queue(task, trace, fields)
   if task then return task end
   return {}, with(cjson.decode(fields), {state = 'queued', queued_at = NOW})
+end
+
+-- The fields of a record, in the order in which a task that is restored has them.
+local FIELDS = {
+  'type', 'group', 'member', 'node', 'note', 'detail', 'cancel', 'members', 'epoch', 'attempts', 'pauses', 'until',
+  'queued_at', 'started_at', 'ended_at', 'send_at', 'state', 'progress', 'result', 'follow_ups', 'effects', 'message',
+  'stored', 'briefed'}
+
+-- A task as another store had it.
+function requests.restore(task, trace, moved, ...)
+  if task then return task end
+  local changes = {}
+  for i, field in ipairs(FIELDS) do changes[field] = select(i, ...) end
+  return {}, changes
 end
 
 function requests.delay(task, trace, kind, delay, message, group)
@@ -218,11 +232,15 @@ end
 local request, width, answers = requests[ARGV[2]], tonumber(ARGV[4]), {}
 local guarded = ARGV[2] == 'beat' or ARGV[2] == 'give_back' or ARGV[2] == 'end'
 local untold = ARGV[2] == 'briefed' or ARGV[2] == 'message_sent' or ARGV[2] == 'handed_over'
+  or ARGV[2] == 'restore'
 for i = 5, #ARGV, width do
   local trace = ARGV[i]
   local before = load(trace)
   local task, changes = request(before, unpack(ARGV, i, i + width - 1))
-  if changes then save(trace, task, changes) end
+  if changes then
+    save(trace, task, changes)
+    if ARGV[2] == 'restore' then place(root .. ':moved', trace, ARGV[i + 1]) end
+  end
   if untold then
     answers[#answers + 1] = 0
   elseif task then

@@ -51,8 +51,9 @@ class Task(msgspec.Struct, frozen=True):
     attempts have asked for since it was last queued.
     ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned; if that
     is too large for the store, ``stored`` says which object has it. ``detail`` says why the last attempt
-    failed. ``briefed``: its brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
-    tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    failed. ``briefed``: its brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group``
+    names the group whose limits it counts toward. ``follow_ups`` are the tasks that are sent at its outcome,
+    encoded, as the message has them by which it was begun last.
     ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
     be at ``send_at``.
     ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.

@@ -1,12 +1,18 @@
 -- --- state store
 -- Times are wall times of the server, in seconds.
 
--- A row is found by its place (ctid) where it is known: while somebody holds a snapshot, old versions of a row can't
--- be removed, and who looks for it by key walks over them. No index is on what every commit changes, so that new
--- versions mostly need none either.
+-- Every key that was ever opened: these rows never change, and make sure that each has one checkpoint.
+CREATE TABLE {schema}.keys (
+    id  bigint GENERATED ALWAYS AS IDENTITY,
+    key text COLLATE "C" PRIMARY KEY
+);
+
+-- While somebody holds a snapshot, old versions of a row can't be removed, and who looks for the row by key walks
+-- over them all, as a unique index does at each new version. So a row is found by its place (ctid) where that is
+-- known, and no index here is unique, or on what most commits change.
 CREATE TABLE {schema}.checkpoints (
-    id           bigint GENERATED ALWAYS AS IDENTITY,
-    key          text COLLATE "C" NOT NULL UNIQUE,
+    id           bigint NOT NULL,                      -- of its key
+    key          text COLLATE "C" NOT NULL,
     epoch        bigint NOT NULL,
     number       bigint NOT NULL DEFAULT 0,
     at           double precision NOT NULL DEFAULT 0,
@@ -18,6 +24,7 @@ CREATE TABLE {schema}.checkpoints (
     timers       bytea NOT NULL DEFAULT '',            -- JSON; '' for none
     state        bytea
 ) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX checkpoints_by_key ON {schema}.checkpoints (key);
 CREATE INDEX checkpoints_due ON {schema}.checkpoints (due) WHERE due > 0;
 ALTER TABLE {schema}.checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
 
