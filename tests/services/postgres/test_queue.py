@@ -190,6 +190,26 @@ async def test_receives_that_wait_together_are_served_together(
     assert messages.calls == [4]
 
 
+@pytest.mark.parametrize("body", [b"", bytes(50_000)])
+async def test_no_transaction_takes_more_than_it_has_time_for(make_queue: MakeQueue, body: bytes) -> None:
+    queue, count, sent = make_queue(), 500 if not body else 50, list[int]()
+    send = queue._messages.send
+
+    async def counted(connection: Connection, batches: Sequence[Any]) -> list[list[str]]:
+        sent.append(len(batches))
+        return await send(connection, batches)
+
+    queue._messages.send = counted  # type: ignore[method-assign]
+    async with Blocked(queue):
+        sending = [asyncio.ensure_future(queue.send([Outgoing(body)] * count)) for _ in range(50)]
+        await asyncio.sleep(0)
+    await asyncio.gather(*sending)
+    assert sum(sent) == 50
+    assert max(sent) * count <= 20_000
+    assert max(sent) * count * len(body) <= 70 << 20
+    assert len(sent) < 5
+
+
 async def test_what_one_receive_has_locked_another_passes_over(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer
 ) -> None:
@@ -197,7 +217,7 @@ async def test_what_one_receive_has_locked_another_passes_over(
     await queue.send([Outgoing(b"locked"), Outgoing(b"free")])
     async with await psycopg.AsyncConnection.connect(postgresql_server.url) as other:
         await other.execute("SELECT 1 FROM holdfast.messages WHERE body = 'locked' FOR UPDATE")
-        [delivery] = await asyncio.wait_for(queue.receive(2, 0, LONG_S, "me"), PATIENCE_S)
+        [delivery] = await asyncio.wait_for(queue.receive(2, 0, LONG_S, "me"), PATIENCE_S / 3)
         assert delivery.body == b"free"
     [delivery] = await queue.receive(1, PATIENCE_S, LONG_S, "me")
     assert delivery.body == b"locked"
@@ -277,6 +297,43 @@ async def test_processes_that_want_the_same_rows_never_deadlock(
         assert b"deadlock" not in log.read()
 
 
+async def test_what_is_given_back_is_in_nobodys_hands(make_queue: MakeQueue) -> None:
+    queue = make_queue()
+    await queue.send([Outgoing(b"x")])
+    [delivery] = await queue.receive(1, 0, LONG_S, "me")
+    await queue.give_back([delivery.receipt], LONG_S)
+    depth = await queue.depth()
+    assert (depth.in_flight, depth.delayed) == (0, 1)
+    assert await queue.extend([delivery.receipt], 0) == [delivery.receipt]
+    assert await queue.delete([delivery.receipt]) == [delivery.receipt]
+    assert await queue.free("me") == 0
+
+
+@pytest.mark.parametrize("act", ["send", "delayed", "give_back", "extend", "free", "redrive"])
+async def test_who_waits_hears_of_what_shows(
+    make_queue: MakeQueue, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, other = make_queue(), make_queue()
+    await queue.send([Outgoing(b"x")])
+    [delivery] = await queue.receive(1, 0, LONG_S, "me")
+    await queue.bury([DeadLetter("a", b"x", "r")])
+    monkeypatch.setattr("holdfast.services.postgres.queue.SAFETY_S", LONG_S)
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "send": lambda: queue.send([Outgoing(b"x")]),
+        "delayed": lambda: queue.send([Outgoing(b"x", delay_s=0.2)]),
+        "give_back": lambda: queue.give_back([delivery.receipt], 0),
+        "extend": lambda: queue.extend([delivery.receipt], 0.2),
+        "free": lambda: queue.free("me"),
+        "redrive": lambda: queue.redrive(["a"]),
+    }
+    waiting = asyncio.create_task(other.receive(1, LONG_S, LONG_S, "other"))
+    await asyncio.wait_for(other._bells.hears.wait(), PATIENCE_S)
+    await other.depth()  # its first look is over
+    await calls[act]()
+    [shown] = await asyncio.wait_for(waiting, PATIENCE_S)
+    assert shown.body == b"x"
+
+
 # --- ids
 
 
@@ -317,6 +374,22 @@ async def test_what_is_committed_late_is_delivered(
         await late.commit()
         [delivery] = await queue.receive(10, PATIENCE_S, LONG_S, "me")
         assert delivery.body == b"late"
+
+
+async def test_a_look_that_does_not_bring_all_is_gone_on_with() -> None:
+    now, margin = 2_000_000_000_000_000, round(module.MARGIN_S * 1e6)
+    old = module._least_id(now - margin) - 1000
+
+    def row(visible_at: int | None, number: int, total: int) -> tuple[int | None, int, int]:
+        return visible_at, number, total
+
+    marks = module._Marks()
+    marks.move([row(5, 1, 9), row(7, 2, 9)], 10, now)  # the rest would be too many bytes
+    assert (marks.due_from, marks.fresh_from) == (6, 0)
+    marks.move([row(7, 2, 1), row(None, old, 1)], 2, now)  # the limit is reached
+    assert (marks.due_from, marks.fresh_from) == (now - margin, old)
+    marks.move([row(None, old + 1, 1)], 2, now + margin)  # that was all
+    assert (marks.due_from, marks.fresh_from) == (now, module._least_id(now))
 
 
 async def test_the_longer_a_look_from_the_beginning_takes_the_seldomer_it_is() -> None:

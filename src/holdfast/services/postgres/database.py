@@ -18,10 +18,13 @@ from holdfast.ports.meter import Meter
 from holdfast.services.postgres import schema
 from holdfast.services.postgres.address import PostgresAddress
 from holdfast.services.postgres.bells import PostgresBells
-from holdfast.services.postgres.lane import TIMEOUT_S, Connection, PostgresLane, limited
+from holdfast.services.postgres.lane import TIMEOUT_S, Connection, LaneCursor, PostgresLane, limited
 
 MIGRATE_TIMEOUT_S = 600.0
 """A migration that takes longer is given up. Others wait for it."""
+
+KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
+"""In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
 
 LaneName = Literal["membership", "queue", "state"]
 
@@ -81,7 +84,7 @@ class PostgresDatabase:
                     self._migrated = True
             if self.address.prepares:
                 with limited(connection, self._timeout_s):
-                    for name, value in self._limits.items():
+                    for name, value in (KEEPALIVES | self._limits).items():
                         await connection.execute(f"SET {name} = {value}".encode())
         except BaseException:
             await connection.close()
@@ -98,7 +101,10 @@ class PostgresDatabase:
     async def _open(self, conninfo: str) -> Connection:
         connecting = asyncio.ensure_future(
             psycopg.AsyncConnection.connect(
-                conninfo, autocommit=True, prepare_threshold=5 if self.address.prepares else None
+                conninfo,
+                autocommit=True,
+                prepare_threshold=5 if self.address.prepares else None,
+                cursor_factory=LaneCursor,
             )
         )
         try:

@@ -10,14 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import psycopg
-from psycopg import AsyncConnection
+from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
+from psycopg.pq import PipelineStatus
 
 from holdfast.errors import HoldfastError, Unavailable
 from holdfast.services.postgres import refusals
@@ -25,12 +28,13 @@ from holdfast.services.postgres import refusals
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
 
-Connection = AsyncConnection[tuple[Any, ...]]
+Row = tuple[Any, ...]
+Connection = AsyncConnection[Row]
 Connect = Callable[[], Awaitable[Connection]]
 Many = Callable[[Connection, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 BATCH_MAX = 500
-"""The most calls in one transaction."""
+"""The most calls in one transaction, or as many as have this weight in total."""
 
 TRIES = 5
 """How often a transaction is run that others overtake."""
@@ -39,13 +43,35 @@ TIMEOUT_S = 10.0
 """A transaction that takes longer is given up: its connection is cut."""
 
 
+_pipelines: WeakKeyDictionary[Connection, AsyncPipeline] = WeakKeyDictionary()
+
+
+class LaneCursor(AsyncCursor[Row]):
+    """In a pipeline, whoever fetches ends what the server takes for one request. Else it doesn't count the
+    time until the next statement, and ends no transaction that a process has left open."""
+
+    async def fetchone(self) -> Row | None:
+        await self._answered()
+        return await super().fetchone()
+
+    async def fetchall(self) -> list[Row]:
+        await self._answered()
+        return await super().fetchall()
+
+    async def _answered(self) -> None:
+        if self.pgresult is None and self.connection.pgconn.pipeline_status != PipelineStatus.OFF:
+            await _pipelines[self.connection].sync()
+
+
 @dataclass(slots=True, eq=False)
 class _LaneCall:
     """``durable``: its answer waits until the disk has it. ``alone``: it runs outside of a transaction of the
-    lane's. ``writes``: what it did is unknown where its answer is lost."""
+    lane's. ``writes``: what it did is unknown where its answer is lost. ``weight``: how many small calls take
+    as long."""
 
     run: Many
     item: Any
+    weight: int
     durable: bool
     alone: bool
     writes: bool
@@ -92,6 +118,7 @@ class PostgresLane:
         item: ItemT,
         *,
         durable: bool = True,
+        weight: int = 1,
     ) -> T:
         """Run ``operation`` once for all items that came together, in one transaction; returns this item's
         result once committed.
@@ -99,9 +126,10 @@ class PostgresLane:
         It returns for each item, in order, its result, or an error for that item alone; these are looked at
         only once committed. It may be run again after a rollback, with fewer items. It runs in pipeline mode:
         a statement whose result isn't fetched costs no round trip. What isn't ``durable`` is answered before
-        the disk has it, so that a crash of the server may take it back.
+        the disk has it, so that a crash of the server may take it back. ``weight`` is how many small items
+        take as long as this one.
         """
-        result: T = await self._submit(operation, item, durable=durable)
+        result: T = await self._submit(operation, item, durable=durable, weight=weight)
         return result
 
     async def write(self, operation: Callable[[Connection], Awaitable[T]], *, durable: bool = True) -> T:
@@ -139,13 +167,20 @@ class PostgresLane:
         await self._disconnect()
 
     def _submit(
-        self, run: Many, item: Any, *, durable: bool = True, alone: bool = False, writes: bool = True
+        self,
+        run: Many,
+        item: Any,
+        *,
+        durable: bool = True,
+        alone: bool = False,
+        writes: bool = True,
+        weight: int = 1,
     ) -> asyncio.Future[Any]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._closed:
             future.set_exception(Unavailable(f"{self._name}: this connection is closed"))
             return future
-        self._calls.append(_LaneCall(run, item, durable, alone, writes, future))
+        self._calls.append(_LaneCall(run, item, weight, durable, alone, writes, future))
         if self._worker is None:
             self._worker = asyncio.create_task(self._work())
         return future
@@ -189,7 +224,8 @@ class PostgresLane:
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
-                async with connection.pipeline():
+                async with connection.pipeline() as pipeline:
+                    _pipelines[connection] = pipeline
                     for statement in self._begin:
                         await connection.execute(statement)
                     if not batch[0].durable:
@@ -201,7 +237,7 @@ class PostgresLane:
         except psycopg.Error as error:
             if error.sqlstate in refusals.GONE:
                 self._gone()
-            if error.sqlstate in (*refusals.GONE, "25006") or not refusals.is_rolled_back(error):
+            if error.sqlstate in (*refusals.GONE, "25006") or refusals.is_broken(error):
                 await self._disconnect()
             else:
                 await self._roll_back(connection)
@@ -212,7 +248,7 @@ class PostgresLane:
             await self._roll_back(connection)
             return error
         except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
-            await self._disconnect()
+            await self._roll_back(connection)
             return error
 
     async def _roll_back(self, connection: Connection) -> None:
@@ -263,7 +299,9 @@ def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:
     if first.run is _each:
         return [first]
     kind = (first.run, first.alone, first.durable)
-    return [c for c in calls if (c.run, c.alone, c.durable) == kind][:BATCH_MAX]
+    same = [c for c in calls if (c.run, c.alone, c.durable) == kind]
+    weights = itertools.accumulate(call.weight for call in same)
+    return [call for call, upto in zip(same, weights, strict=True) if call is first or upto <= BATCH_MAX]
 
 
 async def _each(

@@ -240,9 +240,9 @@ class PostgresMessages:
         if not rows:
             return [[] if one.delay is None else list(one.receipts) for one in asked]
         await connection.execute(self._begin)
-        columns = zip(*((*row, *becomes) for row, becomes in sorted(rows.items())), strict=True)
+        columns = zip(*((*row, *becomes) for row, becomes in rows.items()), strict=True)
         told = await connection.execute(self._settle, [list(column) for column in columns])
-        places = sorted(rows)
+        places = list(rows)
         known = {places[place - 1]: stands for place, stands in await told.fetchall()}
         return [_stale(one, known) for one in asked]
 

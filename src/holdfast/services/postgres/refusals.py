@@ -75,10 +75,17 @@ def _unconnected(what: str, text: str) -> HoldfastError:
 
 def unknown(what: str, error: psycopg.Error) -> HoldfastError:
     """The error for the caller of ``what``, whose commit had been asked for when ``error`` came."""
-    if is_rolled_back(error):
+    if not is_broken(error):
         return explain(what, error)
     text = error.diag.message_primary or str(error).strip() or type(error).__name__
     return OutcomeUnknown(f"{what}: the connection was lost during the commit ({text})")
+
+
+def is_broken(error: psycopg.Error) -> bool:
+    """Return True if the connection may be of no more use: neither the server nor the driver has refused a
+    statement."""
+    refused_here = not isinstance(error, psycopg.OperationalError | psycopg.InterfaceError)
+    return not is_rolled_back(error) and not (error.sqlstate is None and refused_here)
 
 
 def is_rolled_back(error: psycopg.Error) -> bool:

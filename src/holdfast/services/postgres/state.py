@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from holdfast.errors import OperationRefused, TooLarge
+from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.state import Logged
+from holdfast.ports.state import Logged, check_state
 from holdfast.services.postgres import changes
 from holdfast.services.postgres.changes import CHANCE, OpenCall, StartCall, StateCall, StateChanges, Undecided
 from holdfast.services.postgres.database import PostgresDatabase
@@ -93,11 +93,7 @@ class PostgresState:
         return openings
 
     async def commit(self, commit: Commit) -> None:
-        size = len(commit.state or b"")
-        if size > self.max_state_bytes:
-            raise TooLarge(
-                f"{commit.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
-            )
+        check_state(commit, self.max_state_bytes)
         await self._change(changes.prepare(commit))
         if commit.results:
             self._database.bells.ring([TOPIC])

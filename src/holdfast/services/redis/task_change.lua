@@ -42,6 +42,20 @@ function requests.queue(task, trace, fields)
   return {}, with(cjson.decode(fields), {state = 'queued', queued_at = NOW})
 end
 
+-- The fields of a record, in the order in which a task that is restored has them.
+local FIELDS = {
+  'type', 'group', 'member', 'node', 'note', 'detail', 'cancel', 'members', 'epoch', 'attempts', 'pauses', 'until',
+  'queued_at', 'started_at', 'ended_at', 'send_at', 'state', 'progress', 'result', 'follow_ups', 'effects', 'message',
+  'stored', 'briefed'}
+
+-- A task as another store had it.
+function requests.restore(task, trace, moved, ...)
+  if task then return task end
+  local changes = {}
+  for i, field in ipairs(FIELDS) do changes[field] = select(i, ...) end
+  return {}, changes
+end
+
 function requests.delay(task, trace, kind, delay, message, group)
   if task then return task end
   local due = text(now + tonumber(delay))
@@ -218,11 +232,15 @@ end
 local request, width, answers = requests[ARGV[2]], tonumber(ARGV[4]), {}
 local guarded = ARGV[2] == 'beat' or ARGV[2] == 'give_back' or ARGV[2] == 'end'
 local untold = ARGV[2] == 'briefed' or ARGV[2] == 'message_sent' or ARGV[2] == 'handed_over'
+  or ARGV[2] == 'restore'
 for i = 5, #ARGV, width do
   local trace = ARGV[i]
   local before = load(trace)
   local task, changes = request(before, unpack(ARGV, i, i + width - 1))
-  if changes then save(trace, task, changes) end
+  if changes then
+    save(trace, task, changes)
+    if ARGV[2] == 'restore' then place(root .. ':moved', trace, ARGV[i + 1]) end
+  end
   if untold then
     answers[#answers + 1] = 0
   elseif task then

@@ -208,6 +208,9 @@ class RedisTasks:
                     shards.remove(shard)
         return dropped
 
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        await self._change("restore", [(t.trace, _micros(t.moved_at), *_record(t)) for t in tasks])
+
     async def close(self) -> None:
         if self._confirmed is not self._connection:
             await self._confirmed.close()
@@ -281,6 +284,19 @@ def _task(trace: str, told: Sequence[bytes]) -> Task:
                 name, convert = found
                 known[name] = convert(value)
         return Task(trace, **known)
+
+
+def _record(task: Task) -> list[Word]:
+    """All fields of a task in the order of ``_READ``, as its hash has them; "" for those that are empty."""
+    words: list[Word] = []
+    for name in _CONVERT:
+        value = getattr(task, name)
+        if name in _TIMES:
+            value = _micros(value)
+        elif name == "progress":
+            value = _number(value)
+        words.append(int(value) if isinstance(value, bool) else value)
+    return [word or "" for word in words]
 
 
 def _fields(task: Task) -> dict[str, str]:

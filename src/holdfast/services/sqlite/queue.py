@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import msgspec
 
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
@@ -18,10 +21,19 @@ from holdfast.common.queue_calls import (
     make_receipt,
     read_receipt,
 )
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import Addition, CallerStatement, DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import (
+    Addition,
+    CallerStatement,
+    DeadLetter,
+    Delivery,
+    Depth,
+    Outgoing,
+    WaitingMessage,
+)
 from holdfast.services.sqlite.database import Database, Transaction
+from holdfast.services.sqlite.rows import number_above
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
 
@@ -114,6 +126,15 @@ SELECT (SELECT count(*) FROM messages WHERE queue = ?1),
 FILLED = """
 SELECT name FROM queues WHERE EXISTS (SELECT 1 FROM messages WHERE queue = queues.id) ORDER BY name"""
 
+NAMES = "SELECT name FROM queues ORDER BY name"
+
+WAITING = """
+SELECT m.id, m.state, m.visible_at, m.receives, b.attributes, b.body
+FROM messages m CROSS JOIN bodies b ON b.message = m.id
+WHERE m.queue = ? AND m.id > ? ORDER BY m.id LIMIT ?"""
+
+RESTORE = "INSERT INTO messages (id, queue, state, visible_at, receives) VALUES (?, ?, ?, ?, ?) RETURNING id"
+
 LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
 
 
@@ -132,6 +153,11 @@ Row = tuple[int, float, str, bytes]
 async def filled(database: Database) -> list[str]:
     """The names of all queues that hold messages, in order."""
     return await database.read(lambda connection: [name for (name,) in connection.execute(FILLED)])
+
+
+async def names(database: Database) -> list[str]:
+    """The names of all queues that were ever used, in order."""
+    return await database.read(lambda connection: [name for (name,) in connection.execute(NAMES)])
 
 
 class SqliteQueue:
@@ -258,31 +284,26 @@ class SqliteQueue:
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
-        number, at = await self._number(), self._clock.wall()
+        at = self._clock.wall()
+        await self.restore_letters([msgspec.structs.replace(letter, at=at) for letter in letters])
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        number = await self._number()
         rows = [
             (
-                number,
-                d.id,
-                d.body,
-                d.reason,
-                _encode(d.attributes),
-                d.detail,
-                d.stream,
-                d.key,
-                str(d.run),
-                d.seq,
-                at,
+                number, d.id, d.body, d.reason, _encode(d.attributes), d.detail, d.stream, d.key, str(d.run),
+                d.seq, d.at,
             )
             for d in letters
-        ]
+        ]  # fmt: skip
 
-        def bury(transaction: Transaction) -> None:
+        def write(transaction: Transaction) -> None:
             transaction.connection.executemany(
                 f"INSERT OR IGNORE INTO dead_letters (queue, {LETTER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
                 rows,
             )
 
-        await self._database.write(bury)
+        await self._database.write(write)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         parameters = (await self._number(), after, key, key, limit)
@@ -337,6 +358,52 @@ class SqliteQueue:
                 ).rowcount
             )
         )
+
+    # --- transfer
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        parameters = (await self._number(), int(after or 0), limit)
+        rows = await self._database.read(
+            lambda connection: connection.execute(WAITING, parameters).fetchall()
+        )
+        now = self._clock.monotonic()
+        return [
+            WaitingMessage(
+                str(number),
+                body,
+                decode_attributes(attributes),
+                max(0.0, visible_at - now) if state == DELAYED else 0.0,
+                receives,
+                number,
+            )
+            for number, state, visible_at, receives, attributes, body in rows
+        ]
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((message.body for message in messages), self.max_bytes)
+        queue, at = await self._number(), self._clock.wall()
+
+        def restore(transaction: Transaction) -> None:
+            for message in messages:
+                state, visible_at, attributes, body = self._row(
+                    message.body, _encode(message.attributes), message.delay_s
+                )
+                try:
+                    [number] = transaction.execute(
+                        RESTORE, (message.number, queue, state, visible_at, message.receives)
+                    ).fetchone()
+                except sqlite3.IntegrityError:
+                    raise OperationRefused(
+                        f"queue {self._name!r}: message number {message.number} is taken by another queue of"
+                        f" {self._database.path}; use another file as the target"
+                    ) from None
+                transaction.execute(ADD_BODY, {
+                    "message": number, "attributes": attributes, "body": body, "at": at,
+                })  # fmt: skip
+            number_above(transaction.connection, "messages", above)
+            transaction.ring(self._topic)
+
+        await self._database.write(restore)
 
     def wake(self) -> None:
         self._wakes += 1
