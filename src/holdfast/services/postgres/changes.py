@@ -427,9 +427,7 @@ class _Writes:
             self._commit(change, locked, committed, oldest)
         return None
 
-    def _commit(
-        self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None
-    ) -> None:
+    def _commit(self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None) -> None:
         c, id_, kept_from = change.commit, locked.id, locked.recents_from
         record = _encoded(_keep(after, c.window))
         if c.window != locked.kept.window:
