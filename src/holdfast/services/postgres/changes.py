@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules import ledger
@@ -409,7 +409,7 @@ class _Writes:
         if isinstance(change, OpenCall):
             after = ledger.open_(standing, change.key, change.expect, change.member)
             if locked is None:
-                self.inserted.append((change.key, change.chance, encode(_keep(after, 0))))
+                self.inserted.append((change.key, change.chance, _encoded(_keep(after, 0))))
                 return Undecided.AGAIN
             epoch = max(after.epoch + change.chance, locked.now_us + change.chance % 1024)
             self._put(locked, msgspec.structs.replace(after, epoch=epoch), locked.kept.window)
@@ -428,8 +428,8 @@ class _Writes:
         return None
 
     def _commit(self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None) -> None:
-        c, id_ = change.commit, locked.id
-        kept_from = locked.recents_from
+        c, id_, kept_from = change.commit, locked.id, locked.recents_from
+        record = _encoded(_keep(after, c.window))
         if c.window != locked.kept.window:
             self.forgotten.append((id_, kept_from, c.number))
             kept_from = c.number
@@ -449,7 +449,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, id_, after.epoch, after.number, kept_from, True, c.due, len(c.effects), fate,
-                encode(_keep(after, c.window)), change.timers, c.state or b"",
+                record, change.timers, c.state or b"",
             )
         )  # fmt: skip
 
@@ -458,7 +458,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, locked.id, after.epoch, after.number, locked.recents_from, False, None, 0, KEEP,
-                encode(_keep(after, window)), b"", b"",
+                _encoded(_keep(after, window)), b"", b"",
             )
         )  # fmt: skip
 
@@ -581,6 +581,13 @@ def _keep(after: Checkpoint, window: int) -> LedgerRecord:
         after.skipped,
         after.state_version,
     )
+
+
+def _encoded(kept: LedgerRecord) -> bytes:
+    try:
+        return encode(kept)
+    except UnicodeEncodeError as error:
+        raise OperationRefused(f"a text holds what UTF-8 can't carry: {error}") from error
 
 
 def _numbers(values: Iterable[float | bool | None]) -> str:
