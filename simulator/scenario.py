@@ -204,7 +204,7 @@ def _with_more(scenario: Scenario, random: Random, calm: bool) -> Scenario:
             for key, most in sorted(last.items())
             for seq in range(random.randint(1, most))
         ]
-        # An operator's commit ends the quiet, as any other does.
+        # The commits of this operator don't say for how long no message has come.
         again = [fault for fault in _faults(random, scenario.nodes) if fault.kind != "operator"]
         changes |= {"restarts": True, "faults_again": () if calm else tuple(again)}
     if uses_models:

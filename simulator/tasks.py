@@ -598,7 +598,7 @@ class TaskWorld(Stage):
             await self._give(order)
 
     async def _give(self, order: Order) -> None:
-        message = await self.producer.send_stand_in(order)
+        message = await self.producer.send_stand_in(order, self.producer.delay_s(order))
         if message is None:
             return
         node = self._random.choice(self.nodes)

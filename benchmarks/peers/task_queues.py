@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,6 +15,7 @@ from pathlib import Path
 
 from benchmarks.cluster import ROOT, workplace
 from benchmarks.peers.redis_server import redis_server
+from simulator.servers import PostgresqlServer
 
 DRAMATIQ_THREADS, DRAMATIQ_PREFETCH = 8, 100
 
@@ -24,10 +26,14 @@ REDIS = (
 )
 
 
+POSTGRES = "PostgreSQL with fsync and synchronous_commit: survives a power cut"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskQueue:
     """A contender: ``arguments`` start its workers, where ``{processes}`` stands for how many. ``share`` of
-    the tasks are enough to measure it by, and ``environment`` is set for its workers."""
+    the tasks are enough to measure it by, and ``environment`` is set for its workers. Its service is a Redis,
+    or a ``file``, or a ``database``."""
 
     module: str
     arguments: Sequence[str]
@@ -35,6 +41,7 @@ class TaskQueue:
     packages: Sequence[str]
     share: float = 1.0
     file: str = ""
+    database: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -108,6 +115,22 @@ QUEUES = {
         share=0.1,
         file="huey.db",
     ),
+    "procrastinate": TaskQueue(
+        "procrastinate_app",
+        ("benchmarks.peers.procrastinate_app", "{processes}"),
+        f"{POSTGRES}; async tasks, 20 at once a process, psycopg's pool; the job keeps its status",
+        ("procrastinate", "psycopg"),
+        share=0.05,
+        database=True,
+    ),
+    "pgqueuer": TaskQueue(
+        "pgqueuer_app",
+        ("benchmarks.peers.pgqueuer_app", "{processes}"),
+        f"{POSTGRES}, all tables logged; async tasks, 200 fetched at once, asyncpg, uvloop; statuses go to"
+        " the log",
+        ("pgqueuer", "asyncpg"),
+        database=True,
+    ),
 }  # fmt: skip
 
 
@@ -127,6 +150,8 @@ def measure(
         environment = os.environ | queue.environment
         if queue.file:
             environment["BENCHMARK_HUEY"] = str(place / queue.file)
+        elif queue.database:
+            environment["BENCHMARK_POSTGRES"] = stack.enter_context(postgresql_server()).url
         else:
             port = stack.enter_context(redis_server(place, *server))
             environment["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
@@ -138,6 +163,17 @@ def measure(
             cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
     return Measured(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+@contextlib.contextmanager
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """Run a server whose commits the disk confirms."""
+    server = PostgresqlServer(fsync=True)
+    asyncio.run(server.start())
+    try:
+        yield server
+    finally:
+        asyncio.run(server.stop())
 
 
 @contextlib.contextmanager

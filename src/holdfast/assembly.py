@@ -187,7 +187,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
     from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
     from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
-    from holdfast.tasks.opening import backing_up, make_producer  # noqa: PLC0415
+    from holdfast.tasks.opening import backing_up, make_producer, make_values  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.schedule import SCHEDULE, ScheduleFollower  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
@@ -239,6 +239,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host.log,
         ),
         announcer=announcer,
+        values=make_values(services, app.name),
     )
 
 

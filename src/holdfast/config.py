@@ -95,6 +95,12 @@ class Config(BaseSettings):
         shown="`tasks_url`",
     )
     objects_url: str = _setting("file:./holdfast-objects", "The object store: frames and files.")
+    values_url: str = _setting(
+        "",
+        "An object store that all producers and nodes of an app share. Bodies and results of tasks that have"
+        " more than 64 KiB go there.",
+        shown="none",
+    )
     dlq_backup_url: str = _setting(
         "",
         "Where nodes back up the dead letters of their tasks: `file:letters.jsonl`, `sqlite:///letters.db`,"
@@ -301,6 +307,7 @@ class ClientSettings(TypedDict, total=False):
     tasks_url: str
     registry_url: str
     coordinator_url: str
+    values_url: str
     peer_secret: str
     peer_tls_cert: Path
     peer_tls_key: Path

@@ -84,6 +84,16 @@ class Services:
         url = self.config.queue_url
         return await service_of(url).filled_queues(self.opening("queue_url", url))
 
+    async def queue_names(self) -> list[str]:
+        """The names of all queues that hold messages or dead letters, as far as the service lists them."""
+        url = self.config.queue_url
+        return await service_of(url).queue_names(self.opening("queue_url", url))
+
+    async def task_apps(self) -> list[str]:
+        """The names of the apps that have tasks, as far as the service lists them."""
+        url = self.config.tasks_url
+        return await service_of(url).task_apps(self.opening("tasks_url", url))
+
     def queue_setup(self) -> QueueSetup | None:
         """What makes and checks the queues of streams; None where the service makes them by itself."""
         url = self.config.queue_url
@@ -92,7 +102,8 @@ class Services:
     async def iam_policy(self, streams: Collection[str], archives: Collection[str] = ()) -> dict[str, Any]:
         """What AWS must allow a node of ``streams`` that writes to ``archives``, as an IAM policy; no
         statement if nothing is there."""
-        places = [(setting, getattr(self.config, setting)) for setting in ("queue_url", "objects_url")]
+        settings = ("queue_url", "objects_url", *(("values_url",) if self.config.values_url else ()))
+        places = [(setting, getattr(self.config, setting)) for setting in settings]
         statements: list[dict[str, Any]] = []
         for setting, url in [*places, *(("archive", url) for url in sorted({*archives}))]:
             for statement in await service_of(url).iam_statements(self.opening(setting, url), streams):
@@ -168,6 +179,10 @@ class Services:
     def objects(self) -> Objects:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
+
+    def values(self) -> Objects:
+        """The object store for values of tasks that are too large for a queue."""
+        return self._open("values_url", lambda service, it: service.objects(it))
 
     def slot_objects(self) -> Objects:
         """The object store as a handler in this process reads it, outside of any event loop."""

@@ -93,6 +93,17 @@ def test_what_is_to_follow_is_sent_with_its_task(holdfast: Holdfast, arrange: Ar
     assert (refused.code, "a JSON object with a task to send" in refused.err) == (exits.USAGE, True)
 
 
+def test_a_task_may_begin_at_a_time(holdfast: Holdfast) -> None:
+    trace = send(holdfast, "--at", "2126-12-24T18:00+01:00")
+    (task,) = holdfast("tasks", "show", APP, trace, "--json").lines
+    assert task["state"] == "queued"
+    for wrong, says in (("2126-12-24T18:00", "field 'at' has no time zone"), ("tomorrow", "tomorrow")):
+        refused = holdfast("tasks", "send", APP, TYPE, "--at", wrong)
+        assert refused.code
+        assert says in refused.err
+    assert len(holdfast("tasks", "ls", APP, "--json").lines) == 1
+
+
 def test_a_batch_is_sent_from_a_file(holdfast: Holdfast, arrange: Arrange[Any], place: Path) -> None:
     lines = [json.dumps({"task_type": TYPE, "body": n, "delay_s": 0.5}) for n in range(3)]
     (place / "month.jsonl").write_text("\n".join([*lines, ""]))

@@ -24,9 +24,20 @@ from holdfast.system.clock import SystemClock
 KEY = "detect/cam-1"
 
 
+class SetClock(SystemClock):
+    """The system's clock, but that its wall time stands until a test sets it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.wall_s = 1000.0
+
+    def wall(self) -> float:
+        return self.wall_s
+
+
 @pytest.fixture
-def clock() -> Clock:
-    return SystemClock()
+def clock() -> SetClock:
+    return SetClock()
 
 
 @pytest.fixture
@@ -64,6 +75,28 @@ async def test_pausing_fences_the_owner_and_keeps_all_else(state: MemoryState) -
     assert all(getattr(paused, name) == getattr(before, name) for name in same)
     with pytest.raises(Fenced):
         await state.commit(Commit(KEY, before.epoch, before.number + 1, "owner", before.log))
+
+
+async def test_operations_are_no_messages_where_numbers_start_anew_after_a_quiet_time(
+    state: MemoryState, queue: MemoryQueue, clock: SetClock
+) -> None:
+    await commit(state, log=RunLog(0, 0, 9, quiet_s=5.0), timers=(Timer("up", 5e9, b"", "1.1.0"),))
+    clock.wall_s += 10.0
+    assert (await operations.pause(state, KEY)).log == RunLog(0, 0, 9, quiet_s=15.0)
+    clock.wall_s += 10.0
+    resumed, _ = await operations.resume(state, queue, KEY)
+    assert resumed.log == RunLog(0, 0, 9, quiet_s=25.0)
+    clock.wall_s += 10.0
+    assert (await operations.skip(state, KEY)).log == RunLog(0, 0, 10, (Span(10, 10),), 35.0)
+    clock.wall_s += 10.0
+    skipped = await operations.skip(state, KEY, 2, 1)
+    assert skipped.log == RunLog(1, 0, 2, (Span(0, 2),), 45.0)
+    clock.wall_s += 10.0
+    effect = Effect(0, 0, "e" * 32, "hall", "", b"", "1:2", clock.wall_s)
+    assert (await operations.add_effect(state, KEY, effect)).log == RunLog(1, 0, 2, (Span(0, 2),), 55.0)
+    clock.wall_s += 10.0
+    dropped, _ = await operations.drop_effects(state, KEY)
+    assert dropped.log == RunLog(1, 0, 2, (Span(0, 2),), 65.0)
 
 
 async def test_pausing_keeps_the_count_of_a_head_that_kills_and_resuming_forgets_it(

@@ -11,8 +11,9 @@ import pytest
 from examples.cameras import app as cameras
 from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
-from holdfast.common.protocol import Done, Explain, Waiting
+from holdfast.common.protocol import Done, Explain, Poke, Waiting
 from holdfast.errors import OutcomeUnknown
+from holdfast.streams import operations
 from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
@@ -200,6 +201,26 @@ async def test_timers_are_no_messages_where_numbers_start_anew_after_a_quiet_tim
     await town.send(*numbers(0, 1))
     await town.until_over()
     assert town.results("k") == [0, 0, 1, 1]
+
+
+async def test_what_an_operator_does_is_no_message_where_numbers_start_anew_after_a_quiet_time(
+    town: Town,
+) -> None:
+    node = await town.start(app_of(gap_timeout_s=GAP_S, restart_after_s=120.0, idle_timeout_s=1e6))
+    await town.send(*numbers(0, 1))
+    await town.until_over()
+    await town.clock.sleep(119.0)
+    await operations.pause(town.state, "s/k")
+    await operations.resume(town.state, town.queue("s"), "s/k")
+    await node.node._handle(Poke(node.id, "s", "s/k"))
+    await town.until(lambda: [entry.owner.epoch for entry in node.work.owners] == [4])
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert len(town.results("k")) == 2, "so soon it is a duplicate"
+    await town.clock.sleep(2.0)
+    await town.send(*numbers(0))
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [0, 1, 0]
 
 
 async def test_cameras_of_the_example_may_start_their_numbers_anew(town: Town) -> None:

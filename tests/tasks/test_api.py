@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from importlib.resources import files
 from typing import Any
 
@@ -184,6 +185,11 @@ async def test_what_a_task_returned_is_told(rig: Rig) -> None:
         b'{"task_type": "report.publish", "spelling": 1}',
         b'{"task_type": "report.publish", "delay_s": -1}',
         b'{"task_type": "report.publish", "delay_s": 1e999}',
+        b'{"task_type": "report.publish", "at": "2026-12-24T18:00:00"}',
+        b'{"task_type": "report.publish", "at": "2026-12-24"}',
+        b'{"task_type": "report.publish", "at": 1766595600}',
+        b'{"task_type": "report.publish", "at": "2026-12-24T18:00:00Z", "delay_s": 1}',
+        b'{"task_type": "report.publish", "then": [{"task_type": "a", "at": "2026-12-24T18:00:00Z"}]}',
         b'{"task_type": "report.publish", "priority": 2147483648}',
         b'{"task_type": "report.publish", "timeout_s": 0}',
         b'{"task_type": "report.publish", "tries": 0}',
@@ -227,6 +233,30 @@ async def test_a_body_that_comes_too_slowly_is_not_waited_for(
 async def test_what_is_to_wait_is_not_begun(rig: Rig) -> None:
     assert (await rig.post({"task_type": TYPE, "delay_s": 60}))[0] == 202
     assert (len(rig.sent), rig.begun) == (1, [])
+
+
+@pytest.mark.parametrize("zone", [UTC, timezone(timedelta(hours=-8))])
+async def test_what_is_to_begin_at_a_time_waits_for_it(rig: Rig, zone: tzinfo) -> None:
+    at = datetime.now(zone) + timedelta(minutes=10)
+    assert (await rig.post({"task_type": TYPE, "at": at.isoformat()}))[0] == 202
+    assert rig.begun == []
+    (waiting,) = rig.queue.messages.values()
+    assert 590 < waiting.visible_at - waiting.sent_at <= 600
+
+
+async def test_what_was_to_begin_at_a_time_that_has_passed_is_begun_here(rig: Rig) -> None:
+    assert (await rig.post({"task_type": TYPE, "at": "2020-02-29T12:00:00Z"}))[0] == 202
+    assert len(rig.begun) == 1
+
+
+async def test_a_time_beyond_what_the_queue_can_wait_is_left_to_the_store(rig: Rig) -> None:
+    rig.queue.delay_max_s = 900.0
+    assert (await rig.post({"task_type": TYPE, "trace_id": "t", "at": "2126-11-22T20:00:00+01:00"}))[0] == 202
+    assert (rig.begun, rig.sent) == ([], [])
+    _, task = await rig.ask("GET", f"{PATH}/t")
+    assert task["paused_until"] == pytest.approx(
+        datetime.fromisoformat("2126-11-22T20:00:00+01:00").timestamp(), abs=60.0
+    )
 
 
 async def test_what_is_not_known_is_not_found(rig: Rig) -> None:
@@ -307,10 +337,19 @@ async def test_a_dead_letter_s_task_may_wait_too(rig: Rig) -> None:
     await rig.end("t", State.FAILED, "no such table")
     await rig.queue.bury([DeadLetter(f"{TYPE}/t", message.body, "failed", key="t")])
     rig.queue.messages.clear()
-    assert (await rig.post({"trace_id": "t", "delay_s": 60}))[0] == 202
+    at = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
+    assert (await rig.post({"trace_id": "t", "at": at}))[0] == 202
     assert len(rig.begun) == 1, "no node begins it"
     (waiting,) = rig.queue.messages.values()
-    assert waiting.visible_at - waiting.sent_at >= 60
+    assert waiting.visible_at - waiting.sent_at >= 59
+
+
+async def test_a_dead_letter_s_task_waits_no_longer_than_its_queue_can(rig: Rig) -> None:
+    await rig.post({"task_type": TYPE, "trace_id": "t"})
+    await rig.end("t", State.FAILED)
+    rig.queue.delay_max_s = 900.0
+    status, said = await rig.post({"trace_id": "t", "at": "2126-11-22T20:00:00+01:00"})
+    assert (status, "on this queue it is 0 to 900 s" in said["detail"]) == (400, True)
 
 
 async def test_an_ended_task_whose_body_nobody_has_needs_a_new_one(rig: Rig) -> None:
@@ -389,6 +428,8 @@ ASKED = st.fixed_dictionaries(
         "group": st.text(max_size=9),
         "priority": st.integers(),
         "delay_s": st.floats() | st.integers(),
+        "at": st.datetimes(timezones=st.timezones() | st.none()).map(datetime.isoformat)
+        | st.text(max_size=9),
         "timeout_s": st.floats() | st.integers(),
         "tries": st.integers(),
         "then": JSON | st.lists(st.fixed_dictionaries({"task_type": st.just(TYPE)}), max_size=2),

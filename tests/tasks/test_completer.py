@@ -306,7 +306,7 @@ def test_of_two_messages_of_a_task_the_one_that_began_it_says_what_follows() -> 
         await world.clock.sleep(20.0)
         assert len(followers(world)) == 1
         more = Order(task_type=QUICK, body={}, trace_id="t", then=[FOLLOWING, FOLLOWING])
-        message = world.producer._checked(more).body
+        message = (await world.producer._checked(more, 0.0)).body
         await world.queues[task_queue(APP, QUICK)].send([Outgoing(message, key="t")])
 
     world = lived(lambda: TaskWorld(scenario(FOLLOWED)), others)

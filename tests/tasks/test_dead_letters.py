@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.cluster.effect_letters import letter_of
+from holdfast.common.acts import decode_effects, effect_id
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter
@@ -21,7 +22,7 @@ from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import EffectsLeft, EndAttempt, StartAttempt, State, Task
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log
 
@@ -174,6 +175,95 @@ async def test_a_letter_that_can_t_be_sent_again_stops_no_other(monkeypatch: pyt
     assert "a dead letter can't be sent again" in rig.log.events("warning")
 
 
+def effect_letter(number: int, trace: str = "t") -> DeadLetter:
+    sender = f"publish/{trace}"
+    effect = OutgoingEffect(
+        effect_id(sender, 1, 0, number), f"https://a/{number}", "k", b"{}", sender, trace, 3
+    )
+    return letter_of(effect, "publish", 0.0)
+
+
+async def succeeded(rig: Rig, trace: str = "t", *, told: bool = True) -> None:
+    """Have a task succeed."""
+    [task] = await rig.store.start([StartAttempt(trace, "publish", "m", "n", 1, 30.0)])
+    await rig.store.end([EndAttempt(trace, task.epoch, State.SUCCEED)])
+    if told:
+        await rig.store.briefed([(trace, task.epoch)])
+
+
+async def test_effects_that_were_refused_are_handed_over_again_in_order(tmp_path: Path) -> None:
+    rig = Rig()
+    for trace in ("t", "u"):
+        await succeeded(rig, trace)
+    queue = rig.queue(task_queue(APP, "publish"))
+    for number in (0, 1, 2):
+        rig.clock.set_by_s += 1.0
+        await queue.bury([effect_letter(number)])
+    await queue.bury([effect_letter(0, "u")])
+    assert await rig.letters.redrive(["publish"], Choice()) == 4
+    assert not queue.letters
+    pending = decode_effects(rig.store.standing["t"].effects)
+    assert [(each.id, each.target, each.key, each.hops) for each in pending] == [
+        (effect_id("publish/t", 1, 0, number), f"https://a/{number}", "k", 3) for number in range(3)
+    ]
+    assert len(queue.messages) == 2, "for a node to look at each of the two tasks"
+    assert {message.attributes["id"] for message in queue.messages.values()} == {"t", "u"}
+
+
+async def test_effects_in_a_backup_are_handed_over_again_too(tmp_path: Path) -> None:
+    rig = Rig()
+    await succeeded(rig)
+    await rig.queue(task_queue(APP, "publish")).bury([effect_letter(0), effect_letter(0, "unknown")])
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    assert await rig.letters.back_up(backup, (), Choice()) == 2
+    assert await rig.letters.redrive_kept(backup, ["publish"], Choice()) == (1, 1)
+    assert [each.target for each in decode_effects(rig.store.standing["t"].effects)] == ["https://a/0"]
+
+
+async def test_effects_are_handed_over_again_though_the_call_before_was_cut_off() -> None:
+    """Between the record and the message for it."""
+    rig = Rig()
+    await succeeded(rig)
+    queue = rig.queue(task_queue(APP, "publish"))
+    await queue.bury([effect_letter(0)])
+    await rig.letters.redrive(["publish"], Choice())
+    queue.messages.clear()
+    await queue.bury([effect_letter(0), effect_letter(1)])
+    assert await rig.letters.redrive(["publish"], Choice()) == 1
+    assert len(queue.messages) == 1
+    assert list(queue.letters) == [effect_letter(1).id], "it is sent again once the other is taken"
+    assert "a dead letter can't be sent again" in rig.log.events("warning")
+
+
+async def test_an_effect_of_a_task_that_is_refused_again_before_its_letter_is_gone_keeps_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig()
+    await succeeded(rig)
+    queue = rig.queue(task_queue(APP, "publish"))
+    await queue.bury([effect_letter(0)])
+    purge = queue.purge
+
+    async def refused_first(ids: Sequence[str]) -> int:
+        await queue.bury([effect_letter(0)])  # which is there yet
+        purged = await purge(ids)
+        await rig.store.handed_over([EffectsLeft("t", rig.store.standing["t"].epoch)])
+        return purged
+
+    monkeypatch.setattr(queue, "purge", refused_first)
+    assert await rig.letters.redrive(["publish"], Choice()) == 1
+    assert list(queue.letters) == [effect_letter(0).id]
+
+
+async def test_effects_of_a_task_whose_outcome_is_not_told_yet_wait() -> None:
+    rig = Rig()
+    await succeeded(rig, told=False)
+    queue = rig.queue(task_queue(APP, "publish"))
+    await queue.bury([effect_letter(0)])
+    assert await rig.letters.redrive(["publish"], Choice()) == 0
+    assert (len(queue.letters), len(queue.messages)) == (1, 0)
+
+
 async def test_an_effect_that_was_refused_is_not_sent_as_a_task(tmp_path: Path) -> None:
     rig = Rig()
     effect = letter_of(OutgoingEffect("0" * 32, "https://a", "", b"{}", "publish/t", "t"), "publish", 1.0)
@@ -183,7 +273,7 @@ async def test_an_effect_that_was_refused_is_not_sent_as_a_task(tmp_path: Path) 
     backup = FileBackup(tmp_path / "letters.jsonl")
     assert await rig.letters.back_up(backup, (), Choice()) == 2
     assert await rig.letters.redrive(["publish"], Choice()) == 1
-    assert await rig.letters.redrive_kept(backup, ["publish"], Choice(trace="t")) == (0, 0)
+    assert await rig.letters.redrive_kept(backup, ["publish"], Choice(trace="t")) == (0, 1)
     assert list(queue.letters) == [effect.id]
     assert rig.log.events("warning").count("a dead letter can't be sent again") == 2
 

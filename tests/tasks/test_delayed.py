@@ -179,7 +179,7 @@ async def test_many_that_are_due_come_in_several_calls(bench: Bench) -> None:
 
 async def test_a_stand_in_may_have_a_long_delay_too(bench: Bench) -> None:
     order = Order(task_type=TYPE, trace_id="t", delay_s=DAY_S)
-    message = await bench.producer.send_stand_in(order)
+    message = await bench.producer.send_stand_in(order, order.delay_s)
     assert message is not None
     assert message.key == "t"
     assert not bench.queue.messages

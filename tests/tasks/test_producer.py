@@ -298,7 +298,7 @@ async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(r
     await rig.end("t", State.SUCCEED)
     before = await rig.store.get("t")
     assert before is not None
-    assert await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8)) is None
+    assert await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8), 0.0) is None
     assert await rig.store.get("t") == before
     assert not rig.tasks.messages
     with pytest.raises(OperationRefused, match="'t' has succeeded; only one that failed is run anew"):
@@ -309,7 +309,7 @@ async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(r
 async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, state: State | None) -> None:
     if state is not None:
         await rig.end("t", state)
-    given = await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8))
+    given = await rig.producer.send_stand_in(Order(task_type=TYPE, trace_id="t", body=8), 0.0)
     assert given is not None
     (message,) = rig.tasks.messages.values()
     assert (message.body, given.key) == (given.body, "t")

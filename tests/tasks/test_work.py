@@ -1,6 +1,8 @@
 """What a node does with the tasks in its hands: when it is cut off, and with those that it can't run."""
 
+import asyncio
 import re
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -8,8 +10,9 @@ import msgspec
 import pytest
 
 from holdfast.cluster.keeper import expire
-from holdfast.errors import Unavailable
+from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.body import Body
 from holdfast.tasks.names import task_queue
@@ -22,12 +25,14 @@ from simulator.stage import Quiet
 from simulator.tasks import (
     APP,
     LONG,
+    PICKY,
     QUICK,
     SPECS,
     TIMEOUT_S,
     TRIES,
     PlannedTask,
     RanAttempt,
+    Sink,
     TaskScenario,
     TaskWorld,
     check,
@@ -197,5 +202,47 @@ def test_a_task_has_the_tries_and_the_timeout_that_its_sender_said() -> None:
         assert (hung.state, hung.attempts) == (State.TIMEOUT, 1)
         assert hung.ended_at - hung.started_at == pytest.approx(TIMEOUT_S * 3, abs=1.0)
         assert (told.state, told.attempts) == (State.SUCCEED, 5)
+
+    run(live())
+
+
+def test_an_effect_that_was_refused_goes_to_its_target_again_from_its_dead_letter(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken, willing = list[OutgoingEffect](), asyncio.Event()
+
+    async def take(self: Sink, effects: Sequence[OutgoingEffect]) -> None:
+        if self._picky and not willing.is_set():
+            raise InvalidMessage("it takes nothing yet")
+        taken.extend(effects)
+
+    monkeypatch.setattr(Sink, "take", take)
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, sends=2)))
+        queue = world.queues[task_queue(APP, QUICK)]
+        sent = list[DeadLetter]()
+
+        async def send_again() -> None:
+            while not queue.letters or queue.messages:
+                await world.clock.sleep(1.0)
+            sent.extend(queue.letters.values())
+            taken.clear()
+            willing.set()
+            assert await world.producer.redrive(QUICK, sent) == 1
+            while not taken or queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        [letter] = sent
+        assert [(each.id, each.target, each.body) for each in taken] == [
+            (letter.attributes["effect"], PICKY, letter.body)
+        ]
+        assert not queue.letters
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts, task.effects) == (State.SUCCEED, 1, b""), "nothing ran again"
+        assert [outcome.state for outcome in world.outcomes["t"]] == [State.SUCCEED], "nor is it told again"
 
     run(live())

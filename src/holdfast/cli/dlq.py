@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -17,7 +18,9 @@ from holdfast.cli.tasks import ago
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
 from holdfast.ports.dead_letters import dead_letters, in_order
+from holdfast.ports.peer import Peer
 from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.streams.operations import poke
 from holdfast.tasks.opening import backup_at, make_letters, producing
 from holdfast.wiring import Services
 
@@ -25,6 +28,9 @@ if TYPE_CHECKING:
     from holdfast.tasks.dead_letters import Choice
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
+
+Act = Callable[[Queue, Sequence[str]], Awaitable[int]]
+"""What is done with some dead letters of a queue; returns how many there were."""
 
 REASON_CHARS = 100
 
@@ -138,7 +144,7 @@ async def redrive(
         stream: The stream that --all is for.
         json: Print a JSON object.
     """
-    from holdfast.streams.effect_letters import redrive as redrive_letters  # noqa: PLC0415
+    from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     if source and not owner:
@@ -147,16 +153,13 @@ async def redrive(
         choice = Choice(trace=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
         return 0
-    return await _each_queue(
-        ids,
-        stream,
-        key,
-        all_,
-        json,
-        options,
-        "redriven",
-        lambda services, queue, some: redrive_letters(services.state(), queue, some),
-    )
+
+    def redriving(services: Services) -> Act:
+        peer = functools.cache(services.peer)
+        tell = partial(_told, services, peer)
+        return lambda queue, some: redrive_letters(services.state(), queue, some, tell)
+
+    return await _each_queue(ids, stream, key, all_, json, options, "redriven", redriving)
 
 
 @app.command
@@ -205,6 +208,10 @@ async def backup(
             await asyncio.sleep(every_s)
 
 
+async def _told(services: Services, peer: Callable[[], Peer], key: str) -> str:
+    return await poke(services.coordinator(), peer(), key)
+
+
 async def _redrive_tasks(
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
@@ -247,7 +254,7 @@ async def purge(
     if not yes:
         raise ConfigError("purge removes messages for good; give --yes to confirm")
     return await _each_queue(
-        ids, stream, key, all_, json, options, "purged", lambda _, queue, some: queue.purge(some)
+        ids, stream, key, all_, json, options, "purged", lambda _: lambda queue, some: queue.purge(some)
     )
 
 
@@ -259,7 +266,7 @@ async def _each_queue(
     json: bool,
     options: Options,
     done: str,
-    act: Callable[[Services, Queue, Sequence[str]], Awaitable[int]],
+    acting: Callable[[Services], Act],
 ) -> int:
     """Do something with letters, queue by queue, whatever becomes of those of others. Returns the exit
     code."""
@@ -273,18 +280,18 @@ async def _each_queue(
         by_stream: dict[str, list[str]] = {}
         for letter_id in ids:
             by_stream.setdefault(stream or _stream_of(letter_id), []).append(letter_id)
-        count, failed = 0, set[str]()
+        act, count, failed = acting(services), 0, set[str]()
         for name, some in by_stream.items():
             try:
                 queue = services.queue(name)
                 for start in range(0, len(some), queue.max_batch):
                     batch = some[start : start + queue.max_batch]
                     try:
-                        count += await act(services, queue, batch)
+                        count += await act(queue, batch)
                     except TooLarge:  # which of them it is shows when they go one by one
                         for letter_id in batch:
                             try:
-                                count += await act(services, queue, [letter_id])
+                                count += await act(queue, [letter_id])
                             except TooLarge as error:
                                 failed.add(letter_id)
                                 output.complain(f"{letter_id}: {error}")

@@ -7,6 +7,7 @@ import contextlib
 import re
 import time
 from collections.abc import Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -52,6 +53,7 @@ async def send(
     group: str = "",
     priority: int = 0,
     delay_s: float = 0.0,
+    at: datetime | None = None,
     timeout_s: float | None = None,
     tries: int | None = None,
     then: list[str] | None = None,
@@ -78,6 +80,7 @@ async def send(
         group: Whose limits it counts against, such as a customer.
         priority: The higher the sooner.
         delay_s: It may begin after so many seconds.
+        at: It may begin at this time, such as 2026-12-24T18:00+01:00; at once if it has passed.
         timeout_s: The total time of one attempt, instead of that of its type.
         tries: How many attempts it gets if they fail, instead of that of its type.
         then: A task to send once it has succeeded, as a JSON object; may be given more than once.
@@ -98,6 +101,7 @@ async def send(
         group=group,
         priority=priority,
         delay_s=delay_s,
+        at=at,
         timeout_s=timeout_s,
         tries=tries,
         then=_followers("--then", then or ()),
@@ -106,15 +110,7 @@ async def send(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         (trace,) = await producer.send([order])
-        if not wait:
-            if json:
-                output.json_line({"trace_id": trace})
-            else:
-                output.say(trace)
-            return 0
-        outcome = await producer.wait(trace)
-    _print_outcome(outcome, json)
-    return 0 if outcome.ok else 1
+        return await _sent(producer, trace, wait, json)
 
 
 @app.command
@@ -160,15 +156,7 @@ async def batch(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
-        if not wait:
-            if json:
-                output.json_line({"trace_id": trace})
-            else:
-                output.say(trace)
-            return 0
-        outcome = await producer.wait(trace)
-    _print_outcome(outcome, json)
-    return 0 if outcome.ok else 1
+        return await _sent(producer, trace, wait, json)
 
 
 def _followers(option: str, texts: Sequence[str]) -> list[Order]:
@@ -420,6 +408,19 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
     """An outcome as a JSON record."""
     told = msgspec.structs.asdict(outcome)
     return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
+
+
+async def _sent(producer: Producer, trace: str, wait: bool, json: bool) -> int:
+    """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
+    if wait:
+        outcome = await producer.wait(trace)
+        _print_outcome(outcome, json)
+        return 0 if outcome.ok else 1
+    if json:
+        output.json_line({"trace_id": trace})
+    else:
+        output.say(trace)
+    return 0
 
 
 def _print_outcome(outcome: Outcome, json: bool) -> None:

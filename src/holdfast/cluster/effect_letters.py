@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
-from holdfast.common.acts import HOPS
-from holdfast.ports.queue import DeadLetter
+from holdfast.common.acts import HOPS, Effect
+from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.target import OutgoingEffect
 
 EFFECT, TARGET, TARGET_KEY = "effect", "target", "target_key"
@@ -27,6 +28,29 @@ def letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
         seq=effect.cause,
         at=at,
     )
+
+
+def effect_again(letter: DeadLetter, at: float) -> Effect:
+    """Return the effect of a letter, with the same id, as if it were sent at ``at``."""
+    said = letter.attributes
+    return Effect(
+        0,
+        0,
+        said[EFFECT],
+        said[TARGET],
+        said[TARGET_KEY],
+        letter.body,
+        letter.seq,
+        at,
+        hops=int(said[HOPS]),
+    )
+
+
+async def restore(queue: Queue, letters: Sequence[DeadLetter], pending: Sequence[Effect]) -> None:
+    """Bury letters of effects again that were just purged, but for those that are pending: they may have been
+    refused once more, before that."""
+    waiting = {effect.id for effect in pending if not effect.refused}
+    await queue.bury([letter for letter in letters if letter.attributes[EFFECT] not in waiting])
 
 
 def is_of_effect(letter: DeadLetter) -> bool:

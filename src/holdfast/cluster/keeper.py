@@ -173,7 +173,7 @@ class Keeper:
             if not any(await asyncio.gather(*(self._extend_batch(batch, receipts) for batch in some))):
                 return  # the next round tries again: half of the visibility is left
 
-    async def _extend_batch(self, batch: list[str], receipts: dict[str, Visibility]) -> bool:
+    async def _extend_batch(self, batch: Sequence[str], receipts: dict[str, Visibility]) -> bool:
         """Extend one batch; return False if the call failed."""
         sent_at = self._clock.monotonic()
         self._stats.extend_calls += 1

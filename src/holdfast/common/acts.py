@@ -4,7 +4,7 @@ it."""
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -60,6 +60,19 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
     not_before: float = 0.0
     hops: int = 0
     refused: str = ""
+
+
+_decode_effects = msgspec.msgpack.Decoder(tuple[Effect, ...]).decode
+
+
+def encode_effects(effects: Sequence[Effect]) -> bytes:
+    """Encode effects as the record of a task holds them; empty for none."""
+    return msgspec.msgpack.encode(effects) if effects else b""
+
+
+def decode_effects(data: bytes) -> tuple[Effect, ...]:
+    """Decode what ``encode_effects`` made."""
+    return _decode_effects(data) if data else ()
 
 
 class RefusedEffect(msgspec.Struct, frozen=True, array_like=True):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
+
+T = TypeVar("T")
 
 
 class Visibility(msgspec.Struct):
@@ -29,6 +32,6 @@ def due(deliveries: Iterable[Visibility], now: float, visibility_s: float) -> li
     return [delivery for delivery in deliveries if not delivery.stale and delivery.expires_at <= horizon]
 
 
-def chunks(items: list[str], size: int) -> list[list[str]]:
+def chunks(items: Sequence[T], size: int) -> list[Sequence[T]]:
     """Cut a list into calls of at most ``size``."""
     return [items[i : i + size] for i in range(0, len(items), size)]

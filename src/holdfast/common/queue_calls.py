@@ -1,5 +1,5 @@
 """What adapters of the queue have in common: the limits of a call, and how those that number their messages
-write receipts and attributes."""
+write receipts, attributes and dead letters."""
 
 from __future__ import annotations
 
@@ -14,6 +14,21 @@ from holdfast.errors import TooLarge
 _RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
 
 _attributes = msgspec.json.Decoder(dict[str, str])
+
+
+class LetterRecord(msgspec.Struct):
+    """What is known of a dead letter, beside id, attributes and body. ``run`` is a text because it may have
+    more digits than other programs read."""
+
+    reason: str
+    detail: str = ""
+    stream: str = ""
+    key: str = ""
+    run: str = "0"
+    seq: str = ""
+
+
+letter_record = msgspec.json.Decoder(LetterRecord)
 
 
 def check_batch(batch: Sequence[object], max_batch: int) -> None:

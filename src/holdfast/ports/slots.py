@@ -323,7 +323,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
     process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
     ``pauses`` is how many pauses earlier attempts have asked for. ``after`` is the brief of the task that it
-    follows upon (empty: of none).
+    follows upon (empty: of none). ``result_bytes_max`` is how large its result may be.
     """
 
     trace: str
@@ -339,6 +339,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     lease_s: float = 0.0
     pauses: int = 0
     after: bytes = b""
+    result_bytes_max: int = 64 << 10
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):

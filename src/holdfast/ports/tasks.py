@@ -12,6 +12,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -66,6 +67,10 @@ class TaskStore(Protocol):
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         """Record which effects of outcomes are still to be handed over. Unknown tasks are ignored."""
 
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        """Record effects of ended tasks that are to be handed over again; returns the record of each task,
+        None for one that isn't known."""
+
     async def cancel(self, trace: str, reason: str) -> Task | None:
         """Cancel a task; returns its record, or None if it isn't known."""
 
@@ -99,3 +104,11 @@ class TaskStore(Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+class TransferableTasks(TaskStore, Protocol):
+    """A task store whose records can be written as they are."""
+
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        """Write tasks as another store had them. One that this store knows stays as it is. Later epochs of a
+        task are above that of its record."""

@@ -178,9 +178,10 @@ class TaskChild:
     def _take(self, offer: wire.Offer, ancillary: Sequence[Any]) -> None:
         """Run what is offered. Its body is held on to by nobody afterwards."""
         attempt = offer.attempt
-        if offer.attached:
-            body = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
-            attempt = msgspec.structs.replace(attempt, body=body)
+        if offer.attached is not None:
+            data = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
+            body, after = data[: offer.attached], data[offer.attached :]
+            attempt = msgspec.structs.replace(attempt, body=body, after=after)
         self._line.send(wire.AttemptEnded(self._run(offer.number, attempt)), offer.number)
 
     def _run(self, number: int, attempt: Attempt) -> Tried:

@@ -26,8 +26,9 @@ from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
 
 LOOK_TIMEOUT_S = 0.1
-BODY_BYTES_MAX = 1 << 16
-"""Bodies larger than this go beside the tray, which takes no message of any size."""
+BESIDE_BYTES = 1 << 16
+"""Bodies with outcomes of the task before that are larger together go beside the tray, which takes no message
+of any size."""
 
 _decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
@@ -55,14 +56,14 @@ class Tray:
 
     def put(self, offer: wire.Offer) -> bool:
         """Put an attempt in; False if there is no room, or no process."""
-        body = offer.attempt.body
+        body, after = offer.attempt.body, offer.attempt.after
         try:
-            if len(body) <= BODY_BYTES_MAX:
+            if len(body) + len(after) <= BESIDE_BYTES:
                 self._near.send(_encode(offer))
             else:
-                light = msgspec.structs.replace(offer.attempt, body=b"")
-                with _file(body) as file:
-                    data = _encode(wire.Offer(offer.number, light, attached=True))
+                light = msgspec.structs.replace(offer.attempt, body=b"", after=b"")
+                with _file(body, after) as file:
+                    data = _encode(wire.Offer(offer.number, light, attached=len(body)))
                     socket.send_fds(self._near, [data], [file.fileno()])
         except (BlockingIOError, BrokenPipeError):
             return False
@@ -218,10 +219,10 @@ def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Lis
     return ForkserverSlots(settings, clock, setup, ForkserverTaskSlot)
 
 
-def _file(body: bytes) -> IO[bytes]:
+def _file(*parts: bytes) -> IO[bytes]:
     """A file in memory, where there is such a thing."""
     memory = os.memfd_create("body") if lifeline.LINUX else None
     file = tempfile.TemporaryFile() if memory is None else os.fdopen(memory, "w+b")  # noqa: SIM115
-    file.write(body)
+    file.writelines(parts)
     file.flush()
     return file

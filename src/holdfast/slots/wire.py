@@ -145,12 +145,12 @@ class SlotModels(msgspec.Struct, frozen=True, array_like=True, tag=4):
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
-    """In a slot's tray: an attempt. Where its body is ``attached``, the descriptor of a file that holds it
-    comes along."""
+    """In a slot's tray: an attempt. Where its body and what it follows upon are ``attached``, the descriptor
+    of a file that holds both comes along; the body has so many bytes of it."""
 
     number: int
     attempt: Attempt
-    attached: bool = False
+    attached: int | None = None
 
 
 class CancelAttempt(msgspec.Struct, frozen=True, array_like=True):

@@ -182,7 +182,7 @@ async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], W
                 raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
             if wish is None:
                 resolve(standing).change(standing)  # refuse an impossible change before anybody is fenced
-            opened = await state.open(key, standing.epoch, MEMBER)
+            opened = _still_quiet(await state.open(key, standing.epoch, MEMBER), await state.now(key))
             wish = wish or resolve(opened)
             if lost is not None and _was_applied(opened, lost, wish):
                 return opened
@@ -196,6 +196,15 @@ async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], W
                     raise _unknown(key, wish) from error
                 raise
     raise AssertionError
+
+
+def _still_quiet(opened: Checkpoint, wall: float) -> Checkpoint:
+    """Return the checkpoint with how long no message has come until now: the commit of an operator isn't one,
+    and streams whose numbers may start again after a quiet time go by that."""
+    if opened.log is None:
+        return opened
+    quiet_s = opened.log.quiet_s + max(0.0, wall - opened.at)
+    return msgspec.structs.replace(opened, log=msgspec.structs.replace(opened.log, quiet_s=quiet_s))
 
 
 def _was_applied(now: Checkpoint, lost: Commit, wish: Wish) -> bool:
@@ -266,7 +275,7 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
         if log is not None:
             past = (log, *past)[:PAST_RUNS_MAX]
         first = place.seq if alone else 0
-        log = RunLog(place.run, first, first - 1)
+        log = RunLog(place.run, first, first - 1, quiet_s=log.quiet_s if log is not None else 0.0)
     if place.seq <= log.seq and not place.id:
         raise OperationRefused(
             f"{now.key}: seq {place.seq} is passed already; the stream stands at {log.seq}"

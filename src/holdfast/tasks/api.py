@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from datetime import datetime
 from importlib.resources import files
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
@@ -21,7 +22,7 @@ from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import Secrets
 from holdfast.ports.queue import Outgoing
 from holdfast.tasks.order import Order
-from holdfast.tasks.outcome import value_of
+from holdfast.tasks.outcome import stored_of, value_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import State, Task
 
@@ -42,6 +43,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     group: str = ""
     priority: int = 0
     delay_s: float = 0.0
+    at: datetime | None = None
     timeout_s: float | None = None
     tries: int | None = None
     then: list[Asked] = []
@@ -56,6 +58,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
             group=self.group,
             priority=self.priority,
             delay_s=self.delay_s,
+            at=self.at,
             timeout_s=self.timeout_s,
             tries=self.tries,
             then=[each.order() for each in self.then],
@@ -75,6 +78,7 @@ class TaskStanding(msgspec.Struct):
     node: str
     group: str
     value: Any
+    value_url: str
     detail: str
     queued_at: float
     started_at: float
@@ -162,15 +166,16 @@ class TaskApi:
                     "No such task type",
                     f"field 'task_type' is {name!r}; it is one of: {names}",
                 )
+        delay_s = self._producer.delay_s(order)
         if known is not None and not order.task_type:
-            message = await self._producer.retry_stand_in(known, order.delay_s)
+            message = await self._producer.retry_stand_in(known, delay_s)
         else:
-            message = await self._producer.send_stand_in(order)
+            message = await self._producer.send_stand_in(order, delay_s)
         if message is None:  # the task has succeeded meanwhile
             succeeded = await self._producer.status(order.trace_id)
             assert succeeded is not None
             return _duplicate(succeeded)
-        if not order.delay_s:
+        if not delay_s:
             self._run_here(task_type, message)
         return _sent(message)
 
@@ -251,6 +256,7 @@ def shown(task: Task) -> TaskStanding:
         node=task.node,
         group=task.group,
         value=value_of(task),
+        value_url=stored.url if (stored := stored_of(task)) is not None else "",
         detail=task.detail,
         queued_at=task.queued_at,
         started_at=task.started_at,

@@ -11,12 +11,22 @@ from holdfast.common.exact_json import encode
 from holdfast.errors import InvalidMessage
 
 
+class StoredValue(msgspec.Struct, frozen=True):
+    """A value in an object store: the object's ``url``, the ``size`` of the value in bytes, and the SHA-256
+    of these, in hexadecimal."""
+
+    url: str
+    size: int
+    sha256: str
+
+
 class Body(msgspec.Struct, frozen=True, array_like=True):
     """The body of a task. If ``data`` is a protobuf message, ``name`` is the full name of its type; else it
-    is text, and ``name`` is empty."""
+    is text, and ``name`` is empty. A body that is too large for a queue has no ``data`` and is ``stored``."""
 
     data: bytes
     name: str = ""
+    stored: StoredValue | None = None
 
 
 def body_of(value: Any) -> Body:

@@ -112,7 +112,9 @@ class Completer:
         follow_ups = due(task, outcome, item.message)
         if task.briefed:
             detail = f"the task had ended before: {task.state.value}"
-            outcome = msgspec.structs.replace(outcome, state=State.DUPLICATED, value=None, detail=detail)
+            outcome = msgspec.structs.replace(
+                outcome, state=State.DUPLICATED, value=None, stored=None, detail=detail
+            )
         item.outcome_known()
         self._begin(1)
         if task.briefed and (task.effects or item.is_stand_in(task)):
@@ -374,7 +376,7 @@ class Completer:
 def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:
     """Return a brief without what isn't needed."""
     detail = f"{outcome.detail[:DETAIL_CHARS]}\nthe rest is left out: {error}".strip()
-    told = msgspec.structs.replace(outcome, value=None, detail=detail)
+    told = msgspec.structs.replace(outcome, value=None, stored=None, detail=detail)
     return msgspec.structs.replace(envelope, raw=b""), told
 
 

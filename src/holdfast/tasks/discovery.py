@@ -20,7 +20,7 @@ from holdfast.tasks.documents import change, record_in
 REFRESH_S = 15.0
 """How often a node checks that its entry is there, and that entries of dead nodes are removed."""
 
-SHARED = ("queue_url", "tasks_url", "coordinator_url")
+SHARED = ("queue_url", "tasks_url", "coordinator_url", "values_url")
 """Settings that a node or a producer may read from the registry."""
 
 
@@ -72,7 +72,7 @@ def shareable(settings: Mapping[str, str], registry_url: str) -> dict[str, str]:
     told: dict[str, str] = {}
     for name, value in settings.items():
         url = urlsplit(value)
-        if name not in SHARED or service_of(value).one_host:
+        if name not in SHARED or not value or service_of(value).one_host:
             continue
         if not url.password:
             told[name] = value

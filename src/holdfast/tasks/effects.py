@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
-from holdfast.common.acts import Effect, Send, hops_of
+from holdfast.common.acts import Effect, Send, decode_effects, encode_effects, hops_of
 from holdfast.common.effects import EffectChanges, EffectLimits, EffectMaker, Effects
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.held_tasks import InHand
@@ -28,8 +28,6 @@ WAIT_S = 1.0
 
 LIMITS = EffectLimits()
 
-_decode = msgspec.msgpack.Decoder(tuple[Effect, ...]).decode
-
 
 def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -> bytes:
     """Return the effects of a task that succeeds at ``epoch``, as its record holds them."""
@@ -37,7 +35,7 @@ def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -
         return b""
     maker = EffectMaker(item.full_key, epoch, 0, wall)
     maker.add(sends, item.trace, hops_of(item.held.attributes))
-    return msgspec.msgpack.encode(maker.made)
+    return encode_effects(maker.made)
 
 
 class EffectSender:
@@ -94,7 +92,7 @@ class EffectSender:
         """Return the pending effects, and by how much the clock that dates them is ahead of this node's
         monotonic one. Where an effect has a delay, that is the store's: nodes may have clocks that disagree,
         or are set meanwhile."""
-        left: tuple[Effect, ...] = _decode(task.effects)
+        left = decode_effects(task.effects)
         if not any(effect.not_before for effect in left):
             return left, self._clock.wall() - self._clock.monotonic()
         now = await self._insist("the task store", self._store.now)
@@ -131,8 +129,7 @@ class EffectSender:
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:
         """Store what is left of the effects; returns it."""
         left = _without(left, effects.compose())
-        body = msgspec.msgpack.encode(left) if left else b""
-        wish = EffectsLeft(task.trace, task.epoch, body)
+        wish = EffectsLeft(task.trace, task.epoch, encode_effects(left))
         await self._insist("the task store", lambda: self._store.handed_over([wish]))
         effects.committed(())
         return left

@@ -65,7 +65,7 @@ def due(task: Task, outcome: Outcome, message: SentTask) -> list[DueFollowUp]:
 def without_value(follow_up: DueFollowUp, outcome: Outcome, why: Exception) -> DueFollowUp:
     """Return a follow-up that is told no value, because its queue can't take that."""
     detail = f"its value is left out: {why}"
-    after = brief_of(msgspec.structs.replace(outcome, value=None, detail=detail))
+    after = brief_of(msgspec.structs.replace(outcome, value=None, stored=None, detail=detail))
     return msgspec.structs.replace(follow_up, task=msgspec.structs.replace(follow_up.task, after=after))
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.dead_letters import TaskDeadLetters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
+    from holdfast.tasks.values import Values
 
 PRODUCER_NEEDS = ("queue_url", "tasks_url")
 """What producers can't do without."""
@@ -128,4 +129,12 @@ def make_producer(services: Services, app: str) -> Producer:
         structlog.get_logger(),
         receive_wait_s=services.config.receive_wait_s,
         declared=declared,
+        values=make_values(services, app),
     )
+
+
+def make_values(services: Services, app: str) -> Values:
+    """What stores the values of an app's tasks that are too large for a queue. Raises ConfigError."""
+    from holdfast.tasks.values import Values  # noqa: PLC0415
+
+    return Values(app, services.clock, services.values() if services.config.values_url else None)

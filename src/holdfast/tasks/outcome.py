@@ -7,10 +7,16 @@ from typing import Any
 import msgspec
 
 from holdfast.common.exact_json import decode_plain
+from holdfast.tasks.body import StoredValue
 from holdfast.tasks.rules.task import State, Task
 
 RESULT_BYTES_MAX = 64 << 10
 """A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
+
+
+ADVICE = "; with the setting values_url, values that are too large go to an object store"
+
+_decode_stored = msgspec.json.Decoder(StoredValue).decode
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -19,6 +25,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     ``state`` is succeed, failed, timeout or duplicated. ``value`` is what the handler returned: a value that
     JSON can hold, or None. ``detail`` says why the task did not succeed. Times are wall times in seconds, 0
     if unknown. ``progress`` goes from 0 to 1. ``epoch`` is the epoch of the attempt that ended the task.
+    ``stored`` says where a value is that is too large for a brief; those who wait for it get the value.
     """
 
     trace_id: str
@@ -33,6 +40,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     progress: float = 0.0
     epoch: int = 0
+    stored: StoredValue | None = None
 
     @property
     def ok(self) -> bool:
@@ -55,7 +63,13 @@ def outcome_of(app: str, task: Task) -> Outcome:
         node=task.node,
         progress=task.progress,
         epoch=task.epoch,
+        stored=stored_of(task),
     )
+
+
+def stored_of(task: Task) -> StoredValue | None:
+    """Return where the value of a task is that is too large for its record."""
+    return _decode_stored(task.stored) if task.stored else None
 
 
 def value_of(task: Task) -> Any:

@@ -11,12 +11,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.effect_letters import is_of_effect
 from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
-from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge
+from holdfast.errors import (
+    HoldfastError,
+    InvalidMessage,
+    OperationRefused,
+    Retry,
+    TooLarge,
+    ValueLost,
+)
 from holdfast.ports.clock import Clock
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
@@ -26,7 +32,9 @@ from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
+from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
+from holdfast.tasks.values import Values
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,
@@ -81,7 +89,7 @@ class _Sending(NamedTuple):
 class Producer:
     """Sends the tasks of ``app`` and receives their outcomes. ``queue`` opens a queue by name. One receive
     waits up to ``receive_wait_s``, and ``close`` may have to wait for it. ``declared`` returns the types of
-    tasks that nodes run now."""
+    tasks that nodes run now. ``values`` stores bodies that are too large for a queue."""
 
     def __init__(
         self,
@@ -93,6 +101,7 @@ class Producer:
         *,
         receive_wait_s: float = RECEIVE_WAIT_S,
         declared: Callable[[], Awaitable[Collection[str]]] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._app = app
         self._queue = queue
@@ -101,6 +110,7 @@ class Producer:
         self._log = log
         self._receive_wait_s = receive_wait_s
         self._declared = declared
+        self._values = values or Values(app, clock)
         self._known = set[str]()
         self._look_at = -math.inf
         self._acked: list[str] = []
@@ -113,7 +123,7 @@ class Producer:
         key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
         it. Raises InvalidMessage and TooLarge before anything is sent. If a queue doesn't answer, some may
         have been sent. Sending the same again does no harm if the orders have trace ids or dedupe keys."""
-        sent = [self._checked(order) for order in orders]
+        sent = [await self._checked(order, self.delay_s(order)) for order in orders]
         if hops:
             sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
         await self._look_for({name for order in orders for name in order.types})
@@ -139,14 +149,16 @@ class Producer:
         if any(order.trace_id or order.dedupe for order in orders):
             raise InvalidMessage("a task of a batch has no trace_id or dedupe; the batch may", "orders")
         whole = Order(task_type=BATCH, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe)
-        batch = self._message(whole, _trace(whole) or self._clock.new_id())
+        batch = await self._values.lightened(self._message(whole, _trace(whole) or self._clock.new_id()))
         trace = batch.envelope.trace_id
         self._check_follow_ups(batch)
         sent = []
         for place, order in enumerate(orders):
             named = msgspec.structs.replace(order, trace_id=f"{trace}-{place}")
             first = batch.follow_ups if place == 0 else ()
-            sent.append(self._checked(named, BatchPlace(trace, place, len(orders), first)))
+            sent.append(
+                await self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
+            )
         await self._look_for({name for order in (*orders, whole) for name in order.types} - {BATCH})
         follow_ups = encode_follow_ups(batch.follow_ups)
         (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
@@ -229,8 +241,8 @@ class Producer:
         return await self._store.get(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """Wait until a task has ended, and return its outcome. Raises TimeoutError, and OperationRefused for
-        a task that isn't known."""
+        """Wait until a task has ended, and return its outcome. Raises TimeoutError, OperationRefused for a
+        task that isn't known, and ValueLost if its value is gone."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
@@ -238,7 +250,7 @@ class Producer:
             if task is None:
                 raise OperationRefused(f"no task {trace_id!r} is known in app {self._app!r}")
             if task.ended:
-                return outcome_of(self._app, task)
+                return await self._values.with_value(outcome_of(self._app, task))
             if deadline is not None and self._clock.monotonic() >= deadline:
                 raise TimeoutError(f"task {trace_id!r} is {task.state.value} after {timeout_s:g} s")
             await self._clock.sleep(pause_s)
@@ -307,13 +319,12 @@ class Producer:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
         await self.redrive(task.type, [await self._letter(task)])
 
-    async def send_stand_in(self, order: Order) -> Outgoing | None:
+    async def send_stand_in(self, order: Order, delay_s: float) -> Outgoing | None:
         """Send the message of a task that a node begins at once without waiting for it, and return the
-        message. If the node dies, the message is still in the queue. A failed task with the same trace id
-        gets all its tries again. If it has succeeded, nothing is sent, and this returns None. Raises as
-        ``send``."""
-        sent = self._checked(order)
-        delay_s = sent.order.delay_s
+        message. With a delay, the node leaves it to the queue. If the node dies, the message is still in the
+        queue. A failed task with the same trace id gets all its tries again. If it has succeeded, nothing is
+        sent, and this returns None. Raises as ``send``."""
+        sent = await self._checked(order, delay_s)
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
             return await self._send_stand_in(task, sent.body, {}, delay_s)
@@ -324,7 +335,7 @@ class Producer:
             _check_delay(self._queue_of(order.task_type), delay_s)
         return Outgoing(sent.body, {}, delay_s, sent.trace)
 
-    async def retry_stand_in(self, task: Task, delay_s: float = 0.0) -> Outgoing | None:
+    async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
         letter = await self._letter(task)
@@ -334,7 +345,7 @@ class Producer:
         return message
 
     async def _send_stand_in(
-        self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float = 0.0
+        self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float
     ) -> Outgoing | None:
         queue = self._queue(task_queue(self._app, task.type))
         (standing,) = await self._store.queue([task])
@@ -359,16 +370,16 @@ class Producer:
         return letters[0]
 
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
-        """Send dead letters of one type to their queue again, each with all its tries; returns how many. One
-        that the queue refuses for good stays a dead letter, and so does an effect that its target refused."""
+        """Send dead letters of one type again; returns how many. Tasks go to their queue, each with all its
+        tries; effects that their targets have refused go to these again. One that the queue refuses for good
+        stays a dead letter, and so does an effect whose task isn't known any more."""
         queue = self._queue(task_queue(self._app, task_type))
-        chosen = self._of_tasks(task_type, letters)
-        return sum(
-            [
-                await self._redrive(queue, chosen[start : start + queue.max_batch])
-                for start in range(0, len(chosen), queue.max_batch)
-            ]
-        )
+        of_tasks, of_effects = divided(task_type, letters)
+        sent = [
+            await self._redrive(queue, of_tasks[start : start + queue.max_batch])
+            for start in range(0, len(of_tasks), queue.max_batch)
+        ]
+        return sum(sent) + await self._resend_effects(queue, of_effects)
 
     async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
         await self._store.reset([letter.key for letter in some if letter.key])
@@ -383,13 +394,17 @@ class Producer:
             return 0
         return len(some)
 
+    async def _resend_effects(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
+        return await resend_effects(self._app, self._store, queue, letters, self._log)
+
     async def redrive_kept(self, task_type: str, letters: Iterable[DeadLetter]) -> tuple[int, int]:
         """Send dead letters of one type from a back-up again, each with all its tries. Returns how many were
-        sent, and how many were left out because their tasks wait, run or have succeeded since. Those that are
-        still in the dead-letter queue are removed from it."""
+        sent, and how many were left out: their tasks wait, run or have succeeded since, or they are effects
+        that can't be handed over again. Those that are still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
         again, passed = list[DeadLetter](), 0
-        for letter in self._of_tasks(task_type, letters):
+        of_tasks, of_effects = divided(task_type, letters)
+        for letter in of_tasks:
             task = await self._store.get(letter.key) if letter.key else None
             if task is None or task.state in (State.FAILED, State.TIMEOUT):
                 again.append(letter)
@@ -404,30 +419,20 @@ class Producer:
                 await self._store.queue([Task(trace, task_type) for trace in traces])
                 await self._store.reset(traces)
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
-        return len(again), passed
+        resent = await self._resend_effects(queue, of_effects)
+        return len(again) + resent, passed + len(of_effects) - resent
 
-    def _of_tasks(self, task_type: str, letters: Iterable[DeadLetter]) -> list[DeadLetter]:
-        """Return those letters of one type that are of no effects."""
-        found = list[DeadLetter]()
-        for letter in letters:
-            if is_of_effect(msgspec.structs.replace(letter, stream=task_type)):
-                reason = "it is an effect, which no handler of this app takes; send it by what its target is"
-                self._log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
-            else:
-                found.append(letter)
-        return found
-
-    def _checked(self, order: Order, batch: BatchPlace | None = None) -> _Sending:
-        """Return a task as it is sent. Raises an error if the queue of the task, or of one that follows,
-        can't take it."""
-        task = self._message(order, _trace(order) or self._clock.new_id())
+    async def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
+        """Return a task as it is sent, with large bodies stored. Raises an error if the queue of the task, or
+        of one that follows, can't take it, and what the object store raises."""
+        task = await self._values.lightened(self._message(order, _trace(order) or self._clock.new_id()))
         task = msgspec.structs.replace(task, batch=batch)
         body = encode_task(task)
         self._check_fits(order.task_type, len(body))
         self._check_follow_ups(task)
-        return _Sending(DueFollowUp(task, self._delay_s(order)), body)
+        return _Sending(DueFollowUp(task, delay_s), body)
 
-    def _delay_s(self, order: Order) -> float:
+    def delay_s(self, order: Order) -> float:
         """Return after how many seconds a task may begin."""
         if order.at is None:
             return order.delay_s
@@ -442,7 +447,8 @@ class Producer:
     def _check_fits(self, task_type: str, size: int, what: str = "a task") -> None:
         queue = self._queue_of(task_type)
         if size > queue.max_bytes:
-            raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}")
+            advice = self._values.advice
+            raise TooLarge(f"{what} of {size} bytes is over its queue's max_bytes, {queue.max_bytes}{advice}")
 
     def _message(self, order: Order, trace: str) -> SentTask:
         """Return a task as a message holds it. A follow-up without an id of its own has none yet."""
@@ -465,10 +471,11 @@ class Producer:
         return SentTask(envelope, body_of(order.body), follow_ups)
 
     async def _read(self, queue: Queue, delivery: Delivery) -> Outcome | None:
-        """Return the outcome in a brief. A brief that can't be read is dead-lettered."""
+        """Return the outcome in a brief. A brief that can't be read is dead-lettered, and so is one whose
+        value is gone. Returns None for one that comes again, because the object store doesn't answer."""
         try:
-            return decode_brief(delivery.body)
-        except InvalidMessage as error:
+            return await self._values.with_value(decode_brief(delivery.body))
+        except (InvalidMessage, ValueLost) as error:
             self._log.warning("malformed brief", message=delivery.id, error=str(error))
             letter = DeadLetter(
                 id=f"{brief_queue(self._app)}/{delivery.id}",
@@ -478,7 +485,9 @@ class Producer:
             )
             await queue.bury([letter])
             await queue.delete([delivery.receipt])
-            return None
+        except HoldfastError as error:
+            self._log.warning("the value in a brief can't be read", message=delivery.id, error=str(error))
+        return None
 
     async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
         """Give back briefs that nobody here has read, so that others get them."""
@@ -525,6 +534,8 @@ def _delayed(sending: _Sending) -> DelayTask:
 
 def _check_delay(queue: Queue, delay_s: float) -> None:
     if not 0 <= delay_s <= queue.delay_max_s:
+        most_s = queue.delay_max_s
         raise InvalidMessage(
-            f"field 'delay_s' is {delay_s:g}; it is 0 to {queue.delay_max_s:g} on this queue", "delay_s"
+            f"'delay_s' or 'at' asks for {delay_s:g} s from now; on this queue it is 0 to {most_s:g} s",
+            "delay_s",
         )

@@ -19,5 +19,6 @@ TaskEnvelop: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v
 TaskMessage: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.TaskMessage"))
 Batch: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.Batch"))
 FollowUp: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.FollowUp"))
+StoredValue: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.StoredValue"))
 TaskBrief: Any = GetMessageClass(_pool.FindMessageTypeByName("holdfast.tasks.v1.TaskBrief"))
 State: Any = _pool.FindEnumTypeByName("holdfast.tasks.v1.State")

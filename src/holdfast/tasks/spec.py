@@ -18,6 +18,7 @@ from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.slots import Attempt
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler
+from holdfast.tasks.outcome import RESULT_BYTES_MAX
 from holdfast.tasks.rules.fair_queue import TypeShare
 from holdfast.tasks.rules.task import Task
 
@@ -113,9 +114,10 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         timeout_s: float | None = None,
         tries: int | None = None,
         after: bytes = b"",
+        result_bytes_max: int = RESULT_BYTES_MAX,
     ) -> Attempt:
         """Return a task's attempt for a slot. ``timeout_s`` and ``tries`` are those of the type unless given.
-        ``after`` is the brief of the task before it."""
+        ``after`` is the brief of the task before it. ``result_bytes_max`` is how large its result may be."""
         return Attempt(
             task.trace,
             self.name,
@@ -130,6 +132,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
             self.visibility_s,
             task.pauses,
             after,
+            result_bytes_max,
         )
 
     def read(self, body: Body) -> Any:

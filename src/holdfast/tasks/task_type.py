@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
+from holdfast.errors import InvalidMessage
 from holdfast.ports.slots import Progress
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
@@ -120,6 +122,11 @@ class TaskType(Generic[B, R]):
     def s(self, body: B, **options: Unpack[SendOptions]) -> Signature:
         """Return a task to send later, or together with others. The arguments are those of :meth:`send`.
         Raises InvalidMessage, which names the field, for an argument of a wrong type or out of range."""
+        if self.spec.group and not options.get("group"):
+            # A node looks for it in the body too, but not in one that is stored because it is large. What is
+            # wrong about a body, the node says.
+            with contextlib.suppress(InvalidMessage):
+                options["group"] = self.group_of(body)
         return Signature(task_type=self.name, body=body, sender=self._sender, **options)
 
     def group_of(self, body: B) -> str:

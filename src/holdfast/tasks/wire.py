@@ -19,11 +19,12 @@ from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE, from_base64
 from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.errors import InvalidMessage
-from holdfast.tasks.body import Body
+from holdfast.tasks.body import Body, StoredValue
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.proto import State as WireState
+from holdfast.tasks.proto import StoredValue as WireStoredValue
 from holdfast.tasks.rules.task import MEMBERS_MAX, State
 
 PREFIX = "type.googleapis.com/"
@@ -32,6 +33,10 @@ TEXT = "google.protobuf.StringValue"
 
 ENVELOPE = 0x0A
 """The first byte of a message with an envelope that isn't in base64."""
+
+NO_TEXT = b"\xff"
+"""What stands for a body that is stored: no text. Programs that don't know stored bodies refuse the task, and
+don't run it with another body."""
 
 MS = 1000.0
 
@@ -155,7 +160,9 @@ def _wire_brief(envelope: Envelope, outcome: Outcome) -> Any:
         Progress=outcome.progress,
         Epoch=outcome.epoch,
     )
-    if outcome.value is not None:
+    if outcome.stored is not None:
+        brief.Stored.CopyFrom(_wire_stored(outcome.stored))
+    elif outcome.value is not None:
         brief.Value = msgspec.json.encode(outcome.value).decode()
     return brief
 
@@ -187,6 +194,7 @@ def decode_brief(data: bytes) -> Outcome:
         node=brief.Node,
         progress=brief.Progress,
         epoch=brief.Epoch,
+        stored=_stored(brief) if brief.HasField("Stored") else None,
     )
 
 
@@ -251,6 +259,8 @@ def _batch(wire: Any, default: Envelope, envelope: Envelope) -> BatchPlace | Non
 
 
 def _body(wire: Any, envelope: Envelope) -> Body:
+    if wire.HasField("Stored"):
+        return Body(b"", wire.Stored.Type, _stored(wire))
     name = wire.Body.type_url.rpartition("/")[2]
     if name != TEXT:
         return Body(wire.Body.value, name)
@@ -258,6 +268,10 @@ def _body(wire: Any, envelope: Envelope) -> Body:
     if value is None:
         raise Unreadable(f"field 'Body' says it is a {TEXT} and holds none", envelope)
     return Body(value)
+
+
+def _stored(wire: Any) -> StoredValue:
+    return StoredValue(wire.Stored.URL, wire.Stored.Size, wire.Stored.SHA256)
 
 
 def _follow_ups(wire: Any, default: Envelope, envelope: Envelope | None = None) -> tuple[FollowUp, ...]:
@@ -293,7 +307,10 @@ def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> 
 def _wire_task(message: SentTask) -> Any:
     wire = TaskMessage(Envelop=_wire_envelope(message.envelope))
     body = message.body
-    if body.name:
+    if body.stored is not None:
+        wire.Stored.CopyFrom(_wire_stored(body.stored, body.name))
+        wire.Body.type_url, wire.Body.value = PREFIX + TEXT, NO_TEXT
+    elif body.name:
         wire.Body.type_url, wire.Body.value = PREFIX + body.name, body.data
     else:
         wire.Body.type_url, wire.Body.value = PREFIX + TEXT, _text_value(body.data)
@@ -304,6 +321,10 @@ def _wire_task(message: SentTask) -> Any:
     if message.after:
         wire.After.ParseFromString(from_base64(message.after))
     return wire
+
+
+def _wire_stored(stored: StoredValue, type_name: str = "") -> Any:
+    return WireStoredValue(URL=stored.url, Size=stored.size, SHA256=stored.sha256, Type=type_name)
 
 
 def _wire_follow_up(follow_up: FollowUp) -> Any:

@@ -22,13 +22,13 @@ from holdfast.common.message import Life, Place
 from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
-from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Retry, ValueLost
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.target import Target
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.body import Body
+from holdfast.tasks.body import Body, StoredValue
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.delayed import DelayedTasks
@@ -45,6 +45,7 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.values import INLINE_BYTES_MAX, Values, is_light
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
@@ -63,6 +64,9 @@ HERE_FIRST = 2**32
 
 DISAGREEMENT_S = 1.0
 """After how long a task is received again whose pause is over by this host's clock and not by the store's."""
+
+FETCH_AGAIN_S = 5.0
+"""After about how long a task is delivered again whose body can't be read, as the object store is away."""
 
 GONE_MAX = 1000
 """How many dead members are remembered."""
@@ -84,7 +88,8 @@ class TaskWork:
 
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
-    registry. ``targets`` take effects, by what handlers call them; ``open_target`` opens those at URLs."""
+    registry. ``targets`` take effects, by what handlers call them; ``open_target`` opens those at URLs.
+    ``values`` stores results that are too large for the task store, and has bodies that are stored."""
 
     def __init__(
         self,
@@ -101,6 +106,7 @@ class TaskWork:
         announcer: Announcer | None = None,
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -111,6 +117,8 @@ class TaskWork:
         self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
+        self._values = values or Values(app, host.clock)
+        self._fetching = 0
         self.hand: dict[str, InHand] = {}
         self._fair_queue: FairQueue[InHand] = FairQueue({name: spec.share for name, spec in specs.items()})
         self._refused: list[InHand] = []
@@ -242,10 +250,14 @@ class TaskWork:
             known = ", ".join(sorted(self._specs))
             refusal = f"the app has no task type {envelope.task_type!r}; it has {known}"
         spec = self._specs.get(envelope.task_type, spec)
-        if not envelope.group and not refusal:
-            message = msgspec.structs.replace(
-                message, envelope=msgspec.structs.replace(envelope, group=spec.group_of(message.body))
-            )
+        if not envelope.group and not refusal and message.body.stored is None:
+            try:
+                group = spec.group_of(message.body)
+                message = msgspec.structs.replace(
+                    message, envelope=msgspec.structs.replace(envelope, group=group)
+                )
+            except InvalidMessage as error:
+                refusal = str(error)
         held.place = Place(0, 0, envelope.trace_id)
         return InHand(queue, spec, message, held, refusal=refusal)
 
@@ -289,8 +301,8 @@ class TaskWork:
             return batch
         now = self._host.clock.monotonic()
         self._heed_limits()
-        self._limiter.want(len(self.slots.running) + self._fair_queue.ready)
-        room = min(self.slots.refill, STARTS_MAX)
+        self._limiter.want(len(self.slots.running) + self._fetching + self._fair_queue.ready)
+        room = min(self.slots.refill - self._fetching, STARTS_MAX)
         while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
                 self._fair_queue.done(item.spec.name, item.group)
@@ -302,7 +314,7 @@ class TaskWork:
     @property
     def running(self) -> int:
         """How many attempts run here now, or are about to begin."""
-        return self.slots.busy
+        return self.slots.busy + self._fetching
 
     def limits_changed(self) -> None:
         """Apply the present grant at once: others may already use the rest."""
@@ -394,6 +406,41 @@ class TaskWork:
         if item.refusal:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
+        if is_light(item.message):
+            self._run_in_slot(item, task, item.message)
+        else:
+            self._fetching += 1
+            self._host.tasks.spawn(self._fetch(item, task))
+
+    async def _fetch(self, item: InHand, task: Task) -> None:
+        """Begin the attempt of a task that is stored in part. If it can't be read for now, another attempt
+        decides, and no try is spent."""
+        failure: Ended | None = None
+        message = item.message
+        try:
+            message = await self._values.whole(message)
+        except ValueLost as error:
+            failure = Ended(How.RAISED, error=str(error), permanent=True)
+        except (HoldfastError, OSError) as error:
+            failure = Ended(How.RAISED, error=str(error), begun=False)
+        finally:
+            self._fetching -= 1
+        if self.hand.get(item.trace) is not item or item.attempt is not task:
+            return  # the node has stopped
+        if item.stopping:
+            failure = Ended(How.CANCELLED, error=item.stopping, begun=False)
+        if failure is None:
+            self._run_in_slot(item, task, message)
+        elif failure.begun or item.stopping:
+            self._attempted(item, failure)
+        else:
+            self._host.log.warning("a stored body can't be read", task=item.trace, error=failure.error)
+            self._take_back(item)
+            delay_s = FETCH_AGAIN_S * (0.5 + self._host.clock.random())
+            self._return(item, spent=False, delay_s=delay_s, detail=failure.error)
+
+    def _run_in_slot(self, item: InHand, task: Task, message: SentTask) -> None:
+        now = self._host.clock.monotonic()
         timeout_s = item.timeout_s
         if not item.spec.resumable and (holdable_s := self._holdable_s(item, now)) < timeout_s:
             self._host.log.warning(
@@ -404,7 +451,9 @@ class TaskWork:
                 holdable_s=holdable_s,
             )
             timeout_s = holdable_s
-        attempt = item.spec.attempt(item.message.body, task, timeout_s, item.tries, item.message.after)
+        attempt = item.spec.attempt(
+            message.body, task, timeout_s, item.tries, message.after, self._values.result_bytes_max
+        )
         ended = self.slots.run(attempt, partial(self._progressed, item))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
 
@@ -441,7 +490,7 @@ class TaskWork:
         elif handed_on or not ended.begun:
             self._return(item, spent=False, delay_s=0.0)
         elif ended.how is How.RETURNED:
-            self._end(item, State.SUCCEED, ended.result, sends=ended.sends)
+            self._succeed(item, ended)
         elif item.stopping:  # it was asked to end
             self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
         elif ended.permanent or item.attempt.attempts >= item.tries:
@@ -453,6 +502,36 @@ class TaskWork:
             self._host.stats.tasks_retried += 1
             delay_s = item.spec.backoff.delay_s(item.attempt.attempts, self._host.clock.random())
             self._return(item, spent=True, delay_s=delay_s, detail=detail)
+
+    def _succeed(self, item: InHand, ended: Ended) -> None:
+        if len(ended.result) > INLINE_BYTES_MAX:
+            self._host.tasks.spawn(self._store_result(item, ended))
+        else:
+            self._end(item, State.SUCCEED, ended.result, sends=ended.sends)
+
+    async def _store_result(self, item: InHand, ended: Ended) -> None:
+        """Put a large result into the object store, then end the task. While the object store is away this is
+        repeated, unless the node stops or the task's delivery has lapsed."""
+        stored: StoredValue | None = None
+        failures = 0
+        while stored is None and not (failures and item.stopping in (DRAIN, REISSUE, LAPSED)):
+            if failures:
+                pause_s = self._host.limits.retry.delay_s(failures, self._host.clock.random())
+                await self._host.clock.sleep(pause_s)
+            try:
+                stored = await self._values.put(ended.result)
+            except (HoldfastError, OSError) as error:
+                if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
+                    self._end(item, State.FAILED, detail=f"its result can't be stored: {error}")
+                    return
+                failures += 1
+                self._host.log.warning("a result can't be stored", task=item.trace, error=str(error))
+        if self.hand.get(item.trace) is not item:
+            return  # the node has stopped
+        if stored is None or item.stopping == LAPSED:
+            self._return(item, spent=False, delay_s=None if item.stopping == LAPSED else 0.0)
+        else:
+            self._end(item, State.SUCCEED, sends=ended.sends, stored=msgspec.json.encode(stored))
 
     def _pause(self, item: InHand, ended: Ended, pause_s: float) -> None:
         """Have the task tried again after a pause. The store sees to it that it begins no sooner: a delivery
@@ -473,13 +552,14 @@ class TaskWork:
         result: bytes = b"",
         detail: str = "",
         sends: tuple[Send, ...] = (),
+        stored: bytes = b"",
     ) -> None:
         assert item.attempt is not None
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         letter = None if state is State.SUCCEED else letter_of(item, task)
         effects = effects_of(item, task.epoch, sends, self._host.clock.wall())
-        end = EndAttempt(item.trace, task.epoch, state, result, detail, effects)
+        end = EndAttempt(item.trace, task.epoch, state, result, detail, effects, stored)
         self._completer.end(item, end, letter)
 
     def _return(

@@ -15,13 +15,13 @@ from typing import Any, Protocol
 
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
-from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
-from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
+from holdfast.tasks.outcome import ADVICE, RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import decode_brief
 
@@ -200,7 +200,11 @@ class TaskExecutor:
             raise HandlerFailed(
                 "the result is bytes; return text, what JSON can hold, or None", permanent=True
             )
-        return encode_result(value, RESULT_BYTES_MAX) or b""
+        try:
+            return encode_result(value, attempt.result_bytes_max) or b""
+        except TooLarge as error:
+            advice = ADVICE if attempt.result_bytes_max <= RESULT_BYTES_MAX else ""
+            raise TooLarge(f"{error}{advice}") from None
 
     def close(self) -> None:
         """Close the loop in which async handlers ran, if there is one."""

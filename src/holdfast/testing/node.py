@@ -31,6 +31,7 @@ from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.opening import make_values
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.testing.in_process import ThreadTaskWorker, ThreadWorker
 from holdfast.wiring import Services
@@ -123,7 +124,8 @@ class NodeForTests:
         while (task := await store.get(trace_id)) is None or not task.ended:
             standing = "not known" if task is None else task.state.value
             await self._look_again(deadline, f"task {trace_id!r} is {standing} after {timeout_s:g} s")
-        return outcome_of(self.app.name, task)
+        values = make_values(self._services, self.app.name)
+        return await values.with_value(outcome_of(self.app.name, task))
 
     async def _look_again(self, deadline: float, complaint: str) -> None:
         """Wait for a moment. After ``deadline``, raise TimeoutError with the text ``complaint``."""
@@ -172,6 +174,7 @@ class NodeForTests:
                 state_url=config.state_url,
                 tasks_url=config.tasks_url,
                 registry_url=config.registry_url,
+                values_url=config.values_url,
             )
         except BaseException:
             self.stop()

@@ -9,7 +9,7 @@ import pytest
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.services.redis.queue import RedisQueue, bell_of, filled
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import QueueConformance
+from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
 from simulator.servers import RedisServer
 from tests.services.redis.conftest import Connect
 from tests.services.redis.places import Cluster, OneServer, Sentinels
@@ -35,7 +35,7 @@ async def make_queue(connect: Connect) -> AsyncIterator[MakeQueue]:
         await bell.close()
 
 
-class OnRedis(QueueConformance):
+class OnRedis(QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def url(self) -> str:
         raise NotImplementedError

@@ -12,8 +12,9 @@ import msgspec
 
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import check_batch, check_bodies, make_receipt
+from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, WaitingMessage
 from holdfast.system.bell import Bell
 
 
@@ -201,6 +202,39 @@ class MemoryQueue:
 
     async def close(self) -> None:
         self.wake()
+
+    # --- transfer
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        now, last = self._clock.monotonic(), int(after.removeprefix("m") or 0)
+        return [
+            WaitingMessage(
+                m.id,
+                m.body,
+                dict(m.attributes),
+                0.0 if m.receipt else max(0.0, m.visible_at - now),
+                m.receives,
+                m.number,
+            )
+            for number, m in sorted(self.messages.items())
+            if number > last
+        ][:limit]
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((message.body for message in messages), self.max_bytes)
+        for taken in (m for m in messages if m.number in self.messages):
+            raise OperationRefused(f"message number {taken.number} is taken")
+        for message in messages:
+            last = self._numbers
+            self._numbers = message.number - 1 if message.number is not None else last
+            self._add(message.body, message.attributes, message.delay_s, "")
+            self.messages[self._numbers].receives = message.receives
+            self._numbers = max(self._numbers, last)
+        self._numbers = max(self._numbers, above)
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            self.letters.setdefault(letter.id, letter)
 
     # --- how it is done
 

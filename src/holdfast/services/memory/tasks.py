@@ -19,6 +19,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -103,6 +104,15 @@ class MemoryTasks:
             if each.trace in self.standing:
                 self._change("handed_over", each.trace, partial(rules.handed_over, left=each))
 
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        now = self._clock.wall()
+        return [
+            self._change("resend_effects", w.trace, partial(rules.resend_effects, wish=w, now=now))
+            if w.trace in self.standing
+            else None
+            for w in wishes
+        ]
+
     async def cancel(self, trace: str, reason: str) -> Task | None:
         if trace not in self.standing:
             return None
@@ -155,6 +165,10 @@ class MemoryTasks:
             self._issued.pop(trace, None)
         return len(expired)
 
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            self._change("restore", task.trace, partial(_restored, task=task))
+
     async def close(self) -> None:
         pass
 
@@ -192,3 +206,7 @@ class MemoryTasks:
         self.standing[trace] = after
         self.history.append(Changed(at, call, trace, before, after))
         return after
+
+
+def _restored(standing: Task | None, task: Task) -> Task:
+    return standing or task

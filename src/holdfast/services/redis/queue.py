@@ -12,26 +12,29 @@ import msgspec
 
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
+    LetterRecord,
     check_batch,
     check_bodies,
     decode_attributes,
     encode_attributes,
+    letter_record,
     make_receipt,
     read_receipt,
 )
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, WaitingMessage
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.feed import ChannelFeed
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 
-SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, LETTERS, DROP, EXPIRE = (
+SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, LETTERS, DROP, EXPIRE, WAITING, RESTORE = (
     Script.load(f"queue_{name}", "queue")
     for name in (
         "send", "receive", "shift", "delete", "free", "depth", "bury", "letters", "drop", "expire",
+        "waiting", "restore",
     )
 )  # fmt: skip
 
@@ -48,21 +51,6 @@ MICROS_MAX = 10**15
 """The longest time in a call, some 31 years."""
 
 T = TypeVar("T")
-
-
-class _LetterRecord(msgspec.Struct):
-    """What is known of a dead letter, beside body and attributes. ``run`` is a text because it may have more
-    digits than other programs read."""
-
-    reason: str
-    detail: str = ""
-    stream: str = ""
-    key: str = ""
-    run: str = "0"
-    seq: str = ""
-
-
-_record = msgspec.json.Decoder(_LetterRecord)
 
 
 class RedisQueue:
@@ -166,11 +154,7 @@ class RedisQueue:
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
         for letter in letters:
-            record = _LetterRecord(
-                letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
-            )
-            words = (letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record))
-            await self._confirmed.script(BURY, (self._root,), *words)
+            await self._confirmed.script(BURY, (self._root,), *_letter_words(letter), "")
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         listed: list[DeadLetter] = []
@@ -199,6 +183,44 @@ class RedisQueue:
             dropped += int(some)
             if some < EXPIRE_BATCH:
                 return dropped
+
+    # --- transfer
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        _, *told = await self._connection.script(WAITING, (self._root,), limit, CALL_BYTES, after or "0")
+        return [
+            WaitingMessage(
+                number.decode(),
+                body,
+                decode_attributes(attributes),
+                int(delay) / 1e6,
+                int(receives),
+                int(number),
+            )
+            for number, receives, delay, body, attributes in zip(
+                *(told[at::5] for at in range(5)), strict=True
+            )
+        ]
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((message.body for message in messages), self.max_bytes)
+        await self._enter()
+        words: list[Word] = [above]
+        for m in messages:
+            number = "" if m.number is None else m.number
+            words += (number, m.receives, _micros(m.delay_s), m.body, _encode(m.attributes))
+        status, *told = await self._confirmed.script(RESTORE, (self._root,), *words)
+        if status == b"taken":
+            raise OperationRefused(
+                f"queue {self._name!r}: message number {told[0].decode()} is not above those that are there;"
+                " empty the queue first"
+            )
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        await self._enter()
+        for letter in letters:
+            words = (*_letter_words(letter), round(letter.at * 1e6))
+            await self._confirmed.script(BURY, (self._root,), *words)
 
     def wake(self) -> None:
         self._wakes += 1
@@ -280,10 +302,15 @@ def names_of(connection: RedisConnection) -> str:
     return f"{connection.address.namespace}:queues"
 
 
+async def all_names(connection: RedisConnection) -> list[str]:
+    """The names of all queues to which messages were ever sent, in order."""
+    key = names_of(connection)
+    return sorted(name.decode() for name in await connection.command(key, "SMEMBERS", key))
+
+
 async def filled(connection: RedisConnection) -> list[str]:
     """The names of all queues that hold messages, in order."""
-    key = names_of(connection)
-    names = sorted(name.decode() for name in await connection.command(key, "SMEMBERS", key))
+    names = await all_names(connection)
     bodies = [f"{root_of(connection, name)}:bodies" for name in names]
     counts = await asyncio.gather(*(connection.command(each, "HLEN", each) for each in bodies))
     return [name for name, count in zip(names, counts, strict=True) if count]
@@ -326,11 +353,18 @@ def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
     return deliveries
 
 
+def _letter_words(letter: DeadLetter) -> tuple[Word, ...]:
+    record = LetterRecord(
+        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
+    )
+    return letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record)
+
+
 def _letter(told: Sequence[Any]) -> DeadLetter:
     letter, body, attributes, record, at = told
     name = letter.decode()
     with reading(f"dead letter {name!r}"):
-        known = _record.decode(record)
+        known = letter_record.decode(record)
         return DeadLetter(
             name,
             body,

@@ -42,6 +42,20 @@ function requests.queue(task, trace, fields)
   return {}, with(cjson.decode(fields), {state = 'queued', queued_at = NOW})
 end
 
+-- The fields of a record, in the order in which a task that is restored has them.
+local FIELDS = {
+  'type', 'group', 'member', 'node', 'note', 'detail', 'cancel', 'members', 'epoch', 'attempts', 'pauses', 'until',
+  'queued_at', 'started_at', 'ended_at', 'send_at', 'state', 'progress', 'result', 'follow_ups', 'effects', 'message',
+  'stored', 'briefed'}
+
+-- A task as another store had it.
+function requests.restore(task, trace, moved, ...)
+  if task then return task end
+  local changes = {}
+  for i, field in ipairs(FIELDS) do changes[field] = select(i, ...) end
+  return {}, changes
+end
+
 function requests.delay(task, trace, kind, delay, message, group)
   if task then return task end
   local due = text(now + tonumber(delay))
@@ -94,15 +108,20 @@ function requests.give_back(task, trace, epoch, spent, detail, pause)
     pauses = pauses and text(number(task, 'pauses') + 1) or nil}
 end
 
-requests['end'] = function(task, trace, epoch, state, result, detail, effects)
+requests['end'] = function(task, trace, epoch, state, result, detail, effects, stored)
   if task and ENDED[task.state] and (task.epoch or '0') == epoch and task.state == state then return task end
   if not stands(task, epoch) then return end
-  return task, with(ended(state, result, detail), {effects = effects})
+  return task, with(ended(state, result, detail), {effects = effects, stored = stored})
 end
 
 function requests.handed_over(task, trace, epoch, left)
   local stands = task and ENDED[task.state] and (task.epoch or '0') == epoch and task.effects
   return task, stands and {effects = left} or nil
+end
+
+function requests.resend_effects(task, trace, effects)
+  if not task or task.state ~= 'succeed' or task.effects or not task.briefed then return task end
+  return task, {epoch = next_epoch(task), effects = effects, ['until'] = text(now)}
 end
 
 function requests.briefed(task, trace, epoch)
@@ -213,11 +232,15 @@ end
 local request, width, answers = requests[ARGV[2]], tonumber(ARGV[4]), {}
 local guarded = ARGV[2] == 'beat' or ARGV[2] == 'give_back' or ARGV[2] == 'end'
 local untold = ARGV[2] == 'briefed' or ARGV[2] == 'message_sent' or ARGV[2] == 'handed_over'
+  or ARGV[2] == 'restore'
 for i = 5, #ARGV, width do
   local trace = ARGV[i]
   local before = load(trace)
   local task, changes = request(before, unpack(ARGV, i, i + width - 1))
-  if changes then save(trace, task, changes) end
+  if changes then
+    save(trace, task, changes)
+    if ARGV[2] == 'restore' then place(root .. ':moved', trace, ARGV[i + 1]) end
+  end
   if untold then
     answers[#answers + 1] = 0
   elseif task then

@@ -31,6 +31,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -124,7 +125,7 @@ class RedisTasks:
         return cast("list[Task | Fenced]", await self._change("give_back", rows))
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
-        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects) for e in ends]
+        rows = [(e.trace, e.epoch, e.state.value, e.result, e.detail, e.effects, e.stored) for e in ends]
         return cast("list[Task | Fenced]", await self._change("end", rows))
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
@@ -137,6 +138,10 @@ class RedisTasks:
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         # What a replica doesn't know of is handed over again.
         await self._change("handed_over", [(e.trace, e.epoch, e.effects) for e in left], self._shards)
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        rows = [(w.trace, w.effects) for w in wishes]
+        return cast("list[Task | None]", await self._change("resend_effects", rows))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change("cancel", [(trace, reason)])
@@ -202,6 +207,9 @@ class RedisTasks:
                 if looked < EXPIRE_BATCH:
                     shards.remove(shard)
         return dropped
+
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        await self._change("restore", [(t.trace, _micros(t.moved_at), *_record(t)) for t in tasks])
 
     async def close(self) -> None:
         if self._confirmed is not self._connection:
@@ -278,6 +286,19 @@ def _task(trace: str, told: Sequence[bytes]) -> Task:
         return Task(trace, **known)
 
 
+def _record(task: Task) -> list[Word]:
+    """All fields of a task in the order of ``_READ``, as its hash has them; "" for those that are empty."""
+    words: list[Word] = []
+    for name in _CONVERT:
+        value = getattr(task, name)
+        if name in _TIMES:
+            value = _micros(value)
+        elif name == "progress":
+            value = _number(value)
+        words.append(int(value) if isinstance(value, bool) else value)
+    return [word or "" for word in words]
+
+
 def _fields(task: Task) -> dict[str, str]:
     """What of a task to be sent is not empty, as its hash has it."""
     texts = {name: getattr(task, name) for name in _TEXTS}
@@ -292,7 +313,7 @@ _CONVERT: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(_TIMES, lambda value: int(value) / 1e6),
     "state": _STATES.__getitem__,
     "progress": float,
-    **dict.fromkeys(("result", "follow_ups", "effects", "message"), bytes),
+    **dict.fromkeys(("result", "follow_ups", "effects", "message", "stored"), bytes),
     "briefed": lambda value: value == b"1",
 }
 _READ = {name.encode(): (name, convert) for name, convert in _CONVERT.items()}

@@ -24,6 +24,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -95,6 +96,15 @@ class ExpiryPage(NamedTuple):
     more: bool
 
 
+async def apps_of(database: Database) -> list[str]:
+    """The names of all apps that have or had tasks, in order."""
+    return await database.read(
+        lambda connection: [
+            name for (name,) in connection.execute("SELECT name FROM task_apps ORDER BY name")
+        ]
+    )
+
+
 class SqliteTasks:
     """The tasks of one app in a database."""
 
@@ -152,6 +162,10 @@ class SqliteTasks:
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
         await self._change([TaskChange(_handed_over, each.trace, each) for each in left], confirmed=False)
 
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        changes = [TaskChange(_resend_effects, w.trace, w) for w in wishes]
+        return cast("list[Task | None]", await self._change(changes))
+
     async def cancel(self, trace: str, reason: str) -> Task | None:
         [task] = await self._change([TaskChange(_cancel, trace, reason)])
         return cast("Task | None", task)
@@ -201,6 +215,9 @@ class SqliteTasks:
             page = await self._database.write(partial(_expire, number=number, before=before, after=page.last))
             dropped += page.dropped
         return dropped
+
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        await self._change([TaskChange(_restore, task.trace, task) for task in tasks])
 
     async def close(self) -> None:
         pass
@@ -302,6 +319,14 @@ def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
 
 def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
     return standing and rules.handed_over(standing, left)
+
+
+def _resend_effects(standing: Task | None, wish: ResendEffects, now: float) -> Task | None:
+    return standing and rules.resend_effects(standing, wish, now)
+
+
+def _restore(standing: Task | None, task: Task, now: float) -> Task:
+    return standing or task
 
 
 def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task | None:

@@ -49,10 +49,11 @@ class Task(msgspec.Struct, frozen=True):
     ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats, or when
     the pause of a queued task ends; no other attempt begins before. ``pauses`` counts the pauses that its
     attempts have asked for since it was last queued.
-    ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned,
-    ``detail`` why the last attempt failed. ``briefed``: its brief has been sent. ``cancel``: why somebody
-    cancelled it, or empty. ``group`` names the group whose limits it counts toward. ``follow_ups`` are the
-    tasks that are sent at its outcome, encoded, as the message has them by which it was begun last.
+    ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned; if that
+    is too large for the store, ``stored`` says which object has it. ``detail`` says why the last attempt
+    failed. ``briefed``: its brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group``
+    names the group whose limits it counts toward. ``follow_ups`` are the tasks that are sent at its outcome,
+    encoded, as the message has them by which it was begun last.
     ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
     be at ``send_at``.
     ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.
@@ -84,6 +85,7 @@ class Task(msgspec.Struct, frozen=True):
     effects: bytes = b""
     message: bytes = b""
     send_at: float = 0.0
+    stored: bytes = b""
 
     @property
     def ended(self) -> bool:
@@ -146,7 +148,7 @@ class ReturnAttempt(msgspec.Struct, frozen=True):
 
 class EndAttempt(msgspec.Struct, frozen=True):
     """The attempt of ``epoch`` ended with the outcome ``state``. ``effects`` are those that it sent, encoded,
-    if it has succeeded."""
+    if it has succeeded. ``stored`` is as in the record."""
 
     trace: str
     epoch: int
@@ -154,6 +156,7 @@ class EndAttempt(msgspec.Struct, frozen=True):
     result: bytes = b""
     detail: str = ""
     effects: bytes = b""
+    stored: bytes = b""
 
 
 class EffectsLeft(msgspec.Struct, frozen=True):
@@ -163,6 +166,14 @@ class EffectsLeft(msgspec.Struct, frozen=True):
     trace: str
     epoch: int
     effects: bytes = b""
+
+
+class ResendEffects(msgspec.Struct, frozen=True):
+    """Effects of a task that its targets have refused, and that are to be handed over again, encoded as in
+    the record."""
+
+    trace: str
+    effects: bytes
 
 
 class CountMember(msgspec.Struct, frozen=True):
@@ -272,7 +283,7 @@ def end(standing: Task | None, end: EndAttempt, now: float) -> Task:
         return standing  # a repeat
     task = _guard(standing, end.trace, end.epoch)
     ended = _ended(task, end.state, end.result, end.detail, now)
-    return msgspec.structs.replace(ended, effects=end.effects)
+    return msgspec.structs.replace(ended, effects=end.effects, stored=end.stored)
 
 
 def handed_over(standing: Task, left: EffectsLeft) -> Task:
@@ -280,6 +291,15 @@ def handed_over(standing: Task, left: EffectsLeft) -> Task:
     another node says that had its message too."""
     stands = standing.ended and standing.epoch == left.epoch and standing.effects
     return msgspec.structs.replace(standing, effects=left.effects) if stands else standing
+
+
+def resend_effects(standing: Task, wish: ResendEffects, now: float) -> Task:
+    """Return the task with effects to hand over again. It gets a new epoch, so that what is told late of
+    earlier effects doesn't count for these. Unchanged unless it has succeeded, its brief was sent, and none
+    of its effects is pending."""
+    if standing.state is not State.SUCCEED or standing.effects or not standing.briefed:
+        return standing
+    return msgspec.structs.replace(standing, epoch=standing.epoch + 1, effects=wish.effects, until=now)
 
 
 def briefed(standing: Task, epoch: int) -> Task:

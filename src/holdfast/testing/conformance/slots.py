@@ -26,6 +26,9 @@ from holdfast.ports.slots import (
     TaskSlotMaker,
     Tried,
 )
+from holdfast.tasks.follow_ups import brief_of
+from holdfast.tasks.outcome import Outcome
+from holdfast.tasks.rules.task import State
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""
@@ -555,6 +558,17 @@ class TaskSlotsConformance(SlotsConformance):
         slot = await slots.spawn(ear)
         slot.offer(1, _attempt("echo", "x" * 1_000_000))
         assert "1000002 bytes" in (await ear.outcome(1)).error
+
+    async def test_large_results_and_outcomes_of_the_task_before_arrive(self, slots: TaskSlotMaker) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        large = msgspec.structs.replace(_attempt("echo", "x" * 1_000_000), result_bytes_max=2_000_000)
+        slot.offer(1, large)
+        assert len((await ear.outcome(1)).result) == 1_000_002
+        before = Outcome(trace_id="before", state=State.SUCCEED, value="x" * 1_000_000)
+        for number, body in ((2, "small"), (3, "y" * 1_000)):
+            slot.offer(number, msgspec.structs.replace(_attempt("follow", body), after=brief_of(before)))
+            assert (await ear.outcome(number)).result == f'"{body} 1000000"'.encode()
 
     async def test_an_error_of_the_handler_is_reported(self, slots: TaskSlotMaker) -> None:
         ear = RecordingListener()

@@ -117,6 +117,13 @@ def echo_task(body: str, job: Job) -> str:
     return body
 
 
+@app.task("follow", body=str)
+def follow(body: str, job: Job) -> str:
+    """Return its body, and how much the task before it returned."""
+    assert job.after is not None
+    return f"{body} {len(job.after.value)}"
+
+
 @app.task("fail", body=str)
 async def fail(body: str, job: Job) -> None:
     """Raises."""

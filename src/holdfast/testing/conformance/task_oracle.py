@@ -31,6 +31,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -105,8 +106,10 @@ ends = st.builds(
     result=st.binary(max_size=9),
     detail=texts,
     effects=st.binary(max_size=9),
+    stored=st.binary(max_size=9),
 )
 lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
+again = st.builds(ResendEffects, trace=traces, effects=st.binary(min_size=1, max_size=9))
 
 
 def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
@@ -222,6 +225,13 @@ class TaskMachine(RuleBasedStateMachine):
             if left.trace in self._standing:
                 self._standing[left.trace] = rules.handed_over(self._standing[left.trace], left)
 
+    @rule(batch=batch_of(again))
+    def resend_effects(self, batch: list[ResendEffects]) -> None:
+        self._check(
+            lambda: self._store.resend_effects(batch),
+            [(w.trace, lambda s, now, w=w: s and rules.resend_effects(s, w, now)) for w in batch],  # type: ignore[misc]
+        )
+
     @rule(trace=traces, reason=texts)
     def cancel(self, trace: str, reason: str) -> None:
         async def cancel() -> list[Task | None]:
@@ -265,6 +275,18 @@ class TaskMachine(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self._store = self._run(self.reopen(self._store))
+
+    @rule()
+    def transfer(self) -> None:
+        """Go on in another store, where this one's tasks can be brought to one."""
+        if not hasattr(self._store, "restore"):
+            return
+        source, target = self._store, self._run(self.make())
+        tasks = self._run(source.list(1000))
+        self._run(target.restore(tasks))  # type: ignore[attr-defined]
+        assert self._run(target.list(1000)) == tasks
+        self._run(source.close())
+        self._store = target
 
     @invariant()
     def the_same_is_kept(self) -> None:

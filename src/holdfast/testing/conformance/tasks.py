@@ -20,6 +20,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -89,6 +90,54 @@ class TasksConformance:
         assert known is not None
         assert known.effects == b"", "they don't come back"
 
+    async def test_refused_effects_can_be_handed_over_again(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        again = ResendEffects("k", b"\x00\xff refused")
+        assert await tasks.resend_effects([again]) == [None], "no such task"
+        [begun] = await tasks.start([wish("k")])
+        assert await tasks.resend_effects([again]) == [begun], "it has not ended"
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, effects=b"pending")])
+        assert isinstance(ended, Task)
+        await tasks.briefed([("k", begun.epoch)])
+        [unchanged] = await tasks.resend_effects([again])
+        assert unchanged is not None
+        assert (unchanged.epoch, unchanged.effects) == (begun.epoch, b"pending"), "others are pending"
+        await tasks.handed_over([EffectsLeft("k", begun.epoch)])
+        [added] = await other_tasks.resend_effects([again])
+        assert added is not None
+        assert (added.state, added.effects, added.briefed) == (State.SUCCEED, again.effects, True)
+        assert added.epoch > begun.epoch
+        assert await tasks.resend_effects([again]) == [added], "a repeat"
+        await tasks.handed_over([EffectsLeft("k", begun.epoch)])
+        assert await other_tasks.get("k") == added, "what is told late is of the others"
+        now = await tasks.now()
+        assert await tasks.expire(now + EFFECTS_KEEP_S / 2) == 0
+        await tasks.handed_over([EffectsLeft("k", added.epoch)])
+        known = await other_tasks.get("k")
+        assert known is not None
+        assert known.effects == b""
+
+    async def test_where_a_large_result_is_stands_with_the_outcome(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k")])
+        end = EndAttempt("k", begun.epoch, State.SUCCEED, stored=b"\x00\xff object")
+        [ended] = await tasks.end([end])
+        assert isinstance(ended, Task)
+        assert (ended.result, ended.stored) == (b"", end.stored)
+        assert await other_tasks.get("k") == ended
+        [begun] = await tasks.start([wish("f")])
+        await tasks.end([EndAttempt("f", begun.epoch, State.FAILED, stored=b"object")])
+        [anew] = await tasks.reset(["f"])
+        assert anew is not None
+        assert anew.stored == b""
+
+    async def test_effects_of_a_task_whose_brief_is_not_sent_wait(self, tasks: TaskStore) -> None:
+        [begun] = await tasks.start([wish("k")])
+        [ended] = await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+        assert await tasks.resend_effects([ResendEffects("k", b"refused")]) == [ended]
+
     async def test_a_delayed_task_waits_in_the_store_until_its_message_is_sent(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
@@ -157,6 +206,7 @@ class TasksConformance:
         assert await tasks.start([]) == []
         assert await tasks.beat([]) == await tasks.give_back([]) == await tasks.end([]) == []
         assert await tasks.reset([]) == []
+        assert await tasks.resend_effects([]) == []
         await tasks.briefed([])
         await tasks.handed_over([])
 

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import pytest
 
 from holdfast.cluster.effect_letters import letter_of
-from holdfast.common.acts import effect_id
+from holdfast.common.acts import RefusedEffect, effect_id
 from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
-from holdfast.streams.effect_letters import redrive
+from holdfast.streams.redrive import redrive
 from tests.streams.test_operations import KEY, clock, commit, queue, state  # noqa: F401 (fixtures)
 
 REFUSED = OutgoingEffect(
@@ -21,6 +23,10 @@ REFUSED = OutgoingEffect(
 )
 LETTER = letter_of(REFUSED, "detect", 7.0)
 MESSAGE = DeadLetter(f"{KEY}:0:2", b"2", "failed", {}, "", "detect", "cam-1", 0, "2")
+
+
+async def nobody(key: str) -> None:
+    """No node has any of these streams."""
 
 
 def test_a_letter_tells_where_its_effect_was_to_go_and_of_which_stream_it_is() -> None:
@@ -41,7 +47,7 @@ async def test_an_effect_goes_to_its_target_again_with_its_id(
 ) -> None:
     await commit(state, due=0.0)
     await queue.bury([LETTER, MESSAGE])
-    assert await redrive(state, queue, [LETTER.id, MESSAGE.id]) == 2
+    assert await redrive(state, queue, [LETTER.id, MESSAGE.id], nobody) == 2
     standing = state.standing[KEY]
     [effect] = standing.effects
     assert (effect.id, effect.target, effect.key, effect.body) == (
@@ -63,7 +69,7 @@ async def test_a_redrive_that_is_repeated_adds_no_second_effect(
     await commit(state, due=5.0)
     for _ in range(2):  # it ended before the letter was gone
         await queue.bury([LETTER])
-        assert await redrive(state, queue, [LETTER.id]) == 1
+        assert await redrive(state, queue, [LETTER.id], nobody) == 1
     assert [effect.id for effect in state.standing[KEY].effects] == [REFUSED.id]
     assert state.standing[KEY].due == 5.0, "which is earlier"
 
@@ -77,7 +83,7 @@ async def test_what_a_sender_wrote_into_its_message_names_no_target(
         LETTER, id=f"{KEY}:0:{REFUSED.id}", attributes={**LETTER.attributes, "target": "https://10.0.0.1"}
     )
     await queue.bury([forged])
-    assert await redrive(state, queue, [forged.id]) == 1
+    assert await redrive(state, queue, [forged.id], nobody) == 1
     assert state.standing[KEY].effects == ()
     assert len(queue.messages) == 1, "it is a message, as it was"
 
@@ -91,5 +97,46 @@ async def test_the_letter_of_a_timer_is_no_message_and_stops_no_other(
     timer = letter_of(fired, "detect", 8.0)
     await queue.bury([timer, LETTER, MESSAGE])
     with pytest.raises(OperationRefused, match="is of a timer, so it is no message"):
-        await redrive(state, queue, [timer.id, LETTER.id, MESSAGE.id])
+        await redrive(state, queue, [timer.id, LETTER.id, MESSAGE.id], nobody)
     assert list(queue.letters) == [timer.id]
+
+
+async def test_the_owner_of_an_effect_is_told_to_hand_it_over_even_if_a_later_letter_fails(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+) -> None:
+    await commit(state)
+    other = msgspec.structs.replace(REFUSED, sender="detect/gone", id=effect_id("detect/gone", 1, 1, 0))
+    later = letter_of(other, "detect", 8.0)
+    await queue.bury([LETTER, later])
+    told = list[str]()
+
+    async def tell(key: str) -> None:
+        told.append(key)
+
+    with pytest.raises(OperationRefused, match="no stream 'detect/gone'"):
+        await redrive(state, queue, [LETTER.id, later.id], tell)
+    assert told == [KEY]
+    assert list(queue.letters) == [later.id]
+
+
+async def test_an_effect_that_is_refused_again_before_its_letter_is_gone_keeps_it(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await commit(state)
+    await queue.bury([LETTER])
+    purge = queue.purge
+
+    async def refused_first(ids: Sequence[str]) -> int:
+        [effect] = state.standing[KEY].effects
+        await commit(state, refused=(RefusedEffect(effect.id, "it says 400 again"),))
+        await queue.bury([LETTER])  # which is there yet
+        purged = await purge(ids)
+        await commit(state, dropped=(effect.id,))
+        return purged
+
+    monkeypatch.setattr(queue, "purge", refused_first)
+    assert await redrive(state, queue, [LETTER.id], nobody) == 1
+    assert list(queue.letters) == [LETTER.id]

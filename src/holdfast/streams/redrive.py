@@ -1,0 +1,53 @@
+"""Sends dead letters of a stream again.
+
+The letter of a message goes to its queue again. That of an effect that was refused goes to its target, with
+the same id: it becomes a pending effect of its stream again, which the owner hands over like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from holdfast.cluster.effect_letters import EFFECT_ID, TARGET, effect_again, is_of_effect, restore
+from holdfast.errors import OperationRefused
+from holdfast.ports.dead_letters import dead_letters
+from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.ports.state import StateStore
+from holdfast.streams import operations
+
+
+async def redrive(
+    state: StateStore, queue: Queue, ids: Sequence[str], tell: Callable[[str], Awaitable[object]]
+) -> int:
+    """Send dead letters of one stream again: those of messages to its queue, those of effects to their
+    targets. ``tell`` is called with the full key of each stream that has effects to hand over again. Returns
+    how many letters there were. Raises OperationRefused for a timer's, which is no message."""
+    found: list[DeadLetter] = []
+    for key in sorted({_plain_key(id_) for id_ in ids if EFFECT_ID.fullmatch(id_.rpartition(":")[2])}):
+        found += [each async for each in dead_letters(queue, key) if each.id in ids and is_of_effect(each)]
+    known = {letter.id for letter in found}
+    sent = await queue.redrive([id_ for id_ in ids if id_ not in known])
+    changed: dict[str, None] = {}
+    try:
+        for letter in sorted(found, key=lambda letter: letter.at):
+            if TARGET in letter.attributes:
+                key = f"{letter.stream}/{letter.key}"
+                await operations.add_effect(state, key, effect_again(letter, await state.now(key)))
+                changed[key] = None
+                sent += await queue.purge([letter.id])  # one that is redriven twice has one id at its target
+                standing = await state.peek(key)
+                await restore(queue, [letter], standing.effects if standing is not None else ())
+    finally:
+        for key in changed:
+            await tell(key)
+    for letter in found:
+        if TARGET not in letter.attributes:
+            raise OperationRefused(
+                f"{letter.id} is of a timer, so it is no message that a queue could take; purge it, and have"
+                " the next message of the stream set the timer"
+            )
+    return sent
+
+
+def _plain_key(letter_id: str) -> str:
+    return letter_id.partition("/")[2].rpartition(":")[0]
