@@ -44,7 +44,7 @@ $(VENV)/.demo: $(VENV)/.base locks/demo.txt pyproject.toml
 	@touch $@
 
 $(VENV)/.services: $(VENV)/.demo locks/services.txt
-	@echo "setup: installing the clients of Redis, SQS, S3 and ZooKeeper (locks/services.txt)"
+	@echo "setup: installing the clients of PostgreSQL, Redis, SQS, S3 and ZooKeeper (locks/services.txt)"
 	@$(LOCKED) -r locks/services.txt
 	@touch $@
 
@@ -76,11 +76,12 @@ $(SERVERS)fauxqs: $(VENV)/.node $(wildcard tools/servers/fauxqs/*)
 # --- to use
 
 .PHONY: demo
-demo: $(VENV)/.demo ## 12 videos, 3 nodes, one killed, one drained (SERVICES=redis,sqs ARGS="--help")
+demo: $(VENV)/.demo ## 12 videos, 3 nodes, one killed, one drained (SERVICES=postgres ARGS="--help")
 	@$(BIN)/holdfast demo $(if $(SERVICES),--services $(SERVICES)) $(ARGS)
 
 ifneq ($(SERVICES),)
 demo: $(VENV)/.services $(patsubst %,$(SERVERS)%,$(sort \
+    $(if $(findstring postgres,$(SERVICES)),postgresql) \
     $(if $(findstring redis,$(SERVICES)),redis-server) \
     $(if $(findstring sqs,$(SERVICES))$(findstring s3,$(SERVICES)),fauxqs) \
     $(if $(findstring zookeeper,$(SERVICES)),zookeeper)))
@@ -100,6 +101,9 @@ bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (
 
 ifneq ($(findstring outbox,$(NAME)),)
 bench: $(SERVERS)mosquitto $(SERVERS)postgresql
+endif
+ifneq ($(findstring postgres,$(NAME)),)
+bench: $(SERVERS)postgresql
 endif
 
 .PHONY: sim

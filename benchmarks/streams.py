@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from statistics import median
+from typing import Any
 
 from benchmarks.cluster import Cluster, cluster
 from benchmarks.report import Report
@@ -30,18 +31,21 @@ LEAD_S = 1.0
 """Time from sending to the instant at which all messages show; a busy machine takes more."""
 
 
-async def holdfast(messages: int, keys: int, slots: int, lead_s: float) -> float:
-    """Messages a second, after a check that all results are there and in order."""
-    async with cluster("benchmarks.apps:noop", slots=slots) as nodes:
+async def holdfast(messages: int, keys: int, slots: int, lead_s: float, url: str = "") -> float:
+    """Messages a second, after a check that all results are there and in order. ``url`` of the services; on
+    SQLite if it is empty."""
+    settings: dict[str, Any] = {"url": url} if url else {}
+    async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
+        empty = partial(nodes.drained, "noop") if url else nodes.empty
         await nodes.start_all(NODES)
         await nodes.send("noop", (_body(key, 0) for key in range(keys)))
-        await nodes.empty(TIMEOUT_S)
+        await empty(TIMEOUT_S)
         begin_at = nodes.services.clock.monotonic() + lead_s
         numbers = range(keys, keys + messages)
         await nodes.send("noop", (_body(n % keys, n // keys) for n in numbers), begin_at)
         if nodes.services.clock.monotonic() >= begin_at:
             raise RuntimeError(f"sending took longer than {lead_s} s")
-        end_at = await nodes.empty(TIMEOUT_S)
+        end_at = await empty(TIMEOUT_S)
         await verify(nodes, messages + keys, keys)
         return messages / (end_at - begin_at)
 

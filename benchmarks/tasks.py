@@ -34,10 +34,11 @@ from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Brief, Producer
 from holdfast.tasks.rules.task import State
-from simulator.servers import RedisServer
+from simulator.servers import PostgresqlServer, RedisServer
 
 APP, TYPE = "bare", "noop"
 DEFAULT = ("celery", "dramatiq")
+PEERS = tuple(name for name, queue in QUEUES.items() if not queue.database)
 TIMEOUT_S = 120.0
 BUDGET_S = 40.0
 CHECK_S = 0.005
@@ -57,6 +58,7 @@ DURABLE = {
     "full": "SQLite (WAL), durability=full, the default: outcomes are confirmed by the disk before a task is"
     " deleted",
     "sqs": "SQS and Redis servers in memory",
+    "postgres": "PostgreSQL with fsync and synchronous_commit, durability as for SQLite in full",
 }
 
 
@@ -132,7 +134,11 @@ def _check(brief: Brief) -> Brief:
 
 @contextlib.asynccontextmanager
 async def services(kind: str) -> AsyncIterator[dict[str, Any]]:
-    """Settings that name them: ``normal`` or ``full`` on SQLite, or ``sqs`` with Redis."""
+    """Settings that name them: ``normal`` or ``full`` on SQLite, ``sqs`` with Redis, or ``postgres``."""
+    if kind == "postgres":
+        async with PostgresqlServer(fsync=True) as server:
+            yield {"url": server.url}
+        return
     if kind != "sqs":
         yield {"durability": kind}
         return
@@ -211,9 +217,9 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2, help="the peers have as many processes as all nodes")
     parser.add_argument("--slots", type=int, default=1, help="of each node")
     parser.add_argument("--rounds", type=int, help="the median counts (default up to 3; 5 with --full)")
-    parser.add_argument("--peers", nargs="*", choices=QUEUES, help="compare with these only")
+    parser.add_argument("--peers", nargs="*", choices=PEERS, help="compare with these only")
     asked = parser.parse_args()
-    peers = asked.peers if asked.peers is not None else list(QUEUES) if asked.full else DEFAULT
+    peers = asked.peers if asked.peers is not None else PEERS if asked.full else DEFAULT
     kinds = ["normal", "full", *(["sqs"] if asked.full else [])]
     processes = asked.nodes * (1 + asked.slots)
     report = Report("tasks")
@@ -230,7 +236,7 @@ def main() -> None:
         )
         told[name] = DURABLE[kind]
     for name in peers:
-        contenders[name] = partial(measure_peer, name, asked.tasks, processes, asked.ones)
+        contenders[name] = partial(measure_peer, QUEUES[name], asked.tasks, processes, asked.ones)
         told[name] = QUEUES[name].settings
     for name, text in told.items():
         report.say(f"  {name}: {text}")

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 
 import redis
 
@@ -41,13 +42,20 @@ with broker.client.pipeline() as together:
 """
 
 
-def measure(messages: int, processes: int) -> float:
-    """Tasks a second with so many worker processes."""
-    with workplace() as place, redis_server(place) as port, redis.Redis(port=port) as client:
+def measure(
+    messages: int,
+    processes: int,
+    *,
+    threads: int = THREADS,
+    prefetch: int = PREFETCH,
+    server: Sequence[str] = (),
+) -> float:
+    """Tasks a second with so many worker processes. ``server``: what Redis is started with."""
+    with workplace() as place, redis_server(place, *server) as port, redis.Redis(port=port) as client:
         environment = os.environ | {
             "BENCHMARK_PLACE": str(place),
             "BENCHMARK_REDIS": f"redis://127.0.0.1:{port}/0",
-            "dramatiq_queue_prefetch": str(PREFETCH),
+            "dramatiq_queue_prefetch": str(prefetch),
         }
 
         def enqueue(count: int) -> None:
@@ -61,7 +69,7 @@ def measure(messages: int, processes: int) -> float:
         workers = subprocess.Popen(
             [
                 sys.executable, "-m", "dramatiq", "benchmarks.peers.dramatiq_app",
-                "--processes", str(processes), "--threads", str(THREADS),
+                "--processes", str(processes), "--threads", str(threads),
             ],
             cwd=ROOT,
             env=environment,

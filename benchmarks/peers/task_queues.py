@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -9,11 +10,14 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from benchmarks.cluster import ROOT, workplace
 from benchmarks.peers.redis_server import redis_server
+from simulator.servers import PostgresqlServer
+
+DRAMATIQ_THREADS, DRAMATIQ_PREFETCH = 8, 100
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "")
 REDIS = (
@@ -22,10 +26,14 @@ REDIS = (
 )
 
 
+POSTGRES = "PostgreSQL with fsync and synchronous_commit: survives a power cut"
+
+
 @dataclass(frozen=True, slots=True)
 class TaskQueue:
     """A contender: ``arguments`` start its workers, where ``{processes}`` stands for how many. ``share`` of
-    the tasks are enough to measure it by."""
+    the tasks are enough to measure it by, and ``environment`` is set for its workers. Its service is a Redis,
+    or a ``file``, or a ``database``."""
 
     module: str
     arguments: Sequence[str]
@@ -33,6 +41,24 @@ class TaskQueue:
     packages: Sequence[str]
     share: float = 1.0
     file: str = ""
+    database: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+def dramatiq(threads: int, prefetch: int) -> TaskQueue:
+    """With so many threads a process, each of which fetches so many messages ahead."""
+    return TaskQueue(
+        "dramatiq_tasks_app",
+        (
+            "dramatiq", "benchmarks.peers.dramatiq_tasks_app",
+            "--processes", "{processes}", "--threads", str(threads),
+        ),
+        f"{REDIS}; results in Redis; no other middleware, {threads} threads a process, {prefetch} messages"
+        " fetched ahead",
+        ("dramatiq", "redis"),
+        share=0.5,
+        environment={"dramatiq_queue_prefetch": str(prefetch)},
+    )  # fmt: skip
 
 
 HUEY = (
@@ -54,16 +80,7 @@ QUEUES = {
         ("celery", "redis"),
         share=0.3,
     ),
-    "dramatiq": TaskQueue(
-        "dramatiq_tasks_app",
-        (
-            "dramatiq", "benchmarks.peers.dramatiq_tasks_app",
-            "--processes", "{processes}", "--threads", "8",
-        ),
-        f"{REDIS}; results in Redis; no other middleware, 8 threads a process, 100 messages fetched ahead",
-        ("dramatiq", "redis"),
-        share=0.5,
-    ),
+    "dramatiq": dramatiq(DRAMATIQ_THREADS, DRAMATIQ_PREFETCH),
     "taskiq": TaskQueue(
         "taskiq_app",
         (
@@ -98,6 +115,22 @@ QUEUES = {
         share=0.1,
         file="huey.db",
     ),
+    "procrastinate": TaskQueue(
+        "procrastinate_app",
+        ("benchmarks.peers.procrastinate_app", "{processes}"),
+        f"{POSTGRES}; async tasks, 20 at once a process, psycopg's pool; the job keeps its status",
+        ("procrastinate", "psycopg"),
+        share=0.05,
+        database=True,
+    ),
+    "pgqueuer": TaskQueue(
+        "pgqueuer_app",
+        ("benchmarks.peers.pgqueuer_app", "{processes}"),
+        f"{POSTGRES}, all tables logged; async tasks, 200 fetched at once, asyncpg, uvloop; statuses go to"
+        " the log",
+        ("pgqueuer", "asyncpg"),
+        database=True,
+    ),
 }  # fmt: skip
 
 
@@ -109,15 +142,18 @@ class Measured:
     latencies_ms: Sequence[float]
 
 
-def measure(name: str, tasks: int, processes: int, ones: int) -> Measured:
-    """Measure one, with so many worker processes."""
-    queue = QUEUES[name]
+def measure(
+    queue: TaskQueue, tasks: int, processes: int, ones: int, server: Sequence[str] = APPEND_ONLY
+) -> Measured:
+    """Measure one, with so many worker processes. ``server``: what its Redis is started with."""
     with workplace() as place, contextlib.ExitStack() as stack:
-        environment = os.environ | {"dramatiq_queue_prefetch": "100"}
+        environment = os.environ | queue.environment
         if queue.file:
             environment["BENCHMARK_HUEY"] = str(place / queue.file)
+        elif queue.database:
+            environment["BENCHMARK_POSTGRES"] = stack.enter_context(postgresql_server()).url
         else:
-            port = stack.enter_context(redis_server(place, *APPEND_ONLY))
+            port = stack.enter_context(redis_server(place, *server))
             environment["BENCHMARK_REDIS"] = f"redis://127.0.0.1:{port}"
         arguments = [argument.format(processes=processes) for argument in queue.arguments]
         stack.enter_context(running(arguments, environment, place))
@@ -127,6 +163,17 @@ def measure(name: str, tasks: int, processes: int, ones: int) -> Measured:
             cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
     return Measured(**json.loads(ran.stdout.splitlines()[-1]))
+
+
+@contextlib.contextmanager
+def postgresql_server() -> Iterator[PostgresqlServer]:
+    """Run a server whose commits the disk confirms."""
+    server = PostgresqlServer(fsync=True)
+    asyncio.run(server.start())
+    try:
+        yield server
+    finally:
+        asyncio.run(server.stop())
 
 
 @contextlib.contextmanager

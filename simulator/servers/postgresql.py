@@ -91,6 +91,7 @@ class PostgresqlServer(Server):
                 connection.execute("SET session_replication_role = replica")
                 connection.execute(DELETE_ALL)
                 return
+            connection.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
             connection.execute("DROP SCHEMA IF EXISTS public CASCADE")
             connection.execute("CREATE SCHEMA public")
 

@@ -27,10 +27,12 @@ from holdfast.app import App
 from holdfast.config import ClientSettings, load
 from holdfast.errors import ConfigError
 from holdfast.ports.peer import Peer
+from holdfast.ports.queue import Addition
 from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.transaction import add, add_async, is_async
 from holdfast.system.files import access_for
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
@@ -61,6 +63,7 @@ class AsyncStreamSender:
         run: int | None = None,
         message_id: str = "",
         delay_s: float = 0.0,
+        connection: Any = None,
     ) -> str:
         """Send a message; returns the queue's id for it.
 
@@ -73,20 +76,31 @@ class AsyncStreamSender:
             message_id: an id that finds duplicates in a stream without seqs: of all messages with one id, one
                 is handled (default: the id that the queue gives).
             delay_s: how many seconds the queue waits before it delivers the message (default 0).
+            connection: a connection or session with a transaction of yours, in the database that holds the
+                queue (PostgreSQL, or the file of SQLite). The message is sent when you commit, and is not if
+                you roll back. A Session, Connection, AsyncSession or AsyncConnection of SQLAlchemy; a
+                connection of psycopg or Django; or a sqlite3.Connection. Those that aren't asynchronous block
+                the event loop for the moment that the database takes.
 
         If the message is raw bytes, key, seq and run are sent as its attributes, else as its fields. Raises
         InvalidMessage, which names the field, for a message that the stream can't take; TooLarge; and
         Unavailable or OutcomeUnknown if the queue doesn't answer.
         """
-        (sent,) = await self.send_many([StreamMessage(message, key, seq, run, message_id, delay_s)])
+        wrapped = StreamMessage(message, key, seq, run, message_id, delay_s)
+        (sent,) = await self.send_many([wrapped], connection=connection)
         return sent
 
-    async def send_many(self, messages: Iterable[Any]) -> list[str]:
+    async def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]:
         """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order. Each
         is a message as ``send`` takes it, or a :class:`holdfast.StreamMessage`, which also has key, seq and
-        run. All are checked before the first is sent."""
-        wrapped = [each if isinstance(each, StreamMessage) else StreamMessage(each) for each in messages]
-        return await (await self._producer()).send(wrapped)
+        run. All are checked before the first is sent. ``connection`` is as for ``send``."""
+        if connection is not None:
+            return await add_async(connection, await self._addition(messages))
+        return await (await self._producer()).send(_wrapped(messages))
+
+    async def _addition(self, messages: Iterable[Any]) -> Addition:
+        """Return what :meth:`send_many` executes at a connection of the caller's."""
+        return await (await self._producer()).addition(_wrapped(messages))
 
 
 class AsyncClient:
@@ -364,15 +378,20 @@ class StreamSender:
         run: int | None = None,
         message_id: str = "",
         delay_s: float = 0.0,
+        connection: Any = None,
     ) -> str:
-        """As :meth:`AsyncStreamSender.send`."""
-        return self._client._run(
-            self._stream.send(message, key=key, seq=seq, run=run, message_id=message_id, delay_s=delay_s)
-        )
+        """As :meth:`AsyncStreamSender.send`. ``connection`` is used in the thread that calls."""
+        wrapped = StreamMessage(message, key, seq, run, message_id, delay_s)
+        (sent,) = self.send_many([wrapped], connection=connection)
+        return sent
 
-    def send_many(self, messages: Iterable[Any]) -> list[str]:
+    def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]:
         """As :meth:`AsyncStreamSender.send_many`."""
-        return self._client._run(self._stream.send_many(messages))
+        if connection is None:
+            return self._client._run(self._stream.send_many(messages))
+        if is_async(connection):
+            raise ConfigError("connection is asynchronous; use AsyncClient, or a connection that isn't")
+        return add(connection, self._client._run(self._stream._addition(messages)))
 
 
 class Client:
@@ -545,6 +564,10 @@ class Client:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
+
+
+def _wrapped(messages: Iterable[Any]) -> list[StreamMessage]:
+    return [each if isinstance(each, StreamMessage) else StreamMessage(each) for each in messages]
 
 
 async def _make(app: str | App, config: Path | None, settings: ClientSettings) -> AsyncClient:

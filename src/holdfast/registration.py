@@ -196,6 +196,15 @@ class Service:
         them."""
         return []
 
+    async def queue_names(self, opening: Opening) -> list[str]:
+        """Return the names of all queues that hold messages or dead letters, of any app, and perhaps of
+        others. Empty if the service can't list them."""
+        return []
+
+    async def task_apps(self, opening: Opening) -> list[str]:
+        """Return the names of the apps that have tasks, as far as the service can list them."""
+        return []
+
     def queue_setup(self, opening: Opening) -> QueueSetup | None:
         """Return what makes and checks queues; None if queues are made at their first use."""
         return None

@@ -84,6 +84,16 @@ class Services:
         url = self.config.queue_url
         return await service_of(url).filled_queues(self.opening("queue_url", url))
 
+    async def queue_names(self) -> list[str]:
+        """The names of all queues that hold messages or dead letters, as far as the service lists them."""
+        url = self.config.queue_url
+        return await service_of(url).queue_names(self.opening("queue_url", url))
+
+    async def task_apps(self) -> list[str]:
+        """The names of the apps that have tasks, as far as the service lists them."""
+        url = self.config.tasks_url
+        return await service_of(url).task_apps(self.opening("tasks_url", url))
+
     def queue_setup(self) -> QueueSetup | None:
         """What makes and checks the queues of streams; None where the service makes them by itself."""
         url = self.config.queue_url

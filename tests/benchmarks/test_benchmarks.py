@@ -67,6 +67,10 @@ SMALL = {
             "cluster_rate_vs_redis_py",
         },
     ),
+    "redis_queue": (
+        "--only holdfast --messages 200 --keys 8 --tasks 200 --rounds 1",
+        {"streams_per_s", "tasks_per_s"},
+    ),
     "redis_coordinator": (
         "--nodes 2 --streams 50 --locks 100",
         {
@@ -153,6 +157,7 @@ LONG = {
     "sqs_throughput",
     "s3_client",
     "redis_client",
+    "redis_queue",
     "failover",
     "tasks_cost",
     "outbox",

@@ -17,7 +17,7 @@ from aiohttp import web
 
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.rules.task import State
-from simulator.servers import RedisServer
+from simulator.servers import PostgresqlServer, RedisServer
 from tests.nodes.chaos_app import SITES, WINDOW
 from tests.nodes.cluster import STREAM, Cluster, Process, until
 from tests.nodes.conftest import MakeCluster, MakeQueue
@@ -253,7 +253,7 @@ async def test_no_effect_or_timer_of_nodes_that_die_or_stop_is_lost(
     await site.check()
 
 
-@pytest.fixture(params=["sqlite", "redis-sqs"])
+@pytest.fixture(params=["sqlite", "postgresql", "redis-sqs"])
 async def services(
     request: pytest.FixtureRequest, tmp_path: Path, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[dict[str, Any]]:
@@ -261,11 +261,15 @@ async def services(
     if request.param == "sqlite":
         yield {}
         return
-    for queue in (STREAM, "sites", task_queue("acting", "note"), brief_queue("acting")):
-        await make_queue(queue)
     told = tmp_path / "handed-over"
     told.touch()
     monkeypatch.setenv("CHAOS_HANDED_OVER", str(told))
+    if request.param == "postgresql":
+        async with PostgresqlServer(fsync=True) as postgresql:
+            yield {"url": postgresql.url, "visibility_s": 6.0}
+        return
+    for queue in (STREAM, "sites", task_queue("acting", "note"), brief_queue("acting")):
+        await make_queue(queue)
     async with RedisServer() as redis:
         yield {
             "queue_url": "sqs:///",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from simulator.servers import RedisServer
+from simulator.servers.server import Server
 from tests.nodes.cluster import STREAM, Cluster, until
 from tests.nodes.conftest import MakeCluster, MakeQueue
 from tests.nodes.test_failures import FAIL_OVER_S, KEYS, owned
@@ -131,7 +132,7 @@ async def die_and_come_empty(server: RedisServer) -> None:
     await server.restart(empty=True)
 
 
-async def pause(server: RedisServer) -> None:
+async def pause(server: Server) -> None:
     """Stand still for longer than any membership lives."""
     server.pause()
     began = time.monotonic()
@@ -154,7 +155,7 @@ async def test_whatever_becomes_of_the_coordinator_no_order_breaks(
     await cluster.check(alive=["a", "b", "c"])
 
 
-async def die_and_come_back(server: RedisServer) -> None:
+async def die_and_come_back(server: Server) -> None:
     """Be killed, and started anew with what was written."""
     server.kill()
     await server.restart()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -55,6 +55,21 @@ class DeadLetter(msgspec.Struct, frozen=True):
     run: int = 0
     seq: str = ""
     at: float = 0.0
+
+
+class WaitingMessage(msgspec.Struct, frozen=True):
+    """A message that isn't deleted, as its queue holds it.
+
+    ``delay_s`` is what is left of its delay; 0 also for one in flight. ``receives`` counts its deliveries so
+    far. ``number`` is the queue's own sequence number, if it has one.
+    """
+
+    id: str
+    body: bytes
+    attributes: dict[str, str] = {}
+    delay_s: float = 0.0
+    receives: int = 0
+    number: int | None = None
 
 
 class Depth(msgspec.Struct, frozen=True):
@@ -151,3 +166,52 @@ class Queue(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Waiting receives end with what they have."""
+
+
+class CallerStatement(NamedTuple):
+    """A statement of SQL. ``:name`` in the text stands for the parameter of that name."""
+
+    text: str
+    parameters: dict[str, Any]
+
+
+class Addition(NamedTuple):
+    """What adds messages within a transaction of the caller's.
+
+    Attributes:
+        steps: yields each statement and gets the first column of its first row, None if it has none; returns
+            the messages' ids. Raises ConfigError if the transaction is one of another database.
+        committed: tells those who receive. Call it after the commit, from any thread; without it they find
+            the messages when they look next.
+    """
+
+    steps: Callable[[], Generator[CallerStatement, Any, list[str]]]
+    committed: Callable[[], None]
+
+
+class TransactionalQueue(Queue, Protocol):
+    """A queue in a database that programs keep their own tables in."""
+
+    async def addition(self, messages: Sequence[Outgoing]) -> Addition:
+        """Return what adds messages within a transaction of the caller's. Raises TooLarge, as ``send``
+        does."""
+
+
+class TransferableQueue(Queue, Protocol):
+    """A queue whose contents can be read and written as they are. While that is done, nobody receives."""
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        """Return up to ``limit`` messages in the order in which they were sent, after the one with the id
+        ``after``: those that are ready, delayed or in flight. There may be fewer although more follow; none
+        are returned only if none follow."""
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        """Add messages of another queue behind those that are there, all or none, with what they have been
+        received and the delays that are left.
+
+        Those with a ``number`` keep it; only a queue that numbers its messages takes these. The ids of others
+        are new. Numbers that the queue gives from now on are above all of these and above ``above``. Raises
+        TooLarge, and OperationRefused if a number is taken."""
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Add dead letters of another queue, with their times. One whose id is there stays as it is."""

@@ -3,10 +3,12 @@ write."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
+from holdfast.errors import TooLarge
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
 
 
@@ -18,6 +20,13 @@ class Logged(msgspec.Struct, frozen=True):
     epoch: int
     result: Result
     at: float
+
+
+def check_state(holder: Checkpoint | Commit, max_state_bytes: int) -> None:
+    """Raise TooLarge if the state in a checkpoint or commit is over the limit of a store."""
+    size = len(holder.state or b"")
+    if size > max_state_bytes:
+        raise TooLarge(f"{holder.key}: a state of {size} bytes is over max_state_bytes, {max_state_bytes}")
 
 
 class Risk(NamedTuple):
@@ -89,3 +98,22 @@ class StateStore(Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+class TransferableState(StateStore, Protocol):
+    """A state store whose contents can be read and written as they are. While that is done, nobody opens or
+    commits."""
+
+    async def stored(self, key: str) -> Checkpoint | None:
+        """Return all of the present checkpoint; None for an unknown key."""
+
+    async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        """Write checkpoints as another store had them. A key that this store knows keeps what it has. Later
+        epochs of a key are above that of its checkpoint. Raises TooLarge."""
+
+    async def last_cursor(self) -> int:
+        """Return the highest cursor so far, also of results that have expired; 0 for none."""
+
+    async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
+        """Write results as another store had them, in order of their cursors. A cursor that this store knows
+        keeps what it has. Later cursors are above all of these and above ``above``."""

@@ -8,8 +8,8 @@ from typing import Any
 from holdfast.common.codec import decoder
 from holdfast.common.exact_json import decode_plain, encode
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
-from holdfast.errors import InvalidMessage, TooLarge
-from holdfast.ports.queue import Outgoing, Queue
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.ports.queue import Addition, Outgoing, Queue
 from holdfast.streams.codec import address, first_names, with_fields
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
@@ -41,6 +41,18 @@ class StreamProducer:
         for start in range(0, len(outgoing), self._queue.max_batch):
             ids += await self._queue.send(outgoing[start : start + self._queue.max_batch])
         return ids
+
+    async def addition(self, messages: Iterable[StreamMessage]) -> Addition:
+        """Return what adds messages within a transaction of the caller's. Raises InvalidMessage, TooLarge,
+        and ConfigError for a queue that isn't in a database."""
+        queue: Any = self._queue
+        if not hasattr(queue, "addition"):
+            raise ConfigError(
+                f"messages of stream {self._name!r} can't be sent in a transaction: their queue is in no"
+                " database; leave connection out, or use a queue in PostgreSQL or SQLite (queue_url)"
+            )
+        addition: Addition = await queue.addition([self.outgoing(message) for message in messages])
+        return addition
 
     def outgoing(self, message: StreamMessage) -> Outgoing:
         """Return a message in the form that the queue takes. Raises InvalidMessage, TooLarge."""

@@ -9,11 +9,11 @@ from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.services.memory.state import Began, CommitRecord, MemoryState, OpenRecord
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
-from holdfast.testing.conformance import StateConformance
+from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.state import next_commit
 
 
-class TestMemoryState(StateConformance):
+class TestMemoryState(StateConformance, StateTransferConformance):
     @pytest.fixture
     async def state(self, clock: Clock) -> AsyncIterator[MemoryState]:
         state = MemoryState(clock, max_state_bytes=2**20)

@@ -8,6 +8,7 @@ from unittest.mock import ANY
 import pytest
 
 from holdfast.ports.clock import Clock
+from holdfast.services.memory import queue as queues
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.registry import MemoryRegistry
@@ -53,11 +54,11 @@ def any_version(*args: Any) -> Any:
     return ANY
 
 
-# What is switched off, with what in its place, and which test must notice.
+# What is switched off, with what in its place, and which test must notice. (In the queue: and where it is.)
 QUEUE_CASES = [
-    ("_is_stale", never, QUEUE.test_a_stale_receipt_changes_nothing),
-    ("_show", nothing, QUEUE.test_given_back_shows_at_once),
-    ("_check_batch", nothing, QUEUE.test_batches_over_max_batch_are_refused),
+    (MemoryQueue, "_is_stale", never, QUEUE.test_a_stale_receipt_changes_nothing),
+    (MemoryQueue, "_show", nothing, QUEUE.test_given_back_shows_at_once),
+    (queues, "check_batch", nothing, QUEUE.test_batches_over_max_batch_are_refused),
 ]
 
 COORDINATOR_CASES = [
@@ -108,12 +109,12 @@ async def fails(check: Awaitable[None]) -> None:
         await check
 
 
-@pytest.mark.parametrize("rule,instead,test", QUEUE_CASES, ids=name)
+@pytest.mark.parametrize("place,rule,instead,test", QUEUE_CASES, ids=name)
 async def test_the_queue_suite_can_fail(
-    clock: Clock, monkeypatch: pytest.MonkeyPatch, rule: str, instead: object, test: Test
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, place: object, rule: str, instead: object, test: Test
 ) -> None:
     queue = MemoryQueue(clock)
-    monkeypatch.setattr(MemoryQueue, rule, instead)
+    monkeypatch.setattr(place, rule, instead)
     await fails(call(test, queue))
 
 

@@ -9,13 +9,13 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.tasks import TaskStore
 from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.rules.task import EndAttempt, State
-from holdfast.testing.conformance import TasksConformance
+from holdfast.testing.conformance import TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish
 from simulator.loop import SimClock
 
 
-class TestMemoryTasks(TasksConformance):
+class TestMemoryTasks(TasksConformance, TasksTransferConformance):
     @pytest.fixture
     def tasks(self, clock: Clock) -> MemoryTasks:
         return MemoryTasks(clock)

@@ -5,10 +5,10 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.services.redis.queue import RedisQueue, bell_of, filled
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import QueueConformance
+from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
 from simulator.servers import RedisServer
 from tests.services.redis.conftest import Connect
 from tests.services.redis.places import Cluster, OneServer, Sentinels
@@ -34,7 +34,7 @@ async def make_queue(connect: Connect) -> AsyncIterator[MakeQueue]:
         await bell.close()
 
 
-class OnRedis(QueueConformance):
+class OnRedis(QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def url(self) -> str:
         raise NotImplementedError
@@ -75,6 +75,41 @@ async def test_one_message_wakes_one_process_that_waits(
     for queue in queues:
         queue.wake()
     assert sum(map(len, await asyncio.gather(*waiting))) == 1
+
+
+async def test_several_messages_wake_as_many_processes(
+    redis_server: RedisServer, make_queue: MakeQueue
+) -> None:
+    queues = [make_queue(redis_server.url) for _ in range(3)]
+    waiting = [asyncio.create_task(queue.receive(1, LONG_S, LONG_S, "node")) for queue in queues]
+    async with redis_server.client() as redis:
+        while await redis.zcard("{holdfast:queue:q}:waiters") < 3:
+            await redis.ping()
+        await make_queue(redis_server.url).send([Outgoing(b"x"), Outgoing(b"y")])
+        assert await redis.zcard("{holdfast:queue:q}:waiters") == 1
+    for queue in queues:
+        queue.wake()
+    found = [delivery.body for deliveries in await asyncio.gather(*waiting) for delivery in deliveries]
+    assert sorted(found) == [b"x", b"y"]
+
+
+async def test_what_was_answered_outlives_a_server_that_is_killed(make_queue: MakeQueue) -> None:
+    """Where it writes to disk before it answers: messages, their receives, deletes and dead letters."""
+    async with RedisServer(appendonly=True, settings={"appendfsync": "always"}) as server:
+        queue = make_queue(server.url)
+        await queue.send([Outgoing(b"%d" % n) for n in range(4)])
+        gone, buried, held = await queue.receive(3, 0, LONG_S, "node")
+        await queue.delete([gone.receipt])
+        await queue.bury([DeadLetter("l", buried.body, "why")])
+        await queue.delete([buried.receipt])
+        server.kill()
+        await server.restart()
+        queue = make_queue(server.url)
+        assert await queue.give_back([gone.receipt, held.receipt], 0) == [gone.receipt]
+        left = await queue.receive(10, 0, LONG_S, "node")
+        assert [(delivery.body, delivery.receives) for delivery in left] == [(b"2", 2), (b"3", 1)]
+        [letter] = await queue.dead_letters(10)
+        assert (letter.id, letter.body, letter.reason) == ("l", b"1", "why")
 
 
 async def test_numbers_grow_though_the_server_was_emptied(

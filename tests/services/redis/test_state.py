@@ -19,7 +19,7 @@ from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.state import RedisState
 from holdfast.streams.rules.ledger import Checkpoint, Result, RunLog
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import StateConformance
+from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from simulator.servers import RedisSentinel, RedisServer
@@ -51,7 +51,7 @@ async def make_state() -> AsyncIterator[MakeState]:
         await state.close()
 
 
-class OnRedis(StateConformance):
+class OnRedis(StateConformance, StateTransferConformance):
     @pytest.fixture
     def state(self, url: str, make_state: MakeState) -> StateStore:
         return make_state(url)

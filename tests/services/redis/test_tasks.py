@@ -16,7 +16,7 @@ from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.tasks import RedisTasks
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.rules.task import EndAttempt, State, Task
-from holdfast.testing.conformance import TasksConformance
+from holdfast.testing.conformance import TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish
 from simulator.servers import RedisSentinel, RedisServer
@@ -44,7 +44,7 @@ async def make_tasks() -> AsyncIterator[MakeTasks]:
         await tasks.close()
 
 
-class OnRedis(TasksConformance):
+class OnRedis(TasksConformance, TasksTransferConformance):
     @pytest.fixture
     def tasks(self, url: str, make_tasks: MakeTasks) -> TaskStore:
         return make_tasks(url)

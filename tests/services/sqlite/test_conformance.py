@@ -12,13 +12,16 @@ from holdfast.services.sqlite.tasks import SqliteTasks
 from holdfast.testing.conformance import (
     CoordinatorConformance,
     QueueConformance,
+    QueueTransferConformance,
     RegistryConformance,
     StateConformance,
+    StateTransferConformance,
     TasksConformance,
+    TasksTransferConformance,
 )
 
 
-class TestSqliteQueue(QueueConformance):
+class TestSqliteQueue(QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def queue(self, database: Database, clock: Clock) -> SqliteQueue:
         return SqliteQueue(database, "q", clock, max_bytes=100_000)
@@ -40,7 +43,7 @@ class TestSqliteCoordinator(CoordinatorConformance):
         return SqliteCoordinator(database, clock)
 
 
-class TestSqliteState(StateConformance):
+class TestSqliteState(StateConformance, StateTransferConformance):
     @pytest.fixture
     def state(self, database: Database, clock: Clock) -> SqliteState:
         return SqliteState(database, clock, max_state_bytes=1_000_000)
@@ -50,7 +53,7 @@ class TestSqliteState(StateConformance):
         return SqliteState(database, clock)
 
 
-class TestSqliteTasks(TasksConformance):
+class TestSqliteTasks(TasksConformance, TasksTransferConformance):
     @pytest.fixture
     def tasks(self, database: Database, clock: Clock) -> SqliteTasks:
         return SqliteTasks(database, "app", clock)

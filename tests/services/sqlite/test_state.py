@@ -134,21 +134,26 @@ def test_it_decides_as_the_ledger_does(tmp_path: Path) -> None:
     numbers = itertools.count()
 
     class SqliteMachine(StateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.databases: list[Database] = []
+
         async def make(self) -> StateStore:
             self.path = tmp_path / f"{next(numbers)}.db"
             return self.begin_on_file()
 
         async def reopen(self, store: StateStore) -> StateStore:
-            await self.database.close()
+            await self.databases.pop().close()
             return self.begin_on_file()
 
         def begin_on_file(self) -> StateStore:
             clock = SystemClock()
-            self.database = Database.open(self.path, clock, durability="normal")
-            return SqliteState(self.database, clock)
+            self.databases.append(Database.open(self.path, clock, durability="normal"))
+            return SqliteState(self.databases[-1], clock)
 
         def teardown(self) -> None:
-            self._run(self.database.close())
+            for database in self.databases:
+                self._run(database.close())
             super().teardown()
 
     run_state_machine_as_test(

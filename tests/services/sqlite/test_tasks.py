@@ -35,20 +35,23 @@ class SqliteTaskMachine(TaskMachine):
         super().__init__()
         self._directory = TemporaryDirectory()
         self._numbers = itertools.count()
+        self._databases: list[Database] = []
 
     async def make(self) -> TaskStore:
-        self._database = Database.open(
-            Path(self._directory.name, "hold.db"), SystemClock(), durability="normal"
-        )
-        return SqliteTasks(self._database, "app", SystemClock())
+        self._path = Path(self._directory.name, f"{next(self._numbers)}.db")
+        return self._open()
 
     async def reopen(self, store: TaskStore) -> TaskStore:
-        await self._database.close()
-        return await self.make()
+        await self._databases.pop().close()
+        return self._open()
+
+    def _open(self) -> TaskStore:
+        self._databases.append(Database.open(self._path, SystemClock(), durability="normal"))
+        return SqliteTasks(self._databases[-1], "app", SystemClock())
 
     def teardown(self) -> None:
-        if hasattr(self, "_database"):
-            self._runner.run(self._database.close())
+        for database in self._databases:
+            self._runner.run(database.close())
         super().teardown()
         self._directory.cleanup()
 

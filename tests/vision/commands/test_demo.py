@@ -352,6 +352,7 @@ def test_nothing_is_lost_when_a_node_is_killed_and_another_drained(place: Path, 
     "services",
     [
         "redis",
+        "postgres",
         pytest.param("redis,sqs", marks=pytest.mark.soak),
         pytest.param("redis,zookeeper,sqs,s3", marks=pytest.mark.soak),
         pytest.param("zookeeper,sqs,s3", marks=pytest.mark.soak),
@@ -378,6 +379,9 @@ async def test_each_service_is_used_for_what_it_is_good_for() -> None:
     async with local.started(["redis"]) as found:
         assert list(found) == ["url"]
         assert found["url"].startswith("redis://")
+    async with local.started(["postgres"]) as found:
+        assert list(found) == ["url"]
+        assert found["url"].startswith("postgresql://")
     async with local.started(["sqs"]) as found:
         assert (list(found), found["queue_url"]) == (["queue_url", "visibility_s"], "sqs:///")
     async with local.started([]) as found:
@@ -387,7 +391,13 @@ async def test_each_service_is_used_for_what_it_is_good_for() -> None:
 def test_an_unknown_service_is_named(holdfast: Any) -> None:
     outcome = holdfast("demo", "--services", "redis,kafka")
     assert outcome.code == 2
-    assert "no service 'kafka'; known are redis" in outcome.err
+    assert "no service 'kafka'; known are postgres" in outcome.err
+
+
+def test_two_services_for_the_same_are_refused(holdfast: Any) -> None:
+    outcome = holdfast("demo", "--services", "redis,postgres")
+    assert outcome.code == 2
+    assert "postgres and redis are used for the same things; name one" in outcome.err
 
 
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from holdfast.common.message import SeqKind
+from holdfast.common.queue_calls import check_batch, check_bodies
 from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
@@ -84,7 +85,7 @@ class SqsQueue:
     # --- messages
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        self._check_batch(messages)
+        check_batch(messages, self.max_batch)
         for message in messages:
             self._check(message)
         if not messages:
@@ -98,7 +99,7 @@ class SqsQueue:
         )
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._check_batch(range(limit))
+        check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         while not self._closed:
             remaining_s = max(0.0, deadline - self._clock.monotonic())
@@ -112,16 +113,16 @@ class SqsQueue:
         self._wakes += 1
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         return await self._channel.hide(receipts, visibility_s)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
         """As the port says; a standard queue never tells that a receipt is stale."""
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         return await self._channel.delete(receipts)
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         return await self._channel.hide(receipts, delay_s)
 
     async def free(self, holder: str) -> int:
@@ -136,7 +137,7 @@ class SqsQueue:
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        self._check_batch(letters)
+        check_batch(letters, self.max_batch)
         if letters:
             await (await self._letters()).bury(letters)
 
@@ -146,11 +147,11 @@ class SqsQueue:
         return await (await self._letters()).page(limit, after, key)
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         return await (await self._letters()).redrive(ids) if ids else 0
 
     async def purge(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         return await (await self._letters()).purge(ids) if ids else 0
 
     async def expire(self, dead_before: float) -> int:
@@ -172,15 +173,8 @@ class SqsQueue:
 
     # --- how it is done
 
-    def _check_batch(self, batch: Sequence[object]) -> None:
-        if len(batch) > self.max_batch:
-            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
-
     def _check(self, message: Outgoing) -> None:
-        if len(message.body) > self.max_bytes:
-            raise TooLarge(
-                f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
-            )
+        check_bodies([message.body], self.max_bytes)
         if message.delay_s > self.delay_max_s:
             raise TooLarge(
                 f"a delay of {message.delay_s:g} s is over the queue's delay_max_s, {self.delay_max_s:g}"

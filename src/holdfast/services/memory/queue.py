@@ -11,9 +11,10 @@ from typing import Any
 import msgspec
 
 from holdfast.common.message import SeqKind
-from holdfast.errors import TooLarge
+from holdfast.common.queue_calls import check_batch, check_bodies, make_receipt
+from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, WaitingMessage
 from holdfast.system.bell import Bell
 
 
@@ -104,16 +105,12 @@ class MemoryQueue:
     # --- messages
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        self._check_batch(messages)
-        for message in messages:
-            if len(message.body) > self.max_bytes:
-                raise TooLarge(
-                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
-                )
+        check_batch(messages, self.max_batch)
+        check_bodies((message.body for message in messages), self.max_bytes)
         return [self._add(m.body, m.attributes, m.delay_s, m.key) for m in messages]
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._check_batch(range(limit))
+        check_batch(range(limit), self.max_batch)
         deadline, closings = self._clock.monotonic() + wait_s, self._closings
         while True:
             deliveries = [self._deliver(m, visibility_s, holder) for m in self._take(limit)]
@@ -172,7 +169,7 @@ class MemoryQueue:
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        self._check_batch(letters)
+        check_batch(letters, self.max_batch)
         for letter in letters:
             if letter.id not in self.letters:
                 self.letters[letter.id] = msgspec.structs.replace(letter, at=self._clock.wall())
@@ -183,7 +180,7 @@ class MemoryQueue:
         return [self.letters[i] for i in ids[:limit]]
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         letters = self._pop_letters(ids)
         for letter in letters:
             self._note_letter("redriven", letter)
@@ -191,7 +188,7 @@ class MemoryQueue:
         return len(letters)
 
     async def purge(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         letters = self._pop_letters(ids)
         for letter in letters:
             self._note_letter("purged", letter)
@@ -206,11 +203,40 @@ class MemoryQueue:
     async def close(self) -> None:
         self.wake()
 
-    # --- how it is done
+    # --- transfer
 
-    def _check_batch(self, batch: Sequence[object]) -> None:
-        if len(batch) > self.max_batch:
-            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        now, last = self._clock.monotonic(), int(after.removeprefix("m") or 0)
+        return [
+            WaitingMessage(
+                m.id,
+                m.body,
+                dict(m.attributes),
+                0.0 if m.receipt else max(0.0, m.visible_at - now),
+                m.receives,
+                m.number,
+            )
+            for number, m in sorted(self.messages.items())
+            if number > last
+        ][:limit]
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((message.body for message in messages), self.max_bytes)
+        for taken in (m for m in messages if m.number in self.messages):
+            raise OperationRefused(f"message number {taken.number} is taken")
+        for message in messages:
+            last = self._numbers
+            self._numbers = message.number - 1 if message.number is not None else last
+            self._add(message.body, message.attributes, message.delay_s, "")
+            self.messages[self._numbers].receives = message.receives
+            self._numbers = max(self._numbers, last)
+        self._numbers = max(self._numbers, above)
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        for letter in letters:
+            self.letters.setdefault(letter.id, letter)
+
+    # --- how it is done
 
     def _add(self, body: bytes, attributes: dict[str, str], delay_s: float, key: str) -> str:
         self._numbers += 1
@@ -272,7 +298,7 @@ class MemoryQueue:
     def _deliver(self, message: Stored, visibility_s: float, holder: str) -> Delivery:
         message.receives += 1
         message.received_at = self._clock.monotonic()
-        message.receipt = f"{message.number}.{message.receives}"
+        message.receipt = make_receipt(message.number, message.receives)
         message.holder = holder
         self._hide(message, visibility_s)
         self._note("received", message)
@@ -290,7 +316,7 @@ class MemoryQueue:
 
     def _resolve(self, receipts: Sequence[str]) -> tuple[list[Stored], list[str]]:
         """The messages whose deliveries the receipts stand for, and the receipts that stand for none."""
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         standing: list[Stored] = []
         stale: list[str] = []
         for receipt in receipts:

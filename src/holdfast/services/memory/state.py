@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import Fenced, TooLarge
+from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
-from holdfast.ports.state import Logged
+from holdfast.ports.state import Logged, check_state
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint, Commit
 from holdfast.system.bell import Bell
@@ -109,11 +110,7 @@ class MemoryState:
         return after.started.openings if after.started else 0
 
     async def commit(self, commit: Commit) -> None:
-        size = len(commit.state or b"")
-        if size > self.max_state_bytes:
-            raise TooLarge(
-                f"{commit.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
-            )
+        check_state(commit, self.max_state_bytes)
         before, now = self.standing.get(commit.key), self._clock.monotonic()
         try:
             after = ledger.commit(before, commit, self._clock.wall())
@@ -163,6 +160,30 @@ class MemoryState:
         for checkpoint in idle:
             self.standing[checkpoint.key] = ledger.expire(checkpoint)
         return dropped, len(idle)
+
+    # --- transfer
+
+    async def stored(self, key: str) -> Checkpoint | None:
+        return self.standing.get(key)
+
+    async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            check_state(checkpoint, self.max_state_bytes)
+        for checkpoint in checkpoints:
+            if checkpoint.key not in self.standing:
+                self.standing[checkpoint.key] = checkpoint
+                self._issued[checkpoint.key] = checkpoint.epoch
+
+    async def last_cursor(self) -> int:
+        return self._cursors
+
+    async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
+        known = {logged.cursor for logged in self.logged}
+        self.logged += [logged for logged in results if logged.cursor not in known]
+        self.logged.sort(key=attrgetter("cursor"))
+        self._by_name = {(r.key, r.result.name): r for r in self.logged}
+        self._cursors = max(self._cursors, above, *(logged.cursor for logged in self.logged), 0)
+        self._bell.ring()
 
     async def close(self) -> None:
         self._closings += 1

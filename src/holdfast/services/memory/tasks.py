@@ -165,6 +165,10 @@ class MemoryTasks:
             self._issued.pop(trace, None)
         return len(expired)
 
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            self._change("restore", task.trace, partial(_restored, task=task))
+
     async def close(self) -> None:
         pass
 
@@ -202,3 +206,7 @@ class MemoryTasks:
         self.standing[trace] = after
         self.history.append(Changed(at, call, trace, before, after))
         return after
+
+
+def _restored(standing: Task | None, task: Task) -> Task:
+    return standing or task

@@ -38,10 +38,11 @@ local function ring(count)
 end
 
 -- Adds messages: delay in microseconds, body and attributes of each. Returns their numbers, which must grow even
--- when the server has lost its data or has another's: by time.
-local function add(messages)
+-- when the server has lost its data or has another's: by time. Or they begin at the number ``first``.
+local function add(messages, first)
   local now, count = now_us(), #messages / 3
   local last = math.max(tonumber(redis.call('GET', root .. ':last') or 0), now - 1)
+  if first and first ~= '' then last = first - 1 end
   local numbers, bodies, attributes, ready, delayed = {}, {}, {}, {}, {}
   for i = 1, count do
     local number = text(last + i)

@@ -5,26 +5,36 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from holdfast.common.message import SeqKind
-from holdfast.common.record import UNREADABLE, reading
-from holdfast.errors import HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.common.queue_calls import (
+    LetterRecord,
+    check_batch,
+    check_bodies,
+    decode_attributes,
+    encode_attributes,
+    letter_record,
+    make_receipt,
+    read_receipt,
+)
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, WaitingMessage
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.feed import ChannelFeed
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 
-SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, LETTERS, DROP, EXPIRE = (
+SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, LETTERS, DROP, EXPIRE, WAITING, RESTORE = (
     Script.load(f"queue_{name}", "queue")
     for name in (
         "send", "receive", "shift", "delete", "free", "depth", "bury", "letters", "drop", "expire",
+        "waiting", "restore",
     )
 )  # fmt: skip
 
@@ -40,26 +50,7 @@ EXPIRE_BATCH = 1000
 MICROS_MAX = 10**15
 """The longest time in a call, some 31 years."""
 
-RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
-
 T = TypeVar("T")
-
-_attributes = msgspec.json.Decoder(dict[str, str])
-
-
-class _LetterRecord(msgspec.Struct):
-    """What is known of a dead letter, beside body and attributes. ``run`` is a text because it may have more
-    digits than other programs read."""
-
-    reason: str
-    detail: str = ""
-    stream: str = ""
-    key: str = ""
-    run: str = "0"
-    seq: str = ""
-
-
-_record = msgspec.json.Decoder(_LetterRecord)
 
 
 class RedisQueue:
@@ -107,12 +98,8 @@ class RedisQueue:
     # --- messages
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        self._check_batch(messages)
-        for message in messages:
-            if len(message.body) > self.max_bytes:
-                raise TooLarge(
-                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
-                )
+        check_batch(messages, self.max_batch)
+        check_bodies((message.body for message in messages), self.max_bytes)
         await self._enter()
         ids: list[str] = []
         for some in _by_bytes(messages):
@@ -127,7 +114,7 @@ class RedisQueue:
         return ids
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._check_batch(range(limit))
+        check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         while True:
             waits_s = deadline - self._clock.monotonic() if self._wakes == wakes else 0.0
@@ -143,11 +130,11 @@ class RedisQueue:
         return await self._shift(receipts, visibility_s, ends=False)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        self._check_batch(receipts)
-        said = [(receipt, row) for receipt in receipts if (row := RECEIPT.fullmatch(receipt))]
+        check_batch(receipts, self.max_batch)
+        said = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
         if not said:
             return []
-        words = [word for _, row in said for word in row.groups()]
+        words = [word for _, row in said for word in row]
         _, stale = await self._connection.script(DELETE, (self._root,), *words)
         return [said[place][0] for place in stale]
 
@@ -165,13 +152,9 @@ class RedisQueue:
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        self._check_batch(letters)
+        check_batch(letters, self.max_batch)
         for letter in letters:
-            record = _LetterRecord(
-                letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
-            )
-            words = (letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record))
-            await self._confirmed.script(BURY, (self._root,), *words)
+            await self._confirmed.script(BURY, (self._root,), *_letter_words(letter), "")
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         listed: list[DeadLetter] = []
@@ -201,6 +184,44 @@ class RedisQueue:
             if some < EXPIRE_BATCH:
                 return dropped
 
+    # --- transfer
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        _, *told = await self._connection.script(WAITING, (self._root,), limit, CALL_BYTES, after or "0")
+        return [
+            WaitingMessage(
+                number.decode(),
+                body,
+                decode_attributes(attributes),
+                int(delay) / 1e6,
+                int(receives),
+                int(number),
+            )
+            for number, receives, delay, body, attributes in zip(
+                *(told[at::5] for at in range(5)), strict=True
+            )
+        ]
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((message.body for message in messages), self.max_bytes)
+        await self._enter()
+        words: list[Word] = [above]
+        for m in messages:
+            number = "" if m.number is None else m.number
+            words += (number, m.receives, _micros(m.delay_s), m.body, _encode(m.attributes))
+        status, *told = await self._confirmed.script(RESTORE, (self._root,), *words)
+        if status == b"taken":
+            raise OperationRefused(
+                f"queue {self._name!r}: message number {told[0].decode()} is not above those that are there;"
+                " empty the queue first"
+            )
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        await self._enter()
+        for letter in letters:
+            words = (*_letter_words(letter), round(letter.at * 1e6))
+            await self._confirmed.script(BURY, (self._root,), *words)
+
     def wake(self) -> None:
         self._wakes += 1
         self._bell.ring()
@@ -209,10 +230,6 @@ class RedisQueue:
         self.wake()
 
     # --- how it is done
-
-    def _check_batch(self, batch: Sequence[object]) -> None:
-        if len(batch) > self.max_batch:
-            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
 
     async def _enter(self) -> None:
         """Note the queue's name where all of the namespace are listed."""
@@ -252,11 +269,11 @@ class RedisQueue:
             await self._clock.wait(rung, remaining_s)
 
     async def _shift(self, receipts: Sequence[str], seconds: float, *, ends: bool) -> list[str]:
-        self._check_batch(receipts)
-        said = [(receipt, row) for receipt in receipts if (row := RECEIPT.fullmatch(receipt))]
-        stale = [receipt for receipt in receipts if not RECEIPT.fullmatch(receipt)]
+        check_batch(receipts, self.max_batch)
+        said = [(receipt, row) for receipt in receipts if (row := read_receipt(receipt))]
+        stale = [receipt for receipt in receipts if not read_receipt(receipt)]
         if said:
-            words = [word for _, row in said for word in row.groups()]
+            words = [word for _, row in said for word in row]
             _, places = await self._connection.script(
                 SHIFT, (self._root,), _micros(seconds), int(ends), _micros(SAFETY_S), *words
             )
@@ -264,7 +281,7 @@ class RedisQueue:
         return stale
 
     async def _drop(self, ids: Sequence[str], *, again: bool) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         _, dropped = await self._confirmed.script(DROP, (self._root,), int(again), *ids)
         return int(dropped)
 
@@ -285,10 +302,15 @@ def names_of(connection: RedisConnection) -> str:
     return f"{connection.address.namespace}:queues"
 
 
+async def all_names(connection: RedisConnection) -> list[str]:
+    """The names of all queues to which messages were ever sent, in order."""
+    key = names_of(connection)
+    return sorted(name.decode() for name in await connection.command(key, "SMEMBERS", key))
+
+
 async def filled(connection: RedisConnection) -> list[str]:
     """The names of all queues that hold messages, in order."""
-    key = names_of(connection)
-    names = sorted(name.decode() for name in await connection.command(key, "SMEMBERS", key))
+    names = await all_names(connection)
     bodies = [f"{root_of(connection, name)}:bodies" for name in names]
     counts = await asyncio.gather(*(connection.command(each, "HLEN", each) for each in bodies))
     return [name for name, count in zip(names, counts, strict=True) if count]
@@ -311,15 +333,7 @@ def _micros(seconds: float) -> int:
 
 
 def _encode(attributes: dict[str, str]) -> bytes:
-    return msgspec.json.encode(attributes) if attributes else b""
-
-
-def _decode(attributes: bytes) -> dict[str, str]:
-    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
-    try:
-        return _attributes.decode(attributes) if attributes else {}
-    except UNREADABLE:
-        return {}
+    return encode_attributes(attributes) if attributes else b""
 
 
 def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
@@ -327,21 +341,35 @@ def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
     for number, receives, body, attributes in zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True):
         name, count = number.decode(), int(receives)
         deliveries.append(
-            Delivery(f"{name}.{count}", name, body, _decode(attributes), count, number=int(number))
+            Delivery(
+                make_receipt(name, count),
+                name,
+                body,
+                decode_attributes(attributes),
+                count,
+                number=int(number),
+            )
         )
     return deliveries
+
+
+def _letter_words(letter: DeadLetter) -> tuple[Word, ...]:
+    record = LetterRecord(
+        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
+    )
+    return letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record)
 
 
 def _letter(told: Sequence[Any]) -> DeadLetter:
     letter, body, attributes, record, at = told
     name = letter.decode()
     with reading(f"dead letter {name!r}"):
-        known = _record.decode(record)
+        known = letter_record.decode(record)
         return DeadLetter(
             name,
             body,
             known.reason,
-            _decode(attributes),
+            decode_attributes(attributes),
             known.detail,
             known.stream,
             known.key,

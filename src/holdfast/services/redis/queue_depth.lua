@@ -1,5 +1,5 @@
 -- Returns how many messages there are, are in flight, are delayed, and are dead; and the age of the oldest in
--- microseconds.
+-- microseconds. A number that came from another queue may be no time.
 local now = now_us()
 trim()
 local head = redis.call('LINDEX', root .. ':order', 0)
@@ -8,5 +8,5 @@ return {
   redis.call('ZCOUNT', root .. ':in_flight', '(' .. text(now), '+inf'),
   redis.call('ZCOUNT', root .. ':delayed', '(' .. text(now), '+inf'),
   redis.call('ZCARD', root .. ':letters'),
-  head and text(math.max(0, now - head)) or '0',
+  head and tonumber(head) > 1e15 and text(math.max(0, now - head)) or '0',
 }

@@ -1,7 +1,8 @@
 """The results log in Redis: a stream of each shard for each stream that has results there.
 
 A result's cursor is its entry's id: a number that grows within its shard, and with the server's time, so that
-cursors go on growing in a Redis that has lost the last results. The remainder of its division by the count of
+cursors go on growing in a Redis that has lost the last results. A result that came from another store has its
+cursor there, and says its time. The remainder of its division by the count of
 shards tells the shard, so no two results share one.
 
 With several shards, a reader must not pass a cursor below which another shard may still add a result. So
@@ -21,6 +22,7 @@ from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
 from holdfast.services.redis.connection import TIMEOUT_S, RedisConnection, Script
+from holdfast.services.redis.lane import Word
 from holdfast.services.redis.shards import StateShards
 from holdfast.streams.rules.ledger import Result
 
@@ -38,6 +40,7 @@ MICROS_MAX = 2**53 - 1
 
 READ = Script.load("read", "shard")
 EXPIRE = Script.load("expire_results")
+RESTORE = Script.load("restore_results", "shard")
 
 
 class ResultsPage(NamedTuple):
@@ -103,6 +106,26 @@ class Results:
                 while batch := await self._connection.script(EXPIRE, (log,), first_kept, EXPIRE_BATCH, names):
                     dropped += batch
         return dropped
+
+    async def last_cursor(self) -> int:
+        """As the port says."""
+        records = [self._shards.name(shard, "shard") for shard in range(self._shards.count)]
+        lasts = await asyncio.gather(*(self._connection.command(r, "HGET", r, "last") for r in records))
+        return max(int(last or 0) for last in lasts)
+
+    async def restore(self, results: Sequence[Logged], above: int) -> None:
+        """As the port says of ``restore_results``."""
+        every = range(self._shards.count)
+        keys: list[list[str]] = [[self._shards.name(shard, "logs")] for shard in every]
+        words: list[list[Word]] = [[] for _ in every]
+        for r in results:
+            shard, stream = self._shards.of(r.key), stream_of(r.key)
+            keys[shard] += (self._shards.name(shard, "log", stream), self._shards.name(shard, "names", r.key))
+            at = round(r.at * 1e6)
+            told = "" if at == r.cursor else at
+            words[shard] += (r.cursor, stream, r.key, r.epoch, r.result.name, r.result.body, told)
+        for shard in every:
+            await self._shards.run(RESTORE, shard, keys[shard], above, *words[shard])
 
     async def close(self) -> None:
         """End waiting readers, and close their connections."""
@@ -242,6 +265,7 @@ def _logs(entries: Sequence[Any]) -> Logs:
 
 def _logged(entry: Sequence[Any]) -> Logged:
     with reading("an entry of the results log"):
-        id_, (_, key, _, epoch, _, name, _, body) = entry
+        id_, (_, key, _, epoch, _, name, _, body, *told) = entry
         cursor = int(id_.partition(b"-")[0])
-        return Logged(cursor, key.decode(), int(epoch), Result(name.decode(), body), cursor / 1e6)
+        at = int(told[1]) if told else cursor
+        return Logged(cursor, key.decode(), int(epoch), Result(name.decode(), body), at / 1e6)

@@ -46,6 +46,12 @@ class RedisService(Service):
 
         return await filled(connection)
 
+    async def queue_names(self, opening: Opening) -> list[str]:
+        connection = _connection(opening)
+        from holdfast.services.redis.queue import all_names  # noqa: PLC0415
+
+        return await all_names(connection)
+
     def coordinator(self, opening: Opening) -> RedisCoordinator:
         connection = _connection(opening)
         from holdfast.services.redis.coordinator import RedisCoordinator  # noqa: PLC0415

@@ -19,9 +19,9 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.record import reading
-from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.state import Logged
+from holdfast.ports.state import Logged, check_state
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import Replicas
@@ -70,6 +70,7 @@ START = Script.load("start", "shard")
 COMMIT = Script.load("commit", "shard")
 LEASE = Script.load("lease", "shard")
 EXPIRE = Script.load("expire_idle")
+RESTORE = Script.load("restore", "shard")
 
 EFFECT, REFUSED = b"effect:", b"refused:"
 """What the fields of a stream's effects begin with: the id follows."""
@@ -169,10 +170,7 @@ class RedisState:
 
     async def commit(self, commit: Commit) -> None:
         c, size = commit, len(commit.state or b"")
-        if size > self.max_state_bytes:
-            raise TooLarge(
-                f"{c.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
-            )
+        check_state(commit, self.max_state_bytes)
         shard = self._shards.of(c.key)
         fate, state = _fate(c)
         blob = ""
@@ -258,6 +256,55 @@ class RedisState:
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         return await self._results.expire(results_before), await self._expire_idle(idle_before)
+
+    # --- transfer
+
+    async def stored(self, key: str) -> Checkpoint | None:
+        standing = await self.peek(key)
+        if standing is None:
+            return None
+        recent = self._shards.name(self._shards.of(key), "recent", key)
+        identities = await self._connection.command(recent, "LRANGE", recent, 0, -1)
+        return msgspec.structs.replace(standing, recent=tuple(name.decode() for name in identities))
+
+    async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            check_state(checkpoint, self.max_state_bytes)
+        for checkpoint in checkpoints:
+            await self._restore(checkpoint)
+
+    async def _restore(self, c: Checkpoint) -> None:
+        shard = self._shards.of(c.key)
+        fields = _stored_fields(c)
+        blob = ""
+        if c.state is not None and len(c.state) > INLINE_BYTES:
+            blob = fields["blob"] = await self._send(shard, c.state)
+        elif c.state is not None:
+            fields["state"] = c.state
+        effects: list[Word] = []
+        for effect in c.effects:
+            plain = msgspec.structs.replace(effect, refused="")
+            effects += (EFFECT + effect.id.encode(), _record(plain))
+            if effect.refused:
+                effects += (REFUSED + effect.id.encode(), effect.refused)
+        names = (
+            *self._names(shard, c.key, "checkpoint", "recent"),
+            *self._names(shard, "", "keys", "idle", "due"),
+            *self._names(shard, c.key, "effects"),
+        )
+        words: list[Word] = [word for field in fields.items() for word in field]
+        _, done = await self._shards.run(
+            RESTORE, shard, names, c.key, micros(c.at) if c.at else 0, repr(c.due) if c.due else "",
+            len(fields), len(c.recent), len(effects), *words, *c.recent, *effects,
+        )  # fmt: skip
+        if blob and done == b"known":
+            await self._connection.command(blob, "UNLINK", blob)
+
+    async def last_cursor(self) -> int:
+        return await self._results.last_cursor()
+
+    async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
+        await self._results.restore(results, above)
 
     async def close(self) -> None:
         await self._results.close()
@@ -375,6 +422,34 @@ def _acting(commit: Commit) -> Sequence[Word]:
     for effect in c.effects:
         words += (effect.id, _record(effect))
     return words
+
+
+def _stored_fields(c: Checkpoint) -> dict[str, Word]:
+    """The fields of a checkpoint as another store had it, but for the state."""
+    fields: dict[str, Word] = {"epoch": c.epoch, "number": c.number}
+    fields |= {
+        name: value
+        for name, value in (
+            ("member", c.member),
+            ("id", c.commit_id),
+            ("at", micros(c.at) if c.at else 0),
+            ("done", c.done),
+            ("skipped", c.skipped),
+            ("version", c.state_version),
+            ("window", len(c.recent)),
+            ("due", repr(c.due) if c.due else ""),
+            ("timers", _encode(c.timers) if c.timers else ""),
+            ("acts", int(c.acts)),
+        )
+        if value
+    }
+    if c.log is not None or c.past or c.parked:
+        fields["detail"] = _encode((c.log, c.past, c.parked))
+    if c.started is not None:
+        fields |= {"head": c.started.head, "openings": c.started.openings, "begun": c.started.epoch}
+    if c.suspects:  # epochs are texts, for Lua's sake
+        fields["suspects"] = _encode([(s.head, s.openings, str(s.epoch)) for s in c.suspects])
+    return fields
 
 
 def _effects(fields: Mapping[bytes, bytes]) -> tuple[Effect, ...]:

@@ -1,10 +1,11 @@
--- The rules of a task's life, as core/task.py has them.
+-- The rules of a task's life, as tasks/rules/task.py has them.
 -- KEYS: shard, what keys begin with
 -- ARGV: shards, request, chance, how many arguments each has, then those of each, the trace first
--- Returns for each what stands then: 0: nothing, an epoch: that one fenced it, or fields and values.
+-- Returns for each what stands then: 0: nothing (or nobody asks), an epoch: that one fenced it, or fields and values.
 local wrong = misplaced(KEYS[1], ARGV[1])
 if wrong then return wrong end
 local now = now_us()
+local NOW = text(now)
 
 local function number(task, field)
   return tonumber(task[field] or 0)
@@ -17,179 +18,234 @@ local function next_epoch(task)
   return text(math.max(number(task, 'epoch') + 1 + chance, now + chance % 1024))
 end
 
--- Fields that were or are: what they become, '' for those that go.
-local function replace(task, changes)
-  local after = {}
-  for field, value in pairs(task) do after[field] = value end
-  for field, value in pairs(changes) do
-    after[field] = value ~= '' and value or nil
-  end
-  return after
+-- A request gets the task, or nil, and its arguments. It returns the task, {} for a new one, and what becomes of its
+-- fields: '' for those that go; nil if nothing changes. Or nothing if there is no such task, or another attempt.
+local requests = {}
+
+local function with(changes, more)
+  for field, value in pairs(more) do changes[field] = value end
+  return changes
 end
 
-local function ended(task, state, result, detail)
-  return replace(task, {
+local function ended(state, result, detail)
+  return {
     state = state, ['until'] = '', progress = state == 'succeed' and '1.0' or nil, result = result,
-    detail = detail, ended_at = text(now)})
+    detail = detail, ended_at = NOW}
 end
 
 local function stands(task, epoch)
   return task and task.state == 'running' and task.epoch == epoch
 end
 
-local requests = {}
-
 function requests.queue(task, trace, fields)
   if task then return task end
-  return replace(cjson.decode(fields), {state = 'queued', queued_at = text(now)})
+  return {}, with(cjson.decode(fields), {state = 'queued', queued_at = NOW})
+end
+
+-- The fields of a record, in the order in which a task that is restored has them.
+local FIELDS = {
+  'type', 'group', 'member', 'node', 'note', 'detail', 'cancel', 'members', 'epoch', 'attempts', 'pauses', 'until',
+  'queued_at', 'started_at', 'ended_at', 'send_at', 'state', 'progress', 'result', 'follow_ups', 'effects', 'message',
+  'stored', 'briefed'}
+
+-- A task as another store had it.
+function requests.restore(task, trace, moved, ...)
+  if task then return task end
+  local changes = {}
+  for i, field in ipairs(FIELDS) do changes[field] = select(i, ...) end
+  return {}, changes
 end
 
 function requests.delay(task, trace, kind, delay, message, group)
   if task then return task end
   local due = text(now + tonumber(delay))
-  return replace({}, {state = 'queued', type = kind, group = group, queued_at = text(now), ['until'] = due,
-    message = message, send_at = due})
-end
-
-local function message_sent(task)
-  return replace(task, {message = '', send_at = ''})
+  return {}, {state = 'queued', type = kind, group = group, queued_at = NOW, ['until'] = due,
+    message = message, send_at = due}
 end
 
 function requests.message_sent(task, trace)
-  return task and task.message and message_sent(task) or task
+  return task, task and {message = '', send_at = ''}
 end
 
 function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of, follow_ups)
-  task = task or {state = 'queued', type = kind, group = group ~= '' and group or nil, queued_at = text(now)}
+  local new = {}
+  if not task then
+    task, new = {}, {state = 'queued', type = kind, group = group, queued_at = NOW}
+  end
   if ENDED[task.state] then return task end
   if task.state == 'running' then
     local holds = number(task, 'until') > now and task.member ~= instead_of
     if holds or task.member == member then return task end
   end
-  if task.cancel then return ended(task, 'failed', '', 'cancelled: ' .. task.cancel) end
+  if task.cancel then return task, ended('failed', '', 'cancelled: ' .. task.cancel) end
   if task.state == 'queued' and number(task, 'until') > now then return task end
   local attempts = number(task, 'attempts')
   if attempts >= tonumber(tries) then
     local died = string.format('attempt %d of %s ended without an outcome on node %s',
       attempts, tries, task.node or '')
-    return ended(task, 'failed', '', task.state == 'queued' and task.detail or died)
+    local why = task.state == 'running' and died or task.detail or ''
+    return task, with(new, ended('failed', '', why))
   end
-  return replace(task, {
+  return task, with(new, {
     type = kind, state = 'running', group = group, epoch = next_epoch(task), attempts = text(attempts + 1),
     member = member, node = node, ['until'] = text(now + tonumber(lease)), progress = '', note = '',
-    started_at = text(now), follow_ups = follow_ups, message = '', send_at = ''})
+    started_at = NOW, follow_ups = follow_ups, message = '', send_at = ''})
 end
 
 function requests.beat(task, trace, epoch, lease, progress, note)
-  if not stands(task, epoch) then return nil end
-  return replace(task, {['until'] = text(now + tonumber(lease)), progress = progress, note = note})
+  if not stands(task, epoch) then return end
+  return task, {['until'] = text(now + tonumber(lease)), progress = progress, note = note}
 end
 
 function requests.give_back(task, trace, epoch, spent, detail, pause)
   if task and task.state == 'queued' and (task.epoch or '0') == epoch then return task end
-  if not stands(task, epoch) then return nil end
+  if not stands(task, epoch) then return end
   local attempts = number(task, 'attempts') - (spent == '1' and 0 or 1)
   local pauses = tonumber(pause) > 0
-  return replace(task, {
+  return task, {
     state = 'queued', attempts = attempts > 0 and text(attempts) or '', member = '',
     ['until'] = pauses and text(now + tonumber(pause)) or '', detail = detail ~= '' and detail or nil,
-    pauses = pauses and text(number(task, 'pauses') + 1) or nil})
+    pauses = pauses and text(number(task, 'pauses') + 1) or nil}
 end
 
 requests['end'] = function(task, trace, epoch, state, result, detail, effects, stored)
   if task and ENDED[task.state] and (task.epoch or '0') == epoch and task.state == state then return task end
-  if not stands(task, epoch) then return nil end
-  return replace(ended(task, state, result, detail), {effects = effects, stored = stored})
+  if not stands(task, epoch) then return end
+  return task, with(ended(state, result, detail), {effects = effects, stored = stored})
 end
 
 function requests.handed_over(task, trace, epoch, left)
   local stands = task and ENDED[task.state] and (task.epoch or '0') == epoch and task.effects
-  return stands and replace(task, {effects = left}) or task
+  return task, stands and {effects = left} or nil
 end
 
 function requests.resend_effects(task, trace, effects)
   if not task or task.state ~= 'succeed' or task.effects or not task.briefed then return task end
-  return replace(task, {epoch = next_epoch(task), effects = effects, ['until'] = text(now)})
+  return task, {epoch = next_epoch(task), effects = effects, ['until'] = text(now)}
 end
 
 function requests.briefed(task, trace, epoch)
   if not (task and ENDED[task.state] and (task.epoch or '0') == epoch) then return task end
-  return replace(message_sent(task), {briefed = '1'})
+  return task, {message = '', send_at = '', briefed = '1'}
 end
 
 function requests.cancel(task, trace, reason)
   if not task or ENDED[task.state] then return task end
   if task.state == 'queued' then
-    local after = ended(task, 'failed', '', 'cancelled: ' .. reason)
-    return after.message and replace(after, {send_at = text(now)}) or after
+    local changes = ended('failed', '', 'cancelled: ' .. reason)
+    return task, with(changes, {send_at = task.message and NOW or nil})
   end
-  return replace(task, {cancel = reason})
+  return task, {cancel = reason}
 end
 
 function requests.reset(task, trace)
   if not task or task.members or task.state == 'succeed' then return task end
   if task.state == 'running' and number(task, 'until') > now then return task end
-  return {type = task.type, state = 'queued', group = task.group, epoch = task.epoch, queued_at = text(now)}
+  local changes = {}
+  for field in pairs(task) do changes[field] = '' end
+  return task, with(changes, {
+    type = task.type, state = 'queued', group = task.group, epoch = task.epoch, queued_at = NOW})
 end
 
 function requests.count(task, trace, size, place, failed, follow_ups)
-  local batch = task or {
-    type = '(batch)', state = 'queued', queued_at = text(now), members = string.rep('0', tonumber(size))}
-  if ENDED[batch.state] or not batch.members then return batch end
-  local members, at = batch.members, tonumber(place) + 1
+  local new = {}
+  if not task then
+    task, new = {}, {
+      type = '(batch)', state = 'queued', queued_at = NOW, members = string.rep('0', tonumber(size))}
+  end
+  local members, at = task.members or new.members, tonumber(place) + 1
+  if ENDED[task.state] or not members then return task end
   if at > 0 and members:sub(at, at) == '0' then
     members = members:sub(1, at - 1) .. (failed == '1' and '2' or '1') .. members:sub(at + 1)
   end
-  batch = replace(batch, {
-    members = members, follow_ups = batch.follow_ups or follow_ups, started_at = text(now)})
-  if members:find('0', 1, true) then return batch end
+  local changes = with(new, {
+    members = members, follow_ups = task.follow_ups or follow_ups, started_at = NOW})
+  if members:find('0', 1, true) then return task, changes end
   local _, bad = members:gsub('2', '')
   local detail = bad > 0 and string.format('%d of %d tasks did not succeed', bad, #members) or ''
   local result = string.format('{"tasks":%d,"failed":%d}', #members, bad)
-  return ended(batch, bad > 0 and 'failed' or 'succeed', result, detail)
+  return task, with(changes, ended(bad > 0 and 'failed' or 'succeed', result, detail))
 end
 
-local function save(trace, before, after)
-  local key, changes, gone = key_of(trace), {}, {}
-  for field, value in pairs(after) do
-    if not before or before[field] ~= value then
-      changes[#changes + 1] = field
-      changes[#changes + 1] = value
+-- What becomes of the sorted sets, for all tasks of the call together: set -> trace -> score, or false for one that
+-- goes.
+local placed = {}
+
+local function place(set, trace, score)
+  local some = placed[set]
+  if not some then
+    some = {}
+    placed[set] = some
+  end
+  some[trace] = score
+end
+
+local function save_places()
+  for set, some in pairs(placed) do
+    local added, gone = {}, {}
+    for trace, score in pairs(some) do
+      if score then
+        added[#added + 1] = score
+        added[#added + 1] = trace
+      else
+        gone[#gone + 1] = trace
+      end
     end
+    if #added > 0 then redis.call('ZADD', set, unpack(added)) end
+    if #gone > 0 then redis.call('ZREM', set, unpack(gone)) end
   end
-  for field in pairs(before or {}) do
-    if not after[field] then gone[#gone + 1] = field end
+end
+
+local TIMES = {queued_at = true, started_at = true, ended_at = true}
+local types = {}
+
+local function save(trace, task, changes)
+  local key, state, kind, had_message = key_of(trace), task.state, task.type, task.message
+  local set, gone, moved = {}, {}, false
+  for field, value in pairs(changes) do
+    if value == '' then
+      if task[field] then gone[#gone + 1] = field end
+      value = nil
+    elseif value ~= task[field] then
+      set[#set + 1] = field
+      set[#set + 1] = value
+    end
+    moved = moved or TIMES[field] and value ~= task[field]
+    task[field] = value
   end
-  if #changes > 0 then redis.call('HSET', key, unpack(changes)) end
+  if #set > 0 then redis.call('HSET', key, unpack(set)) end
   if #gone > 0 then redis.call('HDEL', key, unpack(gone)) end
-  if not before or before.state ~= after.state or before.type ~= after.type then
-    if before then redis.call('ZREM', index_of(before.state, before.type), trace) end
-    redis.call('ZADD', index_of(after.state, after.type), 0, trace)
-    redis.call('SADD', root .. ':types', after.type)
+  if state ~= task.state or kind ~= task.type then
+    if state then place(index_of(state, kind), trace, false) end
+    place(index_of(task.state, task.type), trace, '0')
+    if not types[task.type] then redis.call('SADD', root .. ':types', task.type) end
+    types[task.type] = true
   end
-  if after.message then
-    redis.call('ZADD', root .. ':due', after.send_at, trace)
-  elseif before and before.message then
-    redis.call('ZREM', root .. ':due', trace)
+  if task.message then
+    place(root .. ':due', trace, task.send_at)
+  elseif had_message then
+    place(root .. ':due', trace, false)
   end
-  for _, field in ipairs({'queued_at', 'started_at', 'ended_at'}) do
-    if not before or before[field] ~= after[field] then
-      redis.call('ZADD', root .. ':moved', text(now), trace)
-      break
-    end
-  end
+  if moved then place(root .. ':moved', trace, NOW) end
 end
 
 local request, width, answers = requests[ARGV[2]], tonumber(ARGV[4]), {}
 local guarded = ARGV[2] == 'beat' or ARGV[2] == 'give_back' or ARGV[2] == 'end'
+local untold = ARGV[2] == 'briefed' or ARGV[2] == 'message_sent' or ARGV[2] == 'handed_over'
+  or ARGV[2] == 'restore'
 for i = 5, #ARGV, width do
   local trace = ARGV[i]
   local before = load(trace)
-  local after = request(before, unpack(ARGV, i, i + width - 1))
-  if after then
-    if after ~= before then save(trace, before, after) end
+  local task, changes = request(before, unpack(ARGV, i, i + width - 1))
+  if changes then
+    save(trace, task, changes)
+    if ARGV[2] == 'restore' then place(root .. ':moved', trace, ARGV[i + 1]) end
+  end
+  if untold then
+    answers[#answers + 1] = 0
+  elseif task then
     local told = {}
-    for field, value in pairs(after) do
+    for field, value in pairs(task) do
       told[#told + 1] = field
       told[#told + 1] = value
     end
@@ -198,4 +254,5 @@ for i = 5, #ARGV, width do
     answers[#answers + 1] = guarded and (before and before.epoch or '0') or 0
   end
 end
+save_places()
 return {'ok', answers}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
@@ -208,6 +208,9 @@ class RedisTasks:
                     shards.remove(shard)
         return dropped
 
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        await self._change("restore", [(t.trace, _micros(t.moved_at), *_record(t)) for t in tasks])
+
     async def close(self) -> None:
         if self._confirmed is not self._connection:
             await self._confirmed.close()
@@ -274,11 +277,26 @@ def _answer(row: Row, told: Any) -> Answer:
 
 
 def _task(trace: str, told: Sequence[bytes]) -> Task:
-    convert: Mapping[str, Callable[[bytes], Any]] = _CONVERT
     with reading(f"the record of task {trace!r}"):
-        fields = {name.decode(): value for name, value in zip(told[::2], told[1::2], strict=True)}
-        known = {name: convert[name](value) for name, value in fields.items() if name in convert}
-        return Task(trace=trace, **known)  # a newer version may have written more
+        known: dict[str, Any] = {}
+        for field, value in zip(told[::2], told[1::2], strict=True):
+            if found := _READ.get(field):  # a newer version may have written more
+                name, convert = found
+                known[name] = convert(value)
+        return Task(trace, **known)
+
+
+def _record(task: Task) -> list[Word]:
+    """All fields of a task in the order of ``_READ``, as its hash has them; "" for those that are empty."""
+    words: list[Word] = []
+    for name in _CONVERT:
+        value = getattr(task, name)
+        if name in _TIMES:
+            value = _micros(value)
+        elif name == "progress":
+            value = _number(value)
+        words.append(int(value) if isinstance(value, bool) else value)
+    return [word or "" for word in words]
 
 
 def _fields(task: Task) -> dict[str, str]:
@@ -288,19 +306,17 @@ def _fields(task: Task) -> dict[str, str]:
     return {name: text for name, text in (texts | counts).items() if text}
 
 
+_STATES = {state.value.encode(): state for state in State}
 _CONVERT: dict[str, Callable[[bytes], Any]] = {
     **dict.fromkeys(_TEXTS, bytes.decode),
     **dict.fromkeys(_COUNTS, int),
     **dict.fromkeys(_TIMES, lambda value: int(value) / 1e6),
-    "state": lambda value: State(value.decode()),
+    "state": _STATES.__getitem__,
     "progress": float,
-    "result": bytes,
-    "follow_ups": bytes,
-    "effects": bytes,
-    "message": bytes,
-    "stored": bytes,
+    **dict.fromkeys(("result", "follow_ups", "effects", "message", "stored"), bytes),
     "briefed": lambda value: value == b"1",
 }
+_READ = {name.encode(): (name, convert) for name, convert in _CONVERT.items()}
 
 
 def _micros(seconds: float) -> int:

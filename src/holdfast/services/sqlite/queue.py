@@ -5,18 +5,35 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-import re
-from collections.abc import Iterable, Sequence
+import sqlite3
+from collections.abc import Generator, Iterable, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 
 from holdfast.common.message import SeqKind
-from holdfast.common.record import UNREADABLE
-from holdfast.errors import HoldfastError, TooLarge
+from holdfast.common.queue_calls import (
+    check_batch,
+    check_bodies,
+    decode_attributes,
+    encode_attributes,
+    make_receipt,
+    read_receipt,
+)
+from holdfast.errors import ConfigError, HoldfastError, OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import (
+    Addition,
+    CallerStatement,
+    DeadLetter,
+    Delivery,
+    Depth,
+    Outgoing,
+    WaitingMessage,
+)
 from holdfast.services.sqlite.database import Database, Transaction
+from holdfast.services.sqlite.rows import number_above
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
 
@@ -36,6 +53,18 @@ SELECT column1, column2, column3, 0 FROM (VALUES {rows}) WHERE column1 IS NOT NU
 ADD_BODIES = """
 WITH b (message, attributes, body) AS (VALUES {rows})
 INSERT INTO bodies (message, attributes, body, at) SELECT b.*, ? FROM b WHERE message IS NOT NULL"""
+
+MAIN_FILE = "SELECT file FROM pragma_database_list WHERE name = 'main'"
+
+NAME_QUEUE = "INSERT OR IGNORE INTO queues (name) VALUES (:name)"
+
+QUEUE_NUMBER = "SELECT id FROM queues WHERE name = :name"
+
+ADD_MESSAGE = """
+INSERT INTO messages (queue, state, visible_at, receives) VALUES (:queue, :state, :visible_at, 0)
+RETURNING id"""
+
+ADD_BODY = "INSERT INTO bodies (message, attributes, body, at) VALUES (:message, :attributes, :body, :at)"
 
 SHOW_DUE = """
 UPDATE messages SET state = 0, visible_at = 0
@@ -97,11 +126,16 @@ SELECT (SELECT count(*) FROM messages WHERE queue = ?1),
 FILLED = """
 SELECT name FROM queues WHERE EXISTS (SELECT 1 FROM messages WHERE queue = queues.id) ORDER BY name"""
 
+NAMES = "SELECT name FROM queues ORDER BY name"
+
+WAITING = """
+SELECT m.id, m.state, m.visible_at, m.receives, b.attributes, b.body
+FROM messages m CROSS JOIN bodies b ON b.message = m.id
+WHERE m.queue = ? AND m.id > ? ORDER BY m.id LIMIT ?"""
+
+RESTORE = "INSERT INTO messages (id, queue, state, visible_at, receives) VALUES (?, ?, ?, ?, ?) RETURNING id"
+
 LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
-
-RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
-
-_attributes = msgspec.json.Decoder(dict[str, str])
 
 
 class Picked(NamedTuple):
@@ -119,6 +153,11 @@ Row = tuple[int, float, str, bytes]
 async def filled(database: Database) -> list[str]:
     """The names of all queues that hold messages, in order."""
     return await database.read(lambda connection: [name for (name,) in connection.execute(FILLED)])
+
+
+async def names(database: Database) -> list[str]:
+    """The names of all queues that were ever used, in order."""
+    return await database.read(lambda connection: [name for (name,) in connection.execute(NAMES)])
 
 
 class SqliteQueue:
@@ -150,20 +189,46 @@ class SqliteQueue:
     # --- messages
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
-        self._check_batch(messages)
-        for message in messages:
-            if len(message.body) > self.max_bytes:
-                raise TooLarge(
-                    f"a body of {len(message.body)} bytes is over the queue's max_bytes, {self.max_bytes}"
-                )
+        check_batch(messages, self.max_batch)
+        check_bodies((message.body for message in messages), self.max_bytes)
         if not messages:
             return []
         await self._number()
         rows = [self._row(m.body, _encode(m.attributes), m.delay_s) for m in messages]
         return await self._database.write_many(self._add_all, rows)
 
+    async def addition(self, messages: Sequence[Outgoing]) -> Addition:
+        """Return what adds messages within a transaction of the caller's, at a connection of its own to the
+        same file."""
+        check_bodies((message.body for message in messages), self.max_bytes)
+
+        def steps() -> Generator[CallerStatement, Any, list[str]]:
+            file = yield CallerStatement(MAIN_FILE, {})
+            if not file or Path(file).resolve() != self._database.path:
+                raise ConfigError(
+                    f"connection is to {file or 'a database in memory'}, and the queue is in"
+                    f" {self._database.path}: keep your own tables in that file too"
+                )
+            yield CallerStatement(
+                NAME_QUEUE, {"name": self._name}
+            )  # not by a call: the caller has the write lock
+            number = yield CallerStatement(QUEUE_NUMBER, {"name": self._name})
+            ids = []
+            for message in messages:
+                state, visible_at, attributes, body = self._row(
+                    message.body, _encode(message.attributes), message.delay_s
+                )
+                placed = {"queue": number, "state": state, "visible_at": visible_at}
+                added = yield CallerStatement(ADD_MESSAGE, placed)
+                carried = {"message": added, "attributes": attributes, "body": body, "at": self._clock.wall()}
+                yield CallerStatement(ADD_BODY, carried)
+                ids.append(str(added))
+            return ids
+
+        return Addition(steps, lambda: self._database.doorbell.ring([self._topic]))
+
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
-        self._check_batch(range(limit))
+        check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         await self._number()
         if (deliveries := await self._take(limit, visibility_s, holder)) or wait_s <= 0:
@@ -184,7 +249,7 @@ class SqliteQueue:
         return await self._shift(receipts, visibility_s, DELIVERED)
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         if not receipts:
             return []
         await self._number()
@@ -218,32 +283,27 @@ class SqliteQueue:
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
-        self._check_batch(letters)
-        number, at = await self._number(), self._clock.wall()
+        check_batch(letters, self.max_batch)
+        at = self._clock.wall()
+        await self.restore_letters([msgspec.structs.replace(letter, at=at) for letter in letters])
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        number = await self._number()
         rows = [
             (
-                number,
-                d.id,
-                d.body,
-                d.reason,
-                _encode(d.attributes),
-                d.detail,
-                d.stream,
-                d.key,
-                str(d.run),
-                d.seq,
-                at,
+                number, d.id, d.body, d.reason, _encode(d.attributes), d.detail, d.stream, d.key, str(d.run),
+                d.seq, d.at,
             )
             for d in letters
-        ]
+        ]  # fmt: skip
 
-        def bury(transaction: Transaction) -> None:
+        def write(transaction: Transaction) -> None:
             transaction.connection.executemany(
                 f"INSERT OR IGNORE INTO dead_letters (queue, {LETTER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
                 rows,
             )
 
-        await self._database.write(bury)
+        await self._database.write(write)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         parameters = (await self._number(), after, key, key, limit)
@@ -257,7 +317,7 @@ class SqliteQueue:
         return [_letter(row) for row in rows]
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         number = await self._number()
 
         def redrive(transaction: Transaction) -> int:
@@ -276,7 +336,7 @@ class SqliteQueue:
         return await self._database.write(redrive)
 
     async def purge(self, ids: Sequence[str]) -> int:
-        self._check_batch(ids)
+        check_batch(ids, self.max_batch)
         number = await self._number()
 
         def purge(transaction: Transaction) -> int:
@@ -299,6 +359,52 @@ class SqliteQueue:
             )
         )
 
+    # --- transfer
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        parameters = (await self._number(), int(after or 0), limit)
+        rows = await self._database.read(
+            lambda connection: connection.execute(WAITING, parameters).fetchall()
+        )
+        now = self._clock.monotonic()
+        return [
+            WaitingMessage(
+                str(number),
+                body,
+                decode_attributes(attributes),
+                max(0.0, visible_at - now) if state == DELAYED else 0.0,
+                receives,
+                number,
+            )
+            for number, state, visible_at, receives, attributes, body in rows
+        ]
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((message.body for message in messages), self.max_bytes)
+        queue, at = await self._number(), self._clock.wall()
+
+        def restore(transaction: Transaction) -> None:
+            for message in messages:
+                state, visible_at, attributes, body = self._row(
+                    message.body, _encode(message.attributes), message.delay_s
+                )
+                try:
+                    [number] = transaction.execute(
+                        RESTORE, (message.number, queue, state, visible_at, message.receives)
+                    ).fetchone()
+                except sqlite3.IntegrityError:
+                    raise OperationRefused(
+                        f"queue {self._name!r}: message number {message.number} is taken by another queue of"
+                        f" {self._database.path}; use another file as the target"
+                    ) from None
+                transaction.execute(ADD_BODY, {
+                    "message": number, "attributes": attributes, "body": body, "at": at,
+                })  # fmt: skip
+            number_above(transaction.connection, "messages", above)
+            transaction.ring(self._topic)
+
+        await self._database.write(restore)
+
     def wake(self) -> None:
         self._wakes += 1
         self._database.doorbell.ring_here([self._topic])
@@ -308,10 +414,6 @@ class SqliteQueue:
 
     # --- how it is done
 
-    def _check_batch(self, batch: Sequence[object]) -> None:
-        if len(batch) > self.max_batch:
-            raise TooLarge(f"{len(batch)} in one call is over the queue's max_batch, {self.max_batch}")
-
     async def _number(self) -> int:
         """The queue's number in the database, which gives it one at the first use."""
         if self._known_number is None:
@@ -319,8 +421,8 @@ class SqliteQueue:
         return self._known_number
 
     def _enter(self, transaction: Transaction) -> int:
-        transaction.execute("INSERT OR IGNORE INTO queues (name) VALUES (?)", (self._name,))
-        [number] = transaction.execute("SELECT id FROM queues WHERE name = ?", (self._name,)).fetchone()
+        transaction.execute(NAME_QUEUE, {"name": self._name})
+        [number] = transaction.execute(QUEUE_NUMBER, {"name": self._name}).fetchone()
         return int(number)
 
     def _row(self, body: bytes, attributes: str, delay_s: float) -> Row:
@@ -392,7 +494,7 @@ class SqliteQueue:
         return math.inf if visible_at is None else float(visible_at) - self._clock.monotonic()
 
     async def _shift(self, receipts: Sequence[str], seconds: float, state: int) -> list[str]:
-        self._check_batch(receipts)
+        check_batch(receipts, self.max_batch)
         if not receipts:
             return []
         await self._number()
@@ -415,26 +517,20 @@ class SqliteQueue:
 
     def _standing(self, transaction: Transaction, receipts: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The receipts whose deliveries count, and what they say."""
-        said = {receipt: row for receipt in receipts if (row := _parse(receipt))}
+        said = {receipt: row for receipt in receipts if (row := read_receipt(receipt))}
         standing = transaction.list_rows(STANDING, list(said.values()), self._known_number)
         return {receipt: said[receipt] for receipt in standing}
 
     def _delete_all(self, transaction: Transaction, asked: Sequence[Sequence[str]]) -> list[list[str]]:
-        rows = [row for receipts in asked for receipt in receipts if (row := _parse(receipt))]
+        rows = [row for receipts in asked for receipt in receipts if (row := read_receipt(receipt))]
         if transaction.change_rows(DELETE, rows, self._known_number) == len(rows):
             return [[] for _ in asked]
         remaining = set(transaction.list_rows(REMAINING, rows, self._known_number))
         return [[r for r in receipts if r.partition(".")[0] in remaining] for receipts in asked]
 
 
-def _parse(receipt: str) -> tuple[int, int] | None:
-    """What a receipt says: the message's number, and of which delivery it is. None for junk."""
-    found = RECEIPT.fullmatch(receipt)
-    return (int(found[1]), int(found[2])) if found else None
-
-
 def _encode(attributes: dict[str, str]) -> str:
-    return msgspec.json.encode(attributes).decode()
+    return encode_attributes(attributes).decode()
 
 
 def _read_large(transaction: Transaction, lines: str, large: str) -> Picked:
@@ -457,10 +553,10 @@ def _deliveries(picked: Picked) -> list[Delivery]:
         number, receives, body, attributes = line.split(" ", 3)
         deliveries.append(
             Delivery(
-                receipt=f"{number}.{receives}",
+                receipt=make_receipt(number, receives),
                 id=number,
                 body=picked.large[number] if body == "-" else bytes.fromhex(body),
-                attributes=_decode(attributes),
+                attributes=decode_attributes(attributes),
                 receives=int(receives),
                 number=int(number),
             )
@@ -468,14 +564,8 @@ def _deliveries(picked: Picked) -> list[Delivery]:
     return deliveries
 
 
-def _decode(attributes: str) -> dict[str, str]:
-    """A message's attributes; none where they can't be read: whoever needs one sets the message aside."""
-    try:
-        return _attributes.decode(attributes)
-    except UNREADABLE:
-        return {}
-
-
 def _letter(row: Sequence[Any]) -> DeadLetter:
     letter, body, reason, attributes, detail, stream, key, run, seq, at = row
-    return DeadLetter(letter, body, reason, _decode(attributes), detail, stream, key, int(run), seq, at)
+    return DeadLetter(
+        letter, body, reason, decode_attributes(attributes), detail, stream, key, int(run), seq, at
+    )

@@ -28,6 +28,21 @@ def execute_rows(
     return cursors
 
 
+def last_number(connection: sqlite3.Connection, table: str) -> int:
+    """Return the last number that a table has given, also of a row that is deleted; 0 for none."""
+    row = connection.execute("SELECT seq FROM sqlite_sequence WHERE name = ?", (table,)).fetchone()
+    return row[0] if row else 0
+
+
+def number_above(connection: sqlite3.Connection, table: str, number: int) -> None:
+    """Have a table give higher numbers than this one from now on."""
+    changed = connection.execute(
+        "UPDATE sqlite_sequence SET seq = max(seq, ?) WHERE name = ?", (number, table)
+    )
+    if not changed.rowcount and number > 0:
+        connection.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", (table, number))
+
+
 @lru_cache(maxsize=256)
 def _statement(template: str, size: int, width: int) -> str:
     row = f"({','.join('?' * width)})"

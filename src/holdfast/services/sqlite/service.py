@@ -34,6 +34,16 @@ class SqliteService(Service):
 
         return await filled(_database(opening))
 
+    async def queue_names(self, opening: Opening) -> list[str]:
+        from holdfast.services.sqlite.queue import names  # noqa: PLC0415
+
+        return await names(_database(opening))
+
+    async def task_apps(self, opening: Opening) -> list[str]:
+        from holdfast.services.sqlite.tasks import apps_of  # noqa: PLC0415
+
+        return await apps_of(_database(opening))
+
     def coordinator(self, opening: Opening) -> SqliteCoordinator:
         from holdfast.services.sqlite.coordinator import SqliteCoordinator  # noqa: PLC0415
 

@@ -14,10 +14,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.common.acts import Effect
-from holdfast.errors import Fenced, HoldfastError, TooLarge
+from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports.clock import Clock
-from holdfast.ports.state import Logged
+from holdfast.ports.state import Logged, check_state
 from holdfast.services.sqlite.database import Database, Transaction
+from holdfast.services.sqlite.rows import last_number, number_above
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Started, Timer
 from holdfast.system.doorbell import SAFETY_S
@@ -150,6 +151,23 @@ EXPIRE_RESULTS = """
 DELETE FROM results WHERE cursor IN (
     SELECT cursor FROM (SELECT cursor, at FROM results ORDER BY cursor LIMIT ?) WHERE at < ?)"""
 
+RESTORE = """
+INSERT OR IGNORE INTO checkpoints (
+    key, epoch, member, number, commit_id, at, log, past, window, head, openings, begun, parked, done,
+    skipped, suspects, state_version, state)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) RETURNING id"""
+
+RESTORE_RECENT = "INSERT INTO recents (checkpoint, number, count, names) VALUES (?, ?, ?, ?)"
+
+RESTORE_ACTING = "INSERT INTO acting (checkpoint, due, timers) VALUES (?, ?, ?)"
+
+RESTORE_EFFECT = """
+INSERT INTO effects (checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+
+RESTORE_RESULT = """
+INSERT OR IGNORE INTO results (cursor, stream, key, name, epoch, body, at) VALUES (?, ?, ?, ?, ?, ?, ?)"""
+
 LOGGED = "cursor, key, epoch, name, body, at"
 
 _encode = msgspec.json.encode
@@ -192,11 +210,7 @@ class SqliteState:
         return openings
 
     async def commit(self, commit: Commit) -> None:
-        size = len(commit.state or b"")
-        if size > self.max_state_bytes:
-            raise TooLarge(
-                f"{commit.key}: a state of {size} bytes is over max_state_bytes, {self.max_state_bytes}"
-            )
+        check_state(commit, self.max_state_bytes)
         await self._database.write_many(self._commit_all, _prepare(commit))
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
@@ -253,6 +267,44 @@ class SqliteState:
             keys = [key for (key,) in idle[begin : begin + EXPIRE_BATCH]]
             checkpoints += await self._database.write(partial(_expire, keys=keys, idle_before=idle_before))
         return results, checkpoints
+
+    # --- transfer
+
+    async def stored(self, key: str) -> Checkpoint | None:
+        def load(connection: sqlite3.Connection) -> Checkpoint | None:
+            connection.execute("BEGIN")  # all of it of one moment
+            try:
+                return _load(connection, key)
+            finally:
+                connection.execute("COMMIT")
+
+        return await self._database.read(load)
+
+    async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            check_state(checkpoint, self.max_state_bytes)
+
+        def restore(transaction: Transaction) -> None:
+            for checkpoint in checkpoints:
+                _restore(transaction, checkpoint)
+
+        await self._database.write(restore)
+
+    async def last_cursor(self) -> int:
+        return await self._database.read(lambda connection: last_number(connection, "results"))
+
+    async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
+        rows = [
+            (r.cursor, r.key[: max(r.key.find("/"), 0)], r.key, r.result.name, r.epoch, r.result.body, r.at)
+            for r in results
+        ]
+
+        def restore(transaction: Transaction) -> None:
+            transaction.connection.executemany(RESTORE_RESULT, rows)
+            number_above(transaction.connection, "results", above)
+            transaction.ring(TOPIC)
+
+        await self._database.write(restore)
 
     async def close(self) -> None:
         self._closings += 1
@@ -393,6 +445,28 @@ def _publish(transaction: Transaction, commits: Sequence[Prepared], at: float) -
     if rows:
         transaction.change_rows(LOG, rows, at)
         transaction.ring(TOPIC)
+
+
+def _restore(transaction: Transaction, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint, unless there is one. Its window is as large as what is in it: the next commit says
+    how large it is to be."""
+    c, started = checkpoint, checkpoint.started or Started("", 0)
+    row = transaction.execute(
+        RESTORE,
+        (
+            c.key, c.epoch, c.member, c.number, c.commit_id, c.at, _text(c.log), _text(c.past), len(c.recent),
+            started.head, started.openings, started.epoch, c.parked, c.done, c.skipped, _text(c.suspects),
+            c.state_version, c.state,
+        ),
+    ).fetchone()  # fmt: skip
+    if row is None:
+        return
+    if c.recent:
+        transaction.execute(RESTORE_RECENT, (row[0], c.number, len(c.recent), _text(c.recent)))
+    if c.acts:
+        transaction.execute(RESTORE_ACTING, (row[0], c.due, _text(c.timers)))
+    for effect in c.effects:
+        transaction.execute(RESTORE_EFFECT, (row[0], *msgspec.structs.astuple(effect)))
 
 
 def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -> int:

@@ -96,6 +96,15 @@ class ExpiryPage(NamedTuple):
     more: bool
 
 
+async def apps_of(database: Database) -> list[str]:
+    """The names of all apps that have or had tasks, in order."""
+    return await database.read(
+        lambda connection: [
+            name for (name,) in connection.execute("SELECT name FROM task_apps ORDER BY name")
+        ]
+    )
+
+
 class SqliteTasks:
     """The tasks of one app in a database."""
 
@@ -207,6 +216,9 @@ class SqliteTasks:
             dropped += page.dropped
         return dropped
 
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        await self._change([TaskChange(_restore, task.trace, task) for task in tasks])
+
     async def close(self) -> None:
         pass
 
@@ -311,6 +323,10 @@ def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task |
 
 def _resend_effects(standing: Task | None, wish: ResendEffects, now: float) -> Task | None:
     return standing and rules.resend_effects(standing, wish, now)
+
+
+def _restore(standing: Task | None, task: Task, now: float) -> Task:
+    return standing or task
 
 
 def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task | None:

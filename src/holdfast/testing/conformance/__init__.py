@@ -11,20 +11,23 @@ A suite asks for one fixture, named below, that makes a fresh, empty adapter and
             yield queue
             await queue.close()
 
-=====================  =================  ======================================================
-suite                  fixture            and, where two processes may share the service
-=====================  =================  ======================================================
-BackupConformance      ``backup``         ``other_backup``
-QueueConformance       ``queue``          ``other_queue``: another client of the same queue
-CoordinatorConformance ``coordinator``    ``other_coordinator``
-StateConformance       ``state``          ``other_state``
+======================== =================  ======================================================
+suite                    fixture            and, where two processes may share the service
+======================== =================  ======================================================
+BackupConformance        ``backup``         ``other_backup``
+QueueConformance         ``queue``          ``other_queue``: another client of the same queue
+CoordinatorConformance   ``coordinator``    ``other_coordinator``
+StateConformance         ``state``          ``other_state``
 ObjectsConformance     ``objects``
-PeerConformance        ``make_peer``      an async callable that returns a new Peer each time
-RegistryConformance    ``registry``       ``other_registry``
-StreamSlotsConformance ``slots``          ``unloadable``: see ``SlotsConformance``, which both kinds share
-TaskSlotsConformance   ``slots``          ``unloadable``
-TasksConformance       ``tasks``          ``other_tasks``
-=====================  =================  ======================================================
+PeerConformance          ``make_peer``      an async callable that returns a new Peer each time
+RegistryConformance      ``registry``       ``other_registry``
+StreamSlotsConformance   ``slots``          ``unloadable``: see ``SlotsConformance``, which both kinds share
+TaskSlotsConformance     ``slots``          ``unloadable``
+TasksConformance         ``tasks``          ``other_tasks``
+StateTransferConformance ``state``          only of a store that can be transferred
+QueueTransferConformance ``queue``          the same
+TasksTransferConformance ``tasks``          the same
+======================== =================  ======================================================
 
 Unless you override it, the second fixture returns the first one. Time passes only in the waiting calls of the
 adapter, in steps of the class's ``tick_s``; increase it for a slow service. A suite runs in real time and in
@@ -53,6 +56,7 @@ PORTS = (
     "state",
     "task_oracle",
     "tasks",
+    "transfer",
 )
 pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # before they are imported
 
@@ -69,6 +73,11 @@ from holdfast.testing.conformance.slots import (  # noqa: E402
 )
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
 from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
+from holdfast.testing.conformance.transfer import (  # noqa: E402
+    QueueTransferConformance,
+    StateTransferConformance,
+    TasksTransferConformance,
+)
 
 __all__ = [
     "BackupConformance",
@@ -76,10 +85,13 @@ __all__ = [
     "ObjectsConformance",
     "PeerConformance",
     "QueueConformance",
+    "QueueTransferConformance",
     "RegistryConformance",
     "SlotsConformance",
     "StateConformance",
+    "StateTransferConformance",
     "StreamSlotsConformance",
     "TaskSlotsConformance",
     "TasksConformance",
+    "TasksTransferConformance",
 ]

@@ -187,6 +187,22 @@ class StateMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self._store = self._run(self.reopen(self._store))
 
+    @rule()
+    def transfer(self) -> None:
+        """Go on in another store, where this one's contents can be brought to one."""
+        if not hasattr(self._store, "restore"):
+            return
+        source, target = self._store, self._run(self.make())
+        stored = [self._run(source.stored(key)) for key in KEYS]  # type: ignore[attr-defined]
+        results = self._run(source.results(0, len(self._logged) + 1))
+        last = self._run(source.last_cursor())  # type: ignore[attr-defined]
+        self._run(target.restore([c for c in stored if c is not None]))  # type: ignore[attr-defined]
+        self._run(target.restore_results(results, above=last))  # type: ignore[attr-defined]
+        assert [self._run(target.stored(key)) for key in KEYS] == stored  # type: ignore[attr-defined]
+        assert self._run(target.results(0, len(self._logged) + 1)) == results
+        self._run(source.close())
+        self._store = target
+
     @invariant()
     def the_same_is_kept(self) -> None:
         for key in KEYS:

@@ -276,6 +276,18 @@ class TaskMachine(RuleBasedStateMachine):
     def restart(self) -> None:
         self._store = self._run(self.reopen(self._store))
 
+    @rule()
+    def transfer(self) -> None:
+        """Go on in another store, where this one's tasks can be brought to one."""
+        if not hasattr(self._store, "restore"):
+            return
+        source, target = self._store, self._run(self.make())
+        tasks = self._run(source.list(1000))
+        self._run(target.restore(tasks))  # type: ignore[attr-defined]
+        assert self._run(target.list(1000)) == tasks
+        self._run(source.close())
+        self._store = target
+
     @invariant()
     def the_same_is_kept(self) -> None:
         for trace in TRACES:

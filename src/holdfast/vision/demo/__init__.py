@@ -31,7 +31,7 @@ def demo(
     ```
     holdfast demo
     holdfast demo --video lobby.mp4 door.mp4 --nodes 2 --seconds 30
-    holdfast demo --services redis
+    holdfast demo --services postgres
     holdfast demo --services redis,sqs
     ```
 
@@ -41,8 +41,8 @@ def demo(
         nodes: How many nodes.
         video: Videos to use instead of rendered ones.
         faults: Kill a node and drain another.
-        services: Use these, of redis, sqs, s3 and zookeeper, in place of the database and files; their
-            servers are started, and ended with the demo.
+        services: Use these, of postgres, redis, sqs, s3 and zookeeper, in place of the database and files;
+            their servers are started, and ended with the demo.
         json: Print the figures as a JSON object, on the last line; all else goes to stderr.
     """
     try:

@@ -14,6 +14,7 @@ from holdfast.extend.products import Services, queues_of
 from holdfast.vision.demo import app
 
 KNOWN = {
+    "postgres": "all but frames",
     "redis": "all but frames",
     "zookeeper": "coordinator",
     "sqs": "queue",
@@ -31,6 +32,8 @@ def parse(text: str) -> tuple[str, ...]:
         if name not in KNOWN:
             known = ", ".join(f"{known} ({what})" for known, what in KNOWN.items())
             raise ConfigError(f"--services: there is no service {name!r}; known are {known}")
+    if {"postgres", "redis"}.issubset(names):
+        raise ConfigError("--services: postgres and redis are used for the same things; name one of them")
     return names
 
 
@@ -44,13 +47,21 @@ async def started(names: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
         yield found
         return
     try:
-        from simulator.servers import FauxqsServer, RedisServer, ZooKeeperServer  # noqa: PLC0415
+        from simulator.servers import (  # noqa: PLC0415
+            FauxqsServer,
+            PostgresqlServer,
+            RedisServer,
+            ZooKeeperServer,
+        )
     except ModuleNotFoundError:
         raise ConfigError(
             "--services starts servers that only a checkout of Holdfast can start: run"
             f" 'make demo SERVICES={','.join(names)}' in one, or the demo without --services"
         ) from None
     async with AsyncExitStack() as stack:
+        if "postgres" in names:
+            postgres = await stack.enter_async_context(PostgresqlServer(fsync=True))
+            found["url"] = postgres.url
         if "redis" in names:
             redis = await stack.enter_async_context(RedisServer())
             found["url"] = redis.url

@@ -1,0 +1,1 @@
+"""PostgreSQL as queue, coordinator, state store, task store and registry."""

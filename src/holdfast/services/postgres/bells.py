@@ -1,0 +1,156 @@
+"""Bells: wake what waits for a topic, in this process at once, and in all others by NOTIFY.
+
+A NOTIFY takes a lock of the whole database when its transaction commits. So none is part of a transaction
+that changes data: topics are gathered, and go together some milliseconds later. A ring may be lost (a
+connection that was made anew, a killed process), so waiters also look by themselves every ``SAFETY_S``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+
+import psycopg
+import structlog
+
+from holdfast.errors import HoldfastError
+from holdfast.ports.clock import Clock
+from holdfast.services.postgres.lane import Connection, PostgresLane, cut, limited
+
+log = structlog.get_logger(__name__)
+
+SAFETY_S = 1.0
+"""How long a waiter relies on bells alone."""
+
+EVERY_S = 0.005
+"""The least time between two notifications of one process."""
+
+AGAIN_S = 1.0
+"""The pause before a lost connection is made anew."""
+
+QUIET_S = 15.0
+"""A listener that hears nothing for so long asks whether the server is still there."""
+
+CHANNEL_MAX_BYTES = 7000
+"""PostgreSQL takes payloads of less than 8000 bytes."""
+
+NOTIFY = "SELECT pg_notify(%s, payload) FROM unnest(%s::text[]) AS payload"
+
+
+class PostgresBells:
+    """Rings topics for all processes that use the schema. ``listen_to`` connects the listener; None: this
+    process hears only its own rings."""
+
+    def __init__(
+        self,
+        schema: str,
+        lane: PostgresLane,
+        clock: Clock,
+        listen_to: Callable[[], Awaitable[Connection]] | None,
+    ) -> None:
+        self.hears = asyncio.Event()
+        self._channel = f"holdfast_{schema}"
+        self._lane = lane
+        self._clock = clock
+        self._listen_to = listen_to
+        self._name = clock.new_id()
+        self._waiting: dict[str, set[asyncio.Event]] = {}
+        self._rung: set[str] = set()
+        self._ringer: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
+
+    @contextlib.contextmanager
+    def listen(self, topic: str) -> Iterator[asyncio.Event]:
+        """Yield an event that is set whenever ``topic`` is rung. Clear it, check, then wait for it, for
+        ``SAFETY_S`` at most."""
+        if self._listener is None and self._listen_to is not None:
+            self._listener = asyncio.create_task(self._hear(self._listen_to))
+        event = asyncio.Event()
+        events = self._waiting.setdefault(topic, set())
+        events.add(event)
+        try:
+            yield event
+        finally:
+            events.discard(event)
+            if not events and self._waiting.get(topic) is events:
+                del self._waiting[topic]
+
+    def ring(self, topics: Iterable[str]) -> None:
+        """Wake what waits for these topics. Call it after the commit of what is to be found."""
+        topics = set(topics)
+        self.ring_here(topics)
+        self._rung |= topics
+        if self._rung and self._ringer is None:
+            self._ringer = asyncio.create_task(self._tell())
+
+    def ring_here(self, topics: Iterable[str]) -> None:
+        """Wake what waits for these topics in this process."""
+        for topic in topics:
+            for event in self._waiting.get(topic, ()):
+                event.set()
+
+    def wake_all(self) -> None:
+        """Wake everything that waits in this process."""
+        self.ring_here(list(self._waiting))
+
+    async def close(self) -> None:
+        """Stop listening. What was rung is told first."""
+        if self._ringer is not None:
+            await asyncio.wait([self._ringer])
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.wait([self._listener])
+
+    async def _tell(self) -> None:
+        try:
+            while self._rung:
+                payloads = list(_payloads(self._name, self._rung))
+                self._rung = set()
+                with contextlib.suppress(HoldfastError):  # a lost ring: who waits looks by itself
+                    await self._lane.read(lambda c: c.execute(NOTIFY, (self._channel, payloads)))  # noqa: B023
+                await self._clock.sleep(EVERY_S)
+        finally:
+            self._ringer = None
+
+    # --- the listener
+
+    async def _hear(self, listen_to: Callable[[], Awaitable[Connection]]) -> None:
+        while True:
+            try:
+                connection = await listen_to()
+                try:
+                    with limited(connection, QUIET_S):
+                        await connection.execute(f'LISTEN "{self._channel}"')
+                    self.hears.set()
+                    self.wake_all()  # what was rung meanwhile is not known
+                    await self._hear_all(connection)
+                finally:
+                    self.hears.clear()
+                    cut(connection)
+                    await connection.close()
+            except (psycopg.Error, OSError, HoldfastError) as error:
+                log.debug("postgres.listener_lost", error=str(error).strip())
+                await self._clock.sleep(AGAIN_S)
+
+    async def _hear_all(self, connection: Connection) -> None:
+        while True:
+            async for notice in connection.notifies(timeout=QUIET_S):
+                name, *topics = notice.payload.split("\n")
+                if name != self._name:
+                    self.ring_here(topics)
+            with limited(connection, QUIET_S):
+                await connection.execute("SELECT 1")
+
+
+def _payloads(name: str, topics: Iterable[str]) -> Iterator[str]:
+    """Payloads of at most ``CHANNEL_MAX_BYTES`` that name all topics, a line each, after this process."""
+    lines, size = [name], len(name)
+    for topic in sorted(topics):
+        length = len(topic.encode()) + 1
+        if size + length > CHANNEL_MAX_BYTES and len(lines) > 1:
+            yield "\n".join(lines)
+            lines, size = [name], len(name)
+        lines.append(topic)
+        size += length
+    yield "\n".join(lines)

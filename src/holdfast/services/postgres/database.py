@@ -1,0 +1,118 @@
+"""The database: the lanes and bells of one process, and the schema, which is made at the first connection.
+
+A process has at most four connections: one lane for membership and claims, so that renewals never wait for
+other work; one for the queue, the registry and notifications; one for state and tasks; and the listener.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from functools import partial
+from typing import Literal
+
+import psycopg
+
+from holdfast.ports.clock import Clock
+from holdfast.ports.meter import Meter
+from holdfast.services.postgres import schema
+from holdfast.services.postgres.address import PostgresAddress
+from holdfast.services.postgres.bells import PostgresBells
+from holdfast.services.postgres.lane import TIMEOUT_S, Connection, LaneCursor, PostgresLane, limited
+
+MIGRATE_TIMEOUT_S = 600.0
+"""A migration that takes longer is given up. Others wait for it."""
+
+KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
+"""In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
+
+LaneName = Literal["membership", "queue", "state"]
+
+# A statement that is prepared while a table is small would read the whole of it ever after.
+PLANNING = "SET enable_seqscan = off; SET jit = off"
+
+
+class PostgresDatabase:
+    """Connections to one database. ``timeout_s`` bounds each transaction."""
+
+    def __init__(
+        self, address: PostgresAddress, clock: Clock, meter: Meter, *, timeout_s: float = TIMEOUT_S
+    ) -> None:
+        self.address = address
+        self.meter = meter
+        self._timeout_s = timeout_s
+        # The server gives up first what this process would give up, and what a process has left open that is
+        # paused, or whose host is gone.
+        self._limits = {
+            "lock_timeout": max(1, round(timeout_s * 800)),
+            "idle_in_transaction_session_timeout": max(1, round(timeout_s * 1000)),
+        }
+        self._lanes: dict[LaneName, PostgresLane] = {}
+        self._migrating = asyncio.Lock()
+        self._migrated = False
+        listen_to = partial(self._open, address.listen) if address.listen else None
+        self.bells = PostgresBells(address.schema, self.lane("queue"), clock, listen_to)
+
+    def lane(self, name: LaneName) -> PostgresLane:
+        """The lane of this name, which is made once."""
+        if name not in self._lanes:
+            begin = ["BEGIN"]
+            if not self.address.prepares:  # what is set for a connection would be set for others too
+                begin += [f"SET LOCAL {limit} = {value}" for limit, value in self._limits.items()]
+            self._lanes[name] = PostgresLane(
+                str(self.address), self._connect, self._forget_schema, timeout_s=self._timeout_s, begin=begin
+            )
+        return self._lanes[name]
+
+    def sql(self, text: str) -> bytes:
+        """A statement with the schema's name in the place of ``{schema}``, for ``execute``."""
+        return schema.qualified(text, self.address.schema).encode()
+
+    async def close(self) -> None:
+        """Disconnect. Calls under way end first."""
+        await self.bells.close()
+        await asyncio.gather(*(lane.close() for lane in self._lanes.values()))
+
+    async def _connect(self) -> Connection:
+        connection = await self._open(self.address.conninfo)
+        try:
+            if self.address.prepares:
+                await connection.execute(PLANNING)
+            async with self._migrating:
+                if not self._migrated:
+                    await self._migrate(connection)
+                    self._migrated = True
+            if self.address.prepares:
+                with limited(connection, self._timeout_s):
+                    for name, value in (KEEPALIVES | self._limits).items():
+                        await connection.execute(f"SET {name} = {value}".encode())
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _migrate(self, connection: Connection) -> None:
+        with limited(connection, self._timeout_s):
+            version = await schema.version(connection, self.address.schema)
+        if version < schema.newest():
+            with limited(connection, MIGRATE_TIMEOUT_S):
+                await schema.migrate(connection, self.address.schema)
+
+    async def _open(self, conninfo: str) -> Connection:
+        connecting = asyncio.ensure_future(
+            psycopg.AsyncConnection.connect(
+                conninfo,
+                autocommit=True,
+                prepare_threshold=5 if self.address.prepares else None,
+                cursor_factory=LaneCursor,
+            )
+        )
+        try:
+            return await asyncio.shield(connecting)
+        except asyncio.CancelledError:  # given up half made, it would leave its socket open
+            with contextlib.suppress(psycopg.Error, OSError):
+                await (await connecting).close()
+            raise
+
+    def _forget_schema(self) -> None:
+        self._migrated = False

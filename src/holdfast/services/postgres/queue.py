@@ -1,0 +1,381 @@
+"""The queue in PostgreSQL: one of many whose messages are in one table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Generator, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.common.message import SeqKind
+from holdfast.common.queue_calls import (
+    LetterRecord,
+    check_batch,
+    check_bodies,
+    decode_attributes,
+    encode_attributes,
+    letter_record,
+)
+from holdfast.common.record import reading
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.ports.clock import Clock
+from holdfast.ports.queue import Addition, CallerStatement, DeadLetter, Delivery, Depth, Outgoing
+from holdfast.services.postgres.bells import SAFETY_S
+from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.messages import (
+    MICROS_MAX,
+    PostgresMessages,
+    ReceiveAnswer,
+    ReceiveCall,
+    SentMessage,
+    SettleCall,
+)
+
+DEPTH = """
+SELECT count(*), count(*) FILTER (WHERE visible_at > at AND holder IS NOT NULL),
+    count(*) FILTER (WHERE visible_at > at AND holder IS NULL),
+    (SELECT count(*) FROM {schema}.dead_letters WHERE queue = %(queue)s),
+    (max(at) / 1000 - {schema}.sent_ms(min(id))) / 1000.0
+FROM {schema}.messages, {schema}.micros(statement_timestamp()) AS at WHERE queue = %(queue)s"""
+
+# Any driver may execute the next three.
+IS_HOME = """
+SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = CAST(:schema AS text) AND tablename = 'identity')"""
+
+IDENTITY = "SELECT CAST(id AS text) FROM {schema}.identity"
+
+ADD = """
+INSERT INTO {schema}.messages (queue, visible_at, attributes, body)
+VALUES (
+    :queue,
+    CASE WHEN CAST(:delay AS bigint) > 0 THEN {schema}.micros(clock_timestamp()) + CAST(:delay AS bigint) END,
+    :attributes, :body)
+RETURNING id"""
+
+# As many steps as there are queues, however many messages.
+FILLED = """
+WITH RECURSIVE filled (queue) AS (
+    SELECT min(queue) FROM {schema}.messages
+    UNION ALL SELECT (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > f.queue)
+    FROM filled AS f WHERE queue IS NOT NULL
+)
+SELECT queue FROM filled WHERE queue IS NOT NULL"""
+
+# Nobody else writes these rows, but who buries the same ones: all lock in order of id.
+BURY = """
+INSERT INTO {schema}.dead_letters (queue, id, key, at, record, attributes, body)
+SELECT queue, id, key, {schema}.micros(clock_timestamp()), record, attributes, body
+FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::text[], %b::text[], %b::bytea[])
+    AS letter (queue, id, key, record, attributes, body)
+ORDER BY queue, id ON CONFLICT DO NOTHING"""
+
+LETTERS = """
+SELECT id, at, record, attributes, body FROM {schema}.dead_letters
+WHERE queue = %s AND id > %b AND (%b::bytea IS NULL OR key = %b) ORDER BY id LIMIT %s"""
+
+LOCKED = """
+WITH asked AS (
+    SELECT id, min(place) AS place FROM unnest(%b::bytea[]) WITH ORDINALITY AS asked (id, place) GROUP BY id
+), locked AS MATERIALIZED (
+    SELECT id, place FROM {schema}.dead_letters JOIN asked USING (id) WHERE queue = %s
+    ORDER BY id FOR UPDATE OF dead_letters
+)"""
+
+PURGE = f"""{LOCKED}, purged AS (
+    DELETE FROM {{schema}}.dead_letters AS d USING locked WHERE queue = %s AND d.id = locked.id RETURNING 1
+)
+SELECT count(*) FROM purged"""  # noqa: S608
+
+REDRIVE = f"""{LOCKED}, dropped AS (
+    DELETE FROM {{schema}}.dead_letters AS d USING locked WHERE queue = %s AND d.id = locked.id
+    RETURNING place, d.queue, attributes, body
+), sent AS (
+    INSERT INTO {{schema}}.messages (queue, attributes, body)
+    SELECT queue, attributes, body FROM dropped ORDER BY place RETURNING 1
+)
+SELECT count(*) FROM sent"""  # noqa: S608
+
+EXPIRE = """
+WITH old AS MATERIALIZED (
+    SELECT id FROM {schema}.dead_letters WHERE queue = %s AND at < %s ORDER BY id FOR UPDATE SKIP LOCKED
+), expired AS (
+    DELETE FROM {schema}.dead_letters AS d USING old WHERE queue = %s AND d.id = old.id RETURNING 1
+)
+SELECT count(*) FROM expired"""
+
+
+async def filled(database: PostgresDatabase) -> list[str]:
+    """The names of all queues that hold messages, in order."""
+
+    async def read(connection: Connection) -> list[str]:
+        rows = await connection.execute(database.sql(FILLED))
+        return [name for (name,) in await rows.fetchall()]
+
+    return await database.lane("queue").read(read)
+
+
+class PostgresQueue:
+    """One named queue in a database, and its dead letters. Times are the server's."""
+
+    max_receives = 1
+    linger_s = 0.0
+    hold_max_s = math.inf
+    sends_in_order = True
+    seq_kind: SeqKind = "absent"
+    """A number is drawn before its message is committed, so a lower one may show after a higher one."""
+    fifo = False
+    delay_max_s = math.inf
+    tells_lag = True
+    tells_stale = True
+    frees_on_evict = True
+
+    def __init__(
+        self,
+        messages: PostgresMessages,
+        name: str,
+        clock: Clock,
+        *,
+        max_batch: int = 500,
+        max_bytes: int = 1 << 20,
+    ) -> None:
+        self.max_batch = max_batch
+        self.max_bytes = max_bytes
+        self._messages = messages
+        self._bells = messages.database.bells
+        self._lane = messages.database.lane("queue")
+        self._name = name
+        self._clock = clock
+        self._topic = f"queue:{name}"
+        self._wakes = 0
+        sql = messages.database.sql
+        self._depth, self._bury, self._letters = map(sql, (DEPTH, BURY, LETTERS))
+        self._purge, self._redrive, self._expire = map(sql, (PURGE, REDRIVE, EXPIRE))
+
+    # --- messages
+
+    async def send(self, messages: Sequence[Outgoing]) -> list[str]:
+        check_batch(messages, self.max_batch)
+        check_bodies((m.body for m in messages), self.max_bytes)
+        if not messages:
+            return []
+        sent = [
+            SentMessage(self._name, _micros(m.delay_s), encode_attributes(m.attributes).decode(), m.body)
+            for m in messages
+        ]
+        weight = _weight(len(sent), sum(len(message.body) for message in sent))
+        ids = await self._lane.write_many(self._messages.send, sent, weight=weight)
+        if any(m.delay_s < SAFETY_S for m in messages):  # sooner than waiters look by themselves
+            self._bells.ring([self._topic])
+        return ids
+
+    async def addition(self, messages: Sequence[Outgoing]) -> Addition:
+        """Return what adds messages within a transaction of the caller's, at a connection of its own to the
+        same database. It rings nothing within that: a NOTIFY takes a lock of the whole database."""
+        check_bodies((m.body for m in messages), self.max_bytes)
+        database = self._messages.database
+        identity, add = database.sql(IDENTITY).decode(), database.sql(ADD).decode()
+        home = await self._lane.read(self._identity)
+        loop = asyncio.get_running_loop()
+
+        def steps() -> Generator[CallerStatement, Any, list[str]]:
+            found = yield CallerStatement(IS_HOME, {"schema": database.address.schema})
+            if not found or (yield CallerStatement(identity, {})) != home:
+                raise ConfigError(
+                    f"connection is to another database than that of the queue, {database.address}; give one"
+                    " to the same database"
+                )
+            ids = []
+            for message in messages:
+                row = {
+                    "queue": self._name,
+                    "delay": _micros(message.delay_s),
+                    "attributes": encode_attributes(message.attributes).decode(),
+                    "body": message.body,
+                }
+                ids.append(str((yield CallerStatement(add, row))))
+            return ids
+
+        def committed() -> None:
+            with contextlib.suppress(RuntimeError):  # this client was closed before the commit
+                loop.call_soon_threadsafe(self._bells.ring, [self._topic])
+
+        return Addition(steps, committed)
+
+    async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
+        check_batch(range(limit), self.max_batch)
+        deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
+        asked = ReceiveCall(self._name, limit, _micros(visibility_s), holder)
+        with (
+            self._bells.listen(self._topic) if wait_s > 0 else contextlib.nullcontext(asyncio.Event()) as rung
+        ):
+            while True:
+                rung.clear()
+                taken = await self._take(asked)
+                remaining_s = deadline - self._clock.monotonic()
+                if taken.deliveries or remaining_s <= 0 or self._wakes != wakes:
+                    return taken.deliveries
+                await self._clock.wait(rung, min(taken.due_s, remaining_s, SAFETY_S))
+
+    async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
+        return await self._settle(receipts, _micros(visibility_s))
+
+    async def delete(self, receipts: Sequence[str]) -> list[str]:
+        return await self._settle(receipts, None)
+
+    async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
+        return await self._settle(receipts, _micros(delay_s), ends=True)
+
+    async def free(self, holder: str) -> int:
+        freed = await self._lane.write_many(self._messages.free, (self._name, holder), durable=False)
+        if freed:
+            self._bells.ring([self._topic])
+        return freed
+
+    async def depth(self) -> Depth:
+        async def read(connection: Connection) -> Depth:
+            rows = await connection.execute(self._depth, {"queue": self._name})
+            total, in_flight, delayed, dead, lag_s = await rows.fetchone() or (0, 0, 0, 0, None)
+            return Depth(total - in_flight - delayed, in_flight, delayed, dead, max(0.0, float(lag_s or 0)))
+
+        return await self._lane.read(read)
+
+    # --- dead letters
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        check_batch(letters, self.max_batch)
+        if letters:
+            weight = _weight(len(letters), sum(len(letter.body) for letter in letters))
+            await self._lane.write_many(self._bury_all, letters, weight=weight)
+
+    async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
+        wanted = None if key is None else key.encode()
+
+        async def read(connection: Connection) -> list[DeadLetter]:
+            parameters = (self._name, after.encode(), wanted, wanted, limit)
+            rows = await connection.execute(self._letters, parameters, binary=True)
+            return [_letter(row) for row in await rows.fetchall()]
+
+        return await self._lane.read(read)
+
+    async def redrive(self, ids: Sequence[str]) -> int:
+        redriven = await self._drop(self._redrive, ids)
+        if redriven:
+            self._bells.ring([self._topic])
+        return redriven
+
+    async def purge(self, ids: Sequence[str]) -> int:
+        return await self._drop(self._purge, ids)
+
+    async def expire(self, dead_before: float) -> int:
+        before = round(max(0.0, min(dead_before, 1e12)) * 1e6)
+        return await self._count(self._expire, (self._name, before, self._name))
+
+    def wake(self) -> None:
+        self._wakes += 1
+        self._bells.ring_here([self._topic])
+
+    async def close(self) -> None:
+        self.wake()
+
+    # --- how it is done
+
+    async def _identity(self, connection: Connection) -> str:
+        rows = await connection.execute(self._messages.database.sql(IDENTITY))
+        [identity] = await rows.fetchone() or ("",)
+        return str(identity)
+
+    async def _take(self, asked: ReceiveCall) -> ReceiveAnswer:
+        """What can be delivered at once. Cancelled half-way, it gives back what it got.
+
+        A crash of the server may take deliveries back, which then come again."""
+        taking = asyncio.ensure_future(
+            self._lane.write_many(self._messages.receive, asked, durable=False, weight=_weight(asked.limit))
+        )
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(HoldfastError):
+                await self.give_back([d.receipt for d in (await taking).deliveries], 0)
+            raise
+        except HoldfastError:
+            self._messages.look_anew(self._name)
+            raise
+
+    async def _settle(self, receipts: Sequence[str], delay: int | None, *, ends: bool = False) -> list[str]:
+        check_batch(receipts, self.max_batch)
+        if not receipts:
+            return []
+        settling = SettleCall(self._name, receipts, delay, ends)
+        stale = await self._lane.write_many(
+            self._messages.settle, settling, durable=False, weight=_weight(len(receipts))
+        )
+        if delay is not None and delay < SAFETY_S * 1e6:  # sooner than waiters look by themselves
+            self._bells.ring([self._topic])
+        return stale
+
+    async def _bury_all(self, connection: Connection, batches: Sequence[Sequence[DeadLetter]]) -> list[None]:
+        rows = [
+            (
+                self._name,
+                letter.id.encode(),
+                letter.key.encode(),
+                _record(letter),
+                encode_attributes(letter.attributes).decode(),
+                letter.body,
+            )
+            for batch in batches
+            for letter in batch
+        ]
+        await connection.execute(self._bury, [list(column) for column in zip(*rows, strict=True)])
+        return [None for _ in batches]
+
+    async def _drop(self, query: bytes, ids: Sequence[str]) -> int:
+        check_batch(ids, self.max_batch)
+        parameters = ([letter.encode() for letter in ids], self._name, self._name)
+        return await self._count(query, parameters) if ids else 0
+
+    async def _count(self, query: bytes, parameters: Sequence[Any]) -> int:
+        """Run what returns a count."""
+
+        async def run(connection: Connection) -> int:
+            [count] = await (await connection.execute(query, parameters)).fetchone() or (0,)
+            return int(count)
+
+        return await self._lane.write(run)
+
+
+def _weight(rows: int, size: int = 0) -> int:
+    """How many small calls take as long as one with so many rows, and bytes of bodies."""
+    return 1 + rows // 40 + size // (1 << 17)
+
+
+def _micros(seconds: float) -> int:
+    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
+
+
+def _record(letter: DeadLetter) -> str:
+    known = LetterRecord(letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq)
+    return msgspec.json.encode(known).decode()
+
+
+def _letter(row: Sequence[Any]) -> DeadLetter:
+    letter, at, record, attributes, body = row
+    name = letter.decode()
+    with reading(f"dead letter {name!r}"):
+        known = letter_record.decode(record)
+        return DeadLetter(
+            name,
+            body,
+            known.reason,
+            decode_attributes(attributes),
+            known.detail,
+            known.stream,
+            known.key,
+            int(known.run),
+            known.seq,
+            at / 1e6,
+        )

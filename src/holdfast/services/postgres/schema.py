@@ -1,0 +1,97 @@
+"""The schema: numbered migrations, each applied once, by whoever comes first."""
+
+from __future__ import annotations
+
+import zlib
+from importlib import resources
+from typing import Any
+
+from psycopg import AsyncConnection
+
+from holdfast.errors import UnsupportedStore
+
+OLDEST_SERVER = 13
+
+# From the tables of the catalog: to_regclass() would answer from a cache, which is out of date where another
+# connection has made the schema while this one waited for its lock.
+NAMED = "SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = %s)"
+
+STANDING = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s AND tablename = 'migrations')"
+
+FILLED = "SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = %s)"
+
+MIGRATIONS = """
+CREATE TABLE {schema}.migrations (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"""
+
+
+def migrations() -> list[tuple[int, str]]:
+    """Every migration's number and SQL, in order. ``{schema}`` stands for the schema's name."""
+    files = resources.files(__package__).joinpath("migrations").iterdir()
+    return sorted((int(f.name.split("_")[0]), f.read_text()) for f in files if f.name.endswith(".sql"))
+
+
+def newest() -> int:
+    """The number of the last migration that this version of Holdfast knows."""
+    return migrations()[-1][0]
+
+
+def qualified(text: str, schema: str) -> str:
+    """Put the schema's name into a text of SQL. It is no format string: SQL may have braces of its own."""
+    return text.replace("{schema}", schema)
+
+
+async def version(connection: AsyncConnection[Any], schema: str) -> int:
+    """The number of the last migration that the schema has had; 0 for none. Raises UnsupportedStore for a
+    server that is too old, or a schema that is too new."""
+    server = connection.info.server_version // 10_000
+    if server < OLDEST_SERVER:
+        raise UnsupportedStore(f"PostgreSQL {server} is too old; Holdfast needs {OLDEST_SERVER} or newer")
+    if not await _first(connection, STANDING, schema):
+        return 0
+    number = await _first(connection, qualified("SELECT max(number) FROM {schema}.migrations", schema)) or 0
+    if number > newest():
+        raise UnsupportedStore(
+            f"the schema {schema} has version {number}, made by a newer Holdfast; this one knows up to"
+            f" {newest()}: upgrade Holdfast here, or name another schema with ?schema="
+        )
+    return int(number)
+
+
+async def migrate(connection: AsyncConnection[Any], schema: str) -> list[int]:
+    """Bring the schema up to date, all or nothing; returns the numbers of what was applied. ``connection`` is
+    in autocommit mode. A user without the right to create is enough where nothing is to be done."""
+    if await version(connection, schema) == newest():
+        return []
+    applied = []
+    async with connection.transaction():
+        # Held until the end of the transaction, so that a pooler between doesn't matter.
+        await _first(
+            connection, "SELECT pg_advisory_xact_lock(%s)", zlib.crc32(f"holdfast {schema}".encode())
+        )
+        found = await version(connection, schema)
+        if not found:
+            await _found(connection, schema)
+        for number, text in migrations():
+            if number > found:
+                await connection.execute(qualified(text, schema).encode())
+                insert = qualified("INSERT INTO {schema}.migrations (number) VALUES (%s)", schema)
+                await connection.execute(insert.encode(), (number,))
+                applied.append(number)
+    return applied
+
+
+async def _found(connection: AsyncConnection[Any], schema: str) -> None:
+    """Make the schema, unless an administrator has, and its table of migrations."""
+    if not await _first(connection, NAMED, schema):
+        await connection.execute(qualified("CREATE SCHEMA {schema}", schema).encode())
+    elif await _first(connection, FILLED, schema):
+        raise UnsupportedStore(
+            f"the schema {schema} holds another program's tables; name another one with ?schema="
+        )
+    await connection.execute(qualified(MIGRATIONS, schema).encode())
+
+
+async def _first(connection: AsyncConnection[Any], query: str, *parameters: Any) -> Any:
+    """The first column of the first row."""
+    row = await (await connection.execute(query.encode(), parameters)).fetchone()
+    return row[0] if row else None

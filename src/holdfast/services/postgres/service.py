@@ -1,0 +1,75 @@
+"""What URLs of PostgreSQL open: ``postgresql://user@host/database``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.extend import Opening, Service, extra, named
+
+if TYPE_CHECKING:
+    from holdfast.services.postgres.coordinator import PostgresCoordinator
+    from holdfast.services.postgres.database import PostgresDatabase
+    from holdfast.services.postgres.queue import PostgresQueue
+    from holdfast.services.postgres.registry import PostgresRegistry
+    from holdfast.services.postgres.state import PostgresState
+    from holdfast.services.postgres.tasks import PostgresTasks
+
+
+class PostgresService(Service):
+    """Serves all ports. Those with the same URL share the connections of their process."""
+
+    example = "postgresql://localhost/postgres"
+
+    def queue(self, opening: Opening, name: str) -> PostgresQueue:
+        database = _database(opening)
+        from holdfast.services.postgres.messages import PostgresMessages  # noqa: PLC0415
+        from holdfast.services.postgres.queue import PostgresQueue  # noqa: PLC0415
+
+        messages = opening.shared(
+            ("postgres", "messages", opening.url), lambda: PostgresMessages(database, opening.clock)
+        )
+        return PostgresQueue(messages, name, opening.clock, max_bytes=opening.max_message_bytes)
+
+    async def filled_queues(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.queue import filled  # noqa: PLC0415
+
+        return await filled(database)
+
+    def coordinator(self, opening: Opening) -> PostgresCoordinator:
+        database = _database(opening)
+        from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
+
+        return PostgresCoordinator(database, opening.clock)
+
+    def state(self, opening: Opening) -> PostgresState:
+        database = _database(opening)
+        from holdfast.services.postgres.state import PostgresState  # noqa: PLC0415
+
+        return PostgresState(database, opening.clock, max_state_bytes=opening.max_state_bytes)
+
+    def registry(self, opening: Opening) -> PostgresRegistry:
+        database = _database(opening)
+        from holdfast.services.postgres.registry import PostgresRegistry  # noqa: PLC0415
+
+        return PostgresRegistry(database, opening.clock)
+
+    def tasks(self, opening: Opening, app: str) -> PostgresTasks:
+        database = _database(opening)
+        from holdfast.services.postgres.tasks import PostgresTasks  # noqa: PLC0415
+
+        return PostgresTasks(database, app, opening.clock)
+
+
+def _database(opening: Opening) -> PostgresDatabase:
+    with extra("postgres", opening.setting):
+        from holdfast.services.postgres.address import parse  # noqa: PLC0415
+        from holdfast.services.postgres.database import PostgresDatabase  # noqa: PLC0415
+    with named(opening.setting, opening.url):
+        address = parse(opening.url)
+    return opening.shared(
+        ("postgres", opening.url), lambda: PostgresDatabase(address, opening.clock, opening.meter)
+    )
+
+
+service = PostgresService()

@@ -1,0 +1,163 @@
+"""The state store in PostgreSQL. See ``changes.py`` for what is written, and ``results.py`` for the log."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from holdfast.errors import OperationRefused
+from holdfast.ports.clock import Clock
+from holdfast.ports.state import Logged, check_state
+from holdfast.services.postgres import changes
+from holdfast.services.postgres.changes import CHANCE, OpenCall, StartCall, StateCall, StateChanges, Undecided
+from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.results import TOPIC, PostgresResults
+from holdfast.streams.rules.ledger import Checkpoint, Commit
+
+PEEK = f"SELECT {changes.WHOLE} FROM {{schema}}.checkpoints s WHERE s.key = %s"  # noqa: S608
+
+NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+LIST = """
+SELECT key, epoch, number, at, due, record, timers, NULL, NULL, NULL FROM {schema}.checkpoints
+WHERE key > %s ORDER BY key LIMIT %s"""
+
+DUE = "SELECT 1 FROM {schema}.checkpoints WHERE due > 0 AND due < %s LIMIT 1"
+
+# What is locked is being committed, which replaces its time.
+LEASE = """
+WITH found AS MATERIALIZED (
+    SELECT ctid AS place, key, due FROM {schema}.checkpoints WHERE due > 0 AND due < %s
+    ORDER BY due LIMIT %s FOR UPDATE SKIP LOCKED)
+UPDATE {schema}.checkpoints s SET due = %s FROM found f WHERE s.ctid = f.place AND s.key = f.key
+RETURNING f.due, s.key"""
+
+IDLE = """
+SELECT key FROM {schema}.checkpoints
+WHERE key > %s AND at > 0 AND at < %s AND due = 0 AND pending = 0 ORDER BY key LIMIT %s"""
+
+IDLE_LOCK = """
+SELECT id, key, at, timers, record FROM {schema}.checkpoints
+WHERE key = ANY(%b::text[]) AND at > 0 AND at < %s AND due = 0 AND pending = 0
+ORDER BY key FOR UPDATE SKIP LOCKED"""
+
+EXPIRE = """
+UPDATE {schema}.checkpoints s SET at = 0, timers = '', state = NULL, record = c.record
+FROM unnest(%b::text[], %b::bytea[]) AS c (key, record) WHERE s.key = c.key"""
+
+FORGET = "DELETE FROM {schema}.recents WHERE checkpoint = ANY(%s::bigint[])"
+
+EXPIRE_BATCH = 500
+"""Checkpoints that one transaction expires, so that commits don't wait for it."""
+
+
+class PostgresState:
+    """The checkpoints and results of all streams in a database."""
+
+    def __init__(self, database: PostgresDatabase, clock: Clock, *, max_state_bytes: int = 16 << 20) -> None:
+        self.max_state_bytes = max_state_bytes
+        self._database = database
+        self._lane = database.lane("state")
+        self._clock = clock
+        self._changes = StateChanges(database)
+        self._results = PostgresResults(database, clock)
+        sql = database.sql
+        self._peek, self._list, self._due, self._lease = sql(PEEK), sql(LIST), sql(DUE), sql(LEASE)
+        self._idle, self._idle_lock, self._expire_all = sql(IDLE), sql(IDLE_LOCK), sql(EXPIRE)
+        self._forget = sql(FORGET)
+
+    # --- checkpoints
+
+    async def peek(self, key: str) -> Checkpoint | None:
+        async def peek(connection: Connection) -> Checkpoint | None:
+            row = await (await connection.execute(self._peek, (key,), binary=True)).fetchone()
+            return changes.whole(row) if row else None
+
+        return None if "\0" in key else await self._lane.read(peek)
+
+    async def now(self, key: str) -> float:
+        async def now(connection: Connection) -> float:
+            [seconds] = await (await connection.execute(NOW, binary=True)).fetchone() or (0.0,)
+            return float(seconds)
+
+        return await self._lane.read(now)
+
+    async def open(self, key: str, expect: int, member: str) -> Checkpoint:
+        chance = int(self._clock.random() * CHANCE)
+        checkpoint: Checkpoint = await self._change(OpenCall(key, expect, member, chance))
+        return checkpoint
+
+    async def start(self, key: str, epoch: int, head: str) -> int:
+        openings: int = await self._change(StartCall(key, epoch, head))
+        return openings
+
+    async def commit(self, commit: Commit) -> None:
+        check_state(commit, self.max_state_bytes)
+        await self._change(changes.prepare(commit))
+        if commit.results:
+            self._database.bells.ring([TOPIC])
+
+    async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
+        async def list_(connection: Connection) -> list[Checkpoint]:
+            rows = await connection.execute(self._list, (after, limit), binary=True)
+            return [changes.whole(row) for row in await rows.fetchall()]
+
+        return await self._lane.read(list_)
+
+    async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
+        async def look(connection: Connection) -> bool:
+            return await (await connection.execute(self._due, (before,))).fetchone() is not None
+
+        async def lease(connection: Connection) -> list[str]:
+            rows = await connection.execute(self._lease, (before, limit, before + lease_s), binary=True)
+            return [key for _, key in sorted(await rows.fetchall())]
+
+        # Mostly nothing is due: a transaction is for when something is.
+        return await self._lane.write(lease) if await self._lane.read(look) else []
+
+    # --- results
+
+    async def results(self, after: int, limit: int, wait_s: float = 0.0, stream: str = "") -> list[Logged]:
+        return await self._results.read(after, limit, wait_s, stream)
+
+    async def result(self, key: str, name: str) -> Logged | None:
+        return await self._results.find(key, name)
+
+    async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
+        return await self._results.expire(results_before), await self._expire_idle(idle_before)
+
+    async def close(self) -> None:
+        self._results.close()
+
+    async def _change(self, change: StateCall) -> Any:
+        if "\0" in change.key:
+            raise OperationRefused(f"the key {change.key!r} holds a NUL: a key must be printable")
+        while True:
+            answer = await self._lane.write_many(self._changes.apply, change)
+            if answer is not Undecided.AGAIN:
+                return answer
+
+    async def _expire_idle(self, before: float) -> int:
+        async def look(connection: Connection, after: str) -> list[str]:
+            rows = await connection.execute(self._idle, (after, before, EXPIRE_BATCH), binary=True)
+            return [key for (key,) in await rows.fetchall()]
+
+        expired, last = 0, ""
+        while keys := await self._lane.read(partial(look, after=last)):
+            expired += await self._lane.write(partial(self._expire, keys=keys, before=before))
+            last = keys[-1]
+        return expired
+
+    async def _expire(self, connection: Connection, keys: list[str], before: float) -> int:
+        rows = await connection.execute(self._idle_lock, (keys, before), binary=True)
+        expired = {}
+        for id_, key, at, timers, record in await rows.fetchall():
+            left = changes.left_of(key, at, timers, record, before)
+            if left is not None:
+                expired[key] = id_, left
+        if expired:
+            ids, records = zip(*expired.values(), strict=True)
+            await connection.execute(self._expire_all, (list(expired), list(records)))
+            await connection.execute(self._forget, (list(ids),))
+        return len(expired)

@@ -1,0 +1,371 @@
+"""The task store in PostgreSQL. Its time is the database's clock.
+
+The rules of tasks decide. Changes of any kind that come together are one read and one write of all their
+tasks, whose rows are locked between. Each change is decided in order.
+
+A new epoch isn't the next number, but one that was never issued: a standby that takes over may not have had
+the last attempts, and these must stay fenced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from holdfast.common.record import reading
+from holdfast.errors import Fenced
+from holdfast.ports.clock import Clock
+from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.lane import Connection
+from holdfast.tasks.rules import task as rules
+from holdfast.tasks.rules.task import (
+    AttemptBeat,
+    CountMember,
+    DelayTask,
+    EffectsLeft,
+    EndAttempt,
+    ResendEffects,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
+
+EXPIRE_BATCH = 500
+"""Tasks that one transaction looks at to drop them, so that others don't wait for it."""
+
+CHANCE = 1 << 20
+"""Where the server's clock is behind a task's last epoch, the next is one of so many."""
+
+# Planned when the table was empty, a statement would be kept with a scan of it all.
+BEGIN = """
+SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
+    set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)"""
+
+# In order of trace, as everybody locks them.
+STANDING = """
+SELECT trace, record FROM {schema}.tasks
+WHERE app = %s AND trace = ANY (%b::bytea[]) ORDER BY trace FOR UPDATE"""
+
+# After the rows are locked.
+NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
+
+# Who adds a task that another one has added meanwhile fails, and is repeated: it finds that one then.
+ADD = """
+INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, known_at)
+SELECT %s, a.*, %s
+FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[]) AS a"""
+
+CHANGE = """
+UPDATE {schema}.tasks AS t
+SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
+FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
+    AS a (trace, type, state, open, moved_at, record)
+WHERE t.app = %s AND t.trace = a.trace"""
+
+DELAY = """
+INSERT INTO {schema}.delayed_tasks (app, trace, send_at)
+SELECT %s, a.trace, a.send_at FROM unnest(%b::bytea[], %b::float8[]) AS a (trace, send_at)
+ON CONFLICT (app, trace) DO UPDATE SET send_at = excluded.send_at"""
+
+SENT = "DELETE FROM {schema}.delayed_tasks WHERE app = %s AND trace = ANY (%b::bytea[])"
+
+DUE = """
+SELECT trace FROM {schema}.delayed_tasks
+WHERE app = %s AND send_at <= extract(epoch FROM statement_timestamp())::float8 + %s
+ORDER BY send_at LIMIT %s"""
+
+GET = "SELECT record FROM {schema}.tasks WHERE app = %s AND trace = %b"
+
+LIST = """
+SELECT record FROM {schema}.tasks
+WHERE app = %(app)s AND trace > %(after)b AND moved_at >= %(since)s {filters}
+ORDER BY trace LIMIT %(limit)s"""
+
+COUNTS = "SELECT type, state, count(*) FROM {schema}.tasks WHERE app = %s GROUP BY type, state"
+
+# Passes over those that somebody changes at this moment.
+OLDEST = """
+SELECT known_at, trace, record FROM {schema}.tasks
+WHERE app = %s AND known_at < %s AND (known_at, trace) > (%s, %b)
+ORDER BY known_at, trace LIMIT %s FOR UPDATE SKIP LOCKED"""
+
+DROP = "DELETE FROM {schema}.tasks WHERE app = %s AND trace = ANY (%b::bytea[])"
+
+_encode = msgspec.json.encode
+_task = msgspec.json.Decoder(Task)
+
+Answer = Task | Fenced | None
+Answers = list[Answer]
+Rows = list[tuple[Any, ...]]
+Traces = list[bytes]
+
+
+class TaskChange(NamedTuple):
+    """A request to change a task. ``rule`` returns the new record from the present one (or None), the request
+    and the time. It may return None, or raise Fenced."""
+
+    rule: Callable[[Any, Any, float], Task | None]
+    trace: bytes
+    wish: Any = None
+
+
+class ExpiryPage(NamedTuple):
+    """Tasks looked at to drop them, up to ``last``; ``more``: those after may have expired too."""
+
+    dropped: int
+    last: tuple[float, bytes]
+    more: bool
+
+
+class PostgresTasks:
+    """The tasks of one app in a database."""
+
+    def __init__(self, database: PostgresDatabase, app: str, clock: Clock) -> None:
+        self._database = database
+        self._lane = database.lane("state")
+        self._app = app
+        self._clock = clock
+        self._begin, self._standing, self._now = map(database.sql, (BEGIN, STANDING, NOW))
+        self._add, self._change_rows = map(database.sql, (ADD, CHANGE))
+        self._delay, self._sent, self._due = map(database.sql, (DELAY, SENT, DUE))
+        self._get, self._counts = map(database.sql, (GET, COUNTS))
+        self._oldest, self._drop = map(database.sql, (OLDEST, DROP))
+
+    # --- changes
+
+    async def queue(self, tasks: Sequence[Task]) -> list[Task]:
+        return cast("list[Task]", await self._change([_wish(rules.queue, t) for t in tasks]))
+
+    async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
+        return cast("list[Task]", await self._change([_wish(rules.delay, w) for w in wishes]))
+
+    async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
+        traces = [trace for (trace,) in await self._rows(self._due, (self._app, ahead_s, limit))]
+        changes = [TaskChange(_hand_out, trace, (ahead_s, lease_s)) for trace in traces]
+        return [task for task in await self._change(changes) if isinstance(task, Task)]
+
+    async def messages_sent(self, traces: Sequence[str]) -> None:
+        await self._change([TaskChange(_message_sent, trace.encode()) for trace in traces], durable=False)
+
+    async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
+        return cast("list[Task]", await self._change([_wish(rules.start, w) for w in wishes]))
+
+    async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
+        # A crash that takes back a beat ends the attempt too; a brief is sent again.
+        changes = [_wish(rules.beat, b) for b in beats]
+        return cast("list[Task | Fenced]", await self._change(changes, durable=False))
+
+    async def give_back(self, returns: Sequence[ReturnAttempt]) -> list[Task | Fenced]:
+        return cast("list[Task | Fenced]", await self._change([_wish(rules.give_back, r) for r in returns]))
+
+    async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+        return cast("list[Task | Fenced]", await self._change([_wish(rules.end, e) for e in ends]))
+
+    async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
+        return cast("list[Task]", await self._change([_wish(rules.count, w) for w in wishes]))
+
+    async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
+        changes = [TaskChange(_briefed, trace.encode(), epoch) for trace, epoch in sent]
+        await self._change(changes, durable=False)
+
+    async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
+        await self._change([_wish(_handed_over, each) for each in left], durable=False)
+
+    async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
+        changes = [_wish(_resend_effects, w) for w in wishes]
+        return cast("list[Task | None]", await self._change(changes))
+
+    async def cancel(self, trace: str, reason: str) -> Task | None:
+        [task] = await self._change([TaskChange(_cancel, trace.encode(), reason)])
+        return cast("Task | None", task)
+
+    async def reset(self, traces: Sequence[str]) -> list[Task | None]:
+        changes = [TaskChange(_reset, trace.encode()) for trace in traces]
+        return cast("list[Task | None]", await self._change(changes))
+
+    # --- reading
+
+    async def get(self, trace: str) -> Task | None:
+        rows = await self._rows(self._get, (self._app, trace.encode()))
+        with reading(f"the record of task {trace!r}"):
+            return _task.decode(rows[0][0]) if rows else None
+
+    async def list(
+        self,
+        limit: int,
+        after: str = "",
+        *,
+        state: State | None = None,
+        type: str = "",  # noqa: A002 - the port's
+        since: float = 0.0,
+    ) -> list[Task]:
+        filters = ""
+        if state is not None:
+            filters += "AND state = %(state)s "
+            if state is not State.SUCCEED:
+                filters += "AND open "  # as the index says, or it isn't used
+        if type:
+            filters += "AND type = %(type)b"
+        asked = {
+            "app": self._app,
+            "after": after.encode(),
+            "since": since,
+            "state": state and state.value,
+            "type": type.encode(),
+            "limit": limit,
+        }
+        rows = await self._rows(self._database.sql(LIST.replace("{filters}", filters)), asked)
+        with reading("a task's record"):
+            return [_task.decode(record) for (record,) in rows]
+
+    async def counts(self) -> dict[tuple[str, State], int]:
+        rows = await self._rows(self._counts, (self._app,))
+        return {(kind.decode(), State(state)): count for kind, state, count in rows}
+
+    async def now(self) -> float:
+        [(now,)] = await self._rows(self._now, ())
+        return float(now)
+
+    async def expire(self, before: float) -> int:
+        dropped, page = 0, ExpiryPage(0, (0.0, b""), more=True)
+        while page.more:
+            page = await self._lane.write(partial(self._expire, before=before, after=page.last))
+            dropped += page.dropped
+        return dropped
+
+    async def close(self) -> None:
+        pass
+
+    # --- how it is done
+
+    async def _rows(self, query: bytes, asked: Any) -> Sequence[Any]:
+        async def read(connection: Connection) -> Sequence[Any]:
+            return await (await connection.execute(query, asked, binary=True)).fetchall()
+
+        return await self._lane.read(read)
+
+    async def _change(self, changes: Sequence[TaskChange], *, durable: bool = True) -> Answers:
+        if not changes:
+            return []
+        return await self._lane.write_many(self._apply, changes, durable=durable)
+
+    async def _apply(
+        self, connection: Connection, calls: Sequence[Sequence[TaskChange]]
+    ) -> Sequence[Answers]:
+        """Judge the changes of all calls that came together, in order."""
+        traces = {change.trace for changes in calls for change in changes}
+        before, now = await self._locked(connection, traces)
+        standing: dict[bytes, Task | None] = dict(before)
+        answers = [[self._judge(standing, change, now) for change in changes] for changes in calls]
+        added: Rows = []
+        changed: Rows = []
+        delayed: Rows = []
+        sent: Traces = []
+        for trace in sorted(traces):
+            task, was = standing.get(trace), before.get(trace)
+            if task is None or task is was:
+                continue
+            (changed if was else added).append(_row(trace, task))
+            if task.message:
+                delayed.append((trace, task.send_at))
+            elif was is not None and was.message:
+                sent.append(trace)
+        if added:
+            await connection.execute(self._add, (self._app, now, *_columns(added)))
+        if changed:
+            await connection.execute(self._change_rows, (*_columns(changed), self._app))
+        if delayed:
+            await connection.execute(self._delay, (self._app, *_columns(delayed)))
+        if sent:
+            await connection.execute(self._sent, (self._app, sent))
+        return answers
+
+    async def _locked(
+        self, connection: Connection, traces: Iterable[bytes]
+    ) -> tuple[dict[bytes, Task], float]:
+        """The tasks of these traces that are known, which nobody else changes until the end of the
+        transaction; and the time after they were locked."""
+        await connection.execute(self._begin)
+        rows = await connection.execute(self._standing, (self._app, list(traces)), binary=True)
+        clock = await connection.execute(self._now, binary=True)
+        with reading("a task's record"):
+            before = {trace: _task.decode(record) for trace, record in await rows.fetchall()}
+        [now] = await clock.fetchone() or (0.0,)
+        return before, now
+
+    def _judge(self, standing: dict[bytes, Task | None], change: TaskChange, now: float) -> Answer:
+        was = standing.get(change.trace)
+        try:
+            after = change.rule(was, change.wish, now)
+        except Fenced as refusal:
+            return refusal
+        if isinstance(change.wish, StartAttempt | ResendEffects) and after is not None:
+            epoch = was.epoch if was else 0
+            if after.epoch > epoch:
+                chance = int(self._clock.random() * CHANCE)
+                next_epoch = max(epoch + 1 + chance, int(now * 1e6) + chance % 1024)
+                after = msgspec.structs.replace(after, epoch=next_epoch)
+        standing[change.trace] = after
+        return after
+
+    async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryPage:
+        """Drop what has expired of the tasks next after one."""
+        await connection.execute(self._begin)
+        looked = await connection.execute(
+            self._oldest, (self._app, before, *after, EXPIRE_BATCH), binary=True
+        )
+        page = await looked.fetchall()
+        with reading("a task's record"):
+            expired = [trace for _, trace, record in page if rules.expired(_task.decode(record), before)]
+        if expired:
+            await connection.execute(self._drop, (self._app, expired))
+        return ExpiryPage(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
+
+
+def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskChange:
+    return TaskChange(rule, wish.trace.encode(), wish)
+
+
+def _row(trace: bytes, task: Task) -> tuple[Any, ...]:
+    is_open = task.state is not State.SUCCEED
+    return trace, task.type.encode(), task.state.value, is_open, task.moved_at, _encode(task)
+
+
+def _columns(rows: Rows) -> list[list[Any]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:
+    return standing and rules.briefed(standing, epoch)
+
+
+def _handed_over(standing: Task | None, left: EffectsLeft, now: float) -> Task | None:
+    return standing and rules.handed_over(standing, left)
+
+
+def _resend_effects(standing: Task | None, wish: ResendEffects, now: float) -> Task | None:
+    return standing and rules.resend_effects(standing, wish, now)
+
+
+def _hand_out(standing: Task | None, lease: tuple[float, float], now: float) -> Task:
+    """Hand a task out that is still due: somebody else may have been quicker."""
+    ahead_s, lease_s = lease
+    if standing is None or not standing.message or standing.send_at > now + ahead_s:
+        raise Fenced("its message isn't to be sent", 0)
+    return rules.hand_out(standing, now + ahead_s + lease_s)
+
+
+def _message_sent(standing: Task | None, _: None, now: float) -> Task | None:
+    return standing and rules.message_sent(standing)
+
+
+def _cancel(standing: Task | None, reason: str, now: float) -> Task | None:
+    return standing and rules.cancel(standing, reason, now)
+
+
+def _reset(standing: Task | None, _: None, now: float) -> Task | None:
+    return standing and rules.reset(standing, now)

@@ -1,0 +1,27 @@
+-- ARGV: how many, bytes of bodies that are enough, after which number. Returns number, receives, microseconds of
+-- delay that are left, body and attributes of each message, in the order in which they were sent.
+local now, order, bodies = now_us(), root .. ':order', root .. ':bodies'
+-- The first place in the order behind that number.
+local low, high = 0, redis.call('LLEN', order)
+while low < high do
+  local middle = math.floor((low + high) / 2)
+  if tonumber(redis.call('LINDEX', order, middle)) > tonumber(ARGV[3]) then high = middle else low = middle + 1 end
+end
+local told, bytes, found = {'ok'}, 0, 0
+while found < tonumber(ARGV[1]) and bytes < tonumber(ARGV[2]) do
+  local number = redis.call('LINDEX', order, low)
+  if not number then break end
+  low = low + 1
+  local body = redis.call('HGET', bodies, number)
+  if body then
+    local delivery = redis.call('HGET', root .. ':deliveries', number)
+    local shows = redis.call('ZSCORE', root .. ':delayed', number)
+    told[#told + 1] = number
+    told[#told + 1] = delivery and string.match(delivery, '^%d+') or '0'
+    told[#told + 1] = text(math.max(0, (shows or 0) - now))
+    told[#told + 1] = body
+    told[#told + 1] = redis.call('HGET', root .. ':attributes', number) or ''
+    found, bytes = found + 1, bytes + #body
+  end
+end
+return told

@@ -1,0 +1,160 @@
+"""The task store in PostgreSQL: its promises, and what is its own."""
+
+import asyncio
+
+import psycopg
+import pytest
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from holdfast.errors import Fenced
+from holdfast.ports.meter import Meter
+from holdfast.ports.tasks import TaskStore
+from holdfast.services.postgres import tasks as module
+from holdfast.services.postgres.address import parse
+from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.tasks import PostgresTasks
+from holdfast.system.clock import SystemClock
+from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, State, Task
+from holdfast.testing.conformance import TasksConformance
+from holdfast.testing.conformance.task_oracle import FOREVER, TaskMachine
+from holdfast.testing.conformance.tasks import wish
+from simulator.servers import PostgresqlServer
+from simulator.servers.server import until
+from tests.services.postgres.conftest import MakeDatabase
+
+
+def tasks_at(make_database: MakeDatabase, server: PostgresqlServer, app: str = "app") -> PostgresTasks:
+    return PostgresTasks(make_database(server.url), app, SystemClock())
+
+
+class TestOnOneServer(TasksConformance):
+    @pytest.fixture
+    def tasks(self, postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> TaskStore:
+        return tasks_at(make_database, postgresql_server)
+
+    @pytest.fixture
+    def other_tasks(
+        self, postgresql_server: PostgresqlServer, tasks: TaskStore, make_database: MakeDatabase
+    ) -> TaskStore:
+        return tasks_at(make_database, postgresql_server)
+
+
+def test_it_decides_as_the_rules_do(kept_postgresql: PostgresqlServer) -> None:
+    class PostgresMachine(TaskMachine):
+        async def make(self) -> TaskStore:
+            await kept_postgresql.reset()
+            return self._connected()
+
+        async def reopen(self, store: TaskStore) -> TaskStore:
+            await self._database.close()
+            return self._connected()
+
+        def _connected(self) -> TaskStore:
+            self._database = PostgresDatabase(parse(kept_postgresql.url), SystemClock(), Meter())
+            return PostgresTasks(self._database, "app", SystemClock())
+
+        def teardown(self) -> None:
+            self._run(self._database.close())
+            super().teardown()
+
+    asyncio.run(kept_postgresql.heal())
+    run_state_machine_as_test(
+        PostgresMachine, settings=settings(max_examples=20, stateful_step_count=25, deadline=None)
+    )
+
+
+async def test_of_those_who_begin_a_new_task_together_one_does(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    stores = [tasks_at(make_database, postgresql_server) for _ in range(4)]
+    await asyncio.gather(*(store.now() for store in stores))
+    for number in range(20):
+        asked = [
+            store.start([wish(f"{number}.{i}", member=f"m{place}") for i in range(10)])
+            for place, store in enumerate(stores)
+        ]
+        begun = await asyncio.gather(*asked)
+        for records in zip(*begun, strict=True):
+            assert len({(task.member, task.epoch) for task in records}) == 1
+
+
+async def test_apps_are_apart(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> None:
+    tasks = tasks_at(make_database, postgresql_server)
+    other = tasks_at(make_database, postgresql_server, "another")
+    await tasks.start([wish("k")])
+    assert await other.get("k") is None
+    assert await other.list(10) == []
+    assert await other.counts() == {}
+    await other.queue([Task("k", "t")])
+    assert await other.expire(FOREVER) == 1
+    assert await tasks.get("k") is not None
+
+
+async def test_a_forgotten_attempt_stays_fenced(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    """The server loses its last writes; another attempt begins."""
+    tasks = tasks_at(make_database, postgresql_server)
+    [forgotten] = await tasks.start([wish("k", member="a")])
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute("DELETE FROM holdfast.tasks")
+    [begun] = await tasks.start([wish("k", member="b")])
+    assert begun.epoch > forgotten.epoch
+    [refused] = await tasks.end([EndAttempt("k", forgotten.epoch, State.SUCCEED)])
+    assert isinstance(refused, Fenced)
+
+
+async def test_epochs_differ_on_servers_whose_clocks_are_behind(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    tasks, ahead = tasks_at(make_database, postgresql_server), 4 * 10**15
+    await tasks.queue([Task(f"k{i}", "t", epoch=ahead) for i in range(10)])
+    begun = await tasks.start([wish(f"k{i}") for i in range(10)])
+    assert len({task.epoch for task in begun}) >= 5
+    assert min(task.epoch for task in begun) > ahead
+
+
+async def test_no_text_is_refused(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> None:
+    """The character NUL, which texts of PostgreSQL can't hold."""
+    tasks = tasks_at(make_database, postgresql_server)
+    [begun] = await tasks.start([wish("a\0b", member="m\0", group="g\0")])
+    [beaten] = await tasks.beat([AttemptBeat("a\0b", begun.epoch, 60.0, note="\0")])
+    assert isinstance(beaten, Task)
+    assert beaten.note == "\0"
+    [ended] = await tasks.end([EndAttempt("a\0b", begun.epoch, State.FAILED, detail="why\0")])
+    assert await tasks.get("a\0b") == ended
+    assert await tasks.list(10, "a", type=ended.type) == [ended]
+    assert (await tasks.cancel("a\0c", "\0"), await tasks.reset(["\0"])) == (None, [None])
+
+
+async def test_expiry_goes_in_small_batches(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
+    tasks = tasks_at(make_database, postgresql_server)
+    await tasks.start([wish(f"running{i}", lease_s=1e12) for i in range(4)])
+    await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
+    assert await tasks.expire(FOREVER) == 8
+    assert len(await tasks.list(100)) == 4
+
+
+async def test_a_task_that_succeeds_changes_the_indexes_at_its_end_only(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    database = make_database(postgresql_server.url)
+    tasks = PostgresTasks(database, "app", SystemClock())
+    await tasks.queue([Task("k", "t")])
+    [begun] = await tasks.start([wish("k")])
+    await tasks.beat([AttemptBeat("k", begun.epoch, 60.0)])
+    await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED)])
+    await tasks.briefed([("k", begun.epoch)])
+    await database.close()  # the server counts no later than that
+
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+
+        async def counted() -> bool:
+            query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'tasks'"
+            return connection.execute(query).fetchone() == (4, 3)
+
+        await until(counted, "of four changes three were in place")
