@@ -25,7 +25,7 @@ from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.state import PostgresState
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, Timer
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import StateConformance
+from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from simulator.servers import PostgresqlServer
@@ -42,7 +42,7 @@ def state_at(make_database: MakeDatabase, server: PostgresqlServer) -> PostgresS
     return PostgresState(make_database(server.url), SystemClock(), max_state_bytes=2 << 20)
 
 
-class TestOnOneServer(StateConformance):
+class TestOnOneServer(StateConformance, StateTransferConformance):
     @pytest.fixture
     def state(self, postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> StateStore:
         return state_at(make_database, postgresql_server)
@@ -58,21 +58,25 @@ def test_it_decides_as_the_ledger_does(kept_postgresql: PostgresqlServer) -> Non
     numbers = itertools.count()
 
     class PostgresMachine(StateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.databases: list[PostgresDatabase] = []
+
         async def make(self) -> StateStore:
             self.url = f"{kept_postgresql.url}?schema=machine_{next(numbers)}"
             return self.begin_at_url()
 
         async def reopen(self, store: StateStore) -> StateStore:
-            await self.database.close()
+            await self.databases.pop().close()
             return self.begin_at_url()
 
         def begin_at_url(self) -> StateStore:
-            self.database = PostgresDatabase(parse(self.url), SystemClock(), Meter())
-            return PostgresState(self.database, SystemClock())
+            self.databases.append(PostgresDatabase(parse(self.url), SystemClock(), Meter()))
+            return PostgresState(self.databases[-1], SystemClock())
 
         def teardown(self) -> None:
-            if hasattr(self, "database"):
-                self._run(self.database.close())
+            for database in self.databases:
+                self._run(database.close())
             super().teardown()
 
     asyncio.run(kept_postgresql.heal())

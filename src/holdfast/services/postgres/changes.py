@@ -125,6 +125,14 @@ SELECT {WHOLE}, ARRAY(
     ORDER BY r.number)
 FROM {{schema}}.checkpoints s WHERE s.key = ANY(%b::text[])"""  # noqa: S608
 
+RESTORE = """
+INSERT INTO {schema}.checkpoints (
+    key, epoch, number, at, due, pending, effects_from, recents_from, record, timers, state)
+SELECT * FROM unnest(
+    %b::text[], %b::bigint[], %b::bigint[], %b::float8[], %b::float8[], %b::int[], %b::bigint[], %b::bigint[],
+    %b::bytea[], %b::bytea[], %b::bytea[])
+ON CONFLICT (key) DO NOTHING RETURNING key, id"""
+
 # The next statement sees what those have committed that had the lock before.
 LOCK_LOG = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext('results'))"
 
@@ -254,6 +262,7 @@ class StateChanges:
         self._refuse, self._send, self._remember = sql(REFUSE), sql(SEND), sql(REMEMBER)
         self._forget, self._oldest, self._names = sql(FORGET), sql(OLDEST), sql(NAMES)
         self._opened, self._lock_log, self._log = sql(OPENED), sql(LOCK_LOG), sql(LOG)
+        self._restore = sql(RESTORE)
 
     async def apply(self, connection: Connection, changes: Sequence[StateCall]) -> Sequence[Any]:
         """Decide changes; returns the answers, in order. They stand once the transaction is committed: only
@@ -289,6 +298,50 @@ class StateChanges:
         self._places[key] = place
         if len(self._places) > PLACES_MAX:
             del self._places[next(iter(self._places))]
+
+    async def restore(self, connection: Connection, checkpoints: Sequence[Checkpoint]) -> None:
+        """Write checkpoints as another store had them; a key that is there keeps what it has."""
+        rows = [
+            (
+                c.key, c.epoch, c.number, c.at, c.due, len(c.effects),
+                min((effect.number for effect in c.effects), default=0), c.number,
+                encode(_keep(c, len(c.recent))), encode(c.timers) if c.timers else b"", c.state,
+            )
+            for c in sorted(checkpoints, key=lambda checkpoint: checkpoint.key)
+        ]  # fmt: skip
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        added = await connection.execute(self._restore, columns, binary=True)
+        ids: dict[str, int] = dict(await added.fetchall())
+        for c in checkpoints:
+            if (id_ := ids.get(c.key)) is None:
+                continue
+            if c.recent:
+                names = [encode(c.recent)]
+                await connection.execute(
+                    self._remember,
+                    (_numbers([id_]), _numbers([c.number]), _numbers([len(c.recent)]), names),
+                )
+            if c.effects:
+                await connection.execute(
+                    self._send,
+                    (
+                        _numbers([id_] * len(c.effects)),
+                        _numbers([effect.number for effect in c.effects]),
+                        _numbers([effect.place for effect in c.effects]),
+                        [effect.id.encode() for effect in c.effects],
+                        [encode_effect(msgspec.structs.replace(effect, refused="")) for effect in c.effects],
+                    ),
+                )
+            refused = [effect for effect in c.effects if effect.refused]
+            if refused:
+                await connection.execute(
+                    self._refuse,
+                    (
+                        _numbers([id_] * len(refused)),
+                        [effect.id.encode() for effect in refused],
+                        [effect.refused.encode() for effect in refused],
+                    ),
+                )
 
     async def _lock_all(
         self, connection: Connection, keys: Sequence[str]

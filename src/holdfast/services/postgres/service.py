@@ -36,6 +36,18 @@ class PostgresService(Service):
 
         return await filled(database)
 
+    async def queue_names(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.queue import all_names  # noqa: PLC0415
+
+        return await all_names(database)
+
+    async def task_apps(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.tasks import apps_of  # noqa: PLC0415
+
+        return await apps_of(database)
+
     def coordinator(self, opening: Opening) -> PostgresCoordinator:
         database = _database(opening)
         from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
