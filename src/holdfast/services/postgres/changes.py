@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules import ledger
@@ -126,12 +126,17 @@ SELECT {WHOLE}, ARRAY(
 FROM {{schema}}.checkpoints s WHERE s.key = ANY(%b::text[])"""  # noqa: S608
 
 RESTORE = """
+WITH c AS MATERIALIZED (
+    SELECT * FROM unnest(
+        %b::text[], %b::bigint[], %b::bigint[], %b::float8[], %b::float8[], %b::int[], %b::bigint[],
+        %b::bigint[], %b::bytea[], %b::bytea[], %b::bytea[])
+        AS c (key, epoch, number, at, due, pending, effects_from, recents_from, record, timers, state)),
+new AS (
+    INSERT INTO {schema}.keys (key) SELECT key FROM c ORDER BY key ON CONFLICT (key) DO NOTHING
+    RETURNING key, id)
 INSERT INTO {schema}.checkpoints (
-    key, epoch, number, at, due, pending, effects_from, recents_from, record, timers, state)
-SELECT * FROM unnest(
-    %b::text[], %b::bigint[], %b::bigint[], %b::float8[], %b::float8[], %b::int[], %b::bigint[], %b::bigint[],
-    %b::bytea[], %b::bytea[], %b::bytea[])
-ON CONFLICT (key) DO NOTHING RETURNING key, id"""
+    id, key, epoch, number, at, due, pending, effects_from, recents_from, record, timers, state)
+SELECT new.id, c.* FROM new JOIN c USING (key) RETURNING key, id"""
 
 # The next statement sees what those have committed that had the lock before.
 LOCK_LOG = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext('results'))"
@@ -462,7 +467,7 @@ class _Writes:
         if isinstance(change, OpenCall):
             after = ledger.open_(standing, change.key, change.expect, change.member)
             if locked is None:
-                self.inserted.append((change.key, change.chance, encode(_keep(after, 0))))
+                self.inserted.append((change.key, change.chance, _encoded(_keep(after, 0))))
                 return Undecided.AGAIN
             epoch = max(after.epoch + change.chance, locked.now_us + change.chance % 1024)
             self._put(locked, msgspec.structs.replace(after, epoch=epoch), locked.kept.window)
@@ -481,8 +486,8 @@ class _Writes:
         return None
 
     def _commit(self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None) -> None:
-        c, id_ = change.commit, locked.id
-        kept_from = locked.recents_from
+        c, id_, kept_from = change.commit, locked.id, locked.recents_from
+        record = _encoded(_keep(after, c.window))
         if c.window != locked.kept.window:
             self.forgotten.append((id_, kept_from, c.number))
             kept_from = c.number
@@ -502,7 +507,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, id_, after.epoch, after.number, kept_from, True, c.due, len(c.effects), fate,
-                encode(_keep(after, c.window)), change.timers, c.state or b"",
+                record, change.timers, c.state or b"",
             )
         )  # fmt: skip
 
@@ -511,7 +516,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, locked.id, after.epoch, after.number, locked.recents_from, False, None, 0, KEEP,
-                encode(_keep(after, window)), b"", b"",
+                _encoded(_keep(after, window)), b"", b"",
             )
         )  # fmt: skip
 
@@ -634,6 +639,13 @@ def _keep(after: Checkpoint, window: int) -> LedgerRecord:
         after.skipped,
         after.state_version,
     )
+
+
+def _encoded(kept: LedgerRecord) -> bytes:
+    try:
+        return encode(kept)
+    except UnicodeEncodeError as error:
+        raise OperationRefused(f"a text holds what UTF-8 can't carry: {error}") from error
 
 
 def _numbers(values: Iterable[float | bool | None]) -> str:
