@@ -14,7 +14,7 @@ from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.messages import PostgresMessages, ReceiveAnswer, ReceiveCall
 from holdfast.services.postgres.queue import PostgresQueue, filled
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import QueueConformance
+from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 
@@ -39,7 +39,7 @@ def make_queue(postgresql_server: PostgresqlServer, make_database: MakeDatabase)
     return make
 
 
-class TestOnOneServer(QueueConformance):
+class TestOnOneServer(QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def queue(self, make_queue: MakeQueue) -> Queue:
         return make_queue()
