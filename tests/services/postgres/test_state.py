@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.common.acts import RefusedEffect
-from holdfast.errors import Fenced, OperationRefused, Unavailable
+from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.state import StateStore
 from holdfast.services.postgres import changes as module
@@ -25,7 +25,7 @@ from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.state import PostgresState
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, Timer
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import StateConformance
+from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from simulator.servers import PostgresqlServer
@@ -42,7 +42,7 @@ def state_at(make_database: MakeDatabase, server: PostgresqlServer) -> PostgresS
     return PostgresState(make_database(server.url), SystemClock(), max_state_bytes=2 << 20)
 
 
-class TestOnOneServer(StateConformance):
+class TestOnOneServer(StateConformance, StateTransferConformance):
     @pytest.fixture
     def state(self, postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> StateStore:
         return state_at(make_database, postgresql_server)
@@ -58,21 +58,25 @@ def test_it_decides_as_the_ledger_does(kept_postgresql: PostgresqlServer) -> Non
     numbers = itertools.count()
 
     class PostgresMachine(StateMachine):
+        def __init__(self) -> None:
+            super().__init__()
+            self.databases: list[PostgresDatabase] = []
+
         async def make(self) -> StateStore:
             self.url = f"{kept_postgresql.url}?schema=machine_{next(numbers)}"
             return self.begin_at_url()
 
         async def reopen(self, store: StateStore) -> StateStore:
-            await self.database.close()
+            await self.databases.pop().close()
             return self.begin_at_url()
 
         def begin_at_url(self) -> StateStore:
-            self.database = PostgresDatabase(parse(self.url), SystemClock(), Meter())
-            return PostgresState(self.database, SystemClock())
+            self.databases.append(PostgresDatabase(parse(self.url), SystemClock(), Meter()))
+            return PostgresState(self.databases[-1], SystemClock())
 
         def teardown(self) -> None:
-            if hasattr(self, "database"):
-                self._run(self.database.close())
+            for database in self.databases:
+                self._run(database.close())
             super().teardown()
 
     asyncio.run(kept_postgresql.heal())
@@ -341,6 +345,16 @@ async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState,
         )
     plan = "\n".join(line for (line,) in await sql(f"EXPLAIN {write}"))
     assert "Tid Scan on checkpoints" in plan
+    await state.commit(next_commit(opened))
+
+
+async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(state: PostgresState) -> None:
+    opened = await state.open(KEY, 0, "member")
+    write = state._changes._write
+    state._changes._write = write.replace(b"s.ctid = c.place", b"false")
+    with pytest.raises(OutcomeUnknown, match="1 checkpoints were to be written, not 0"):
+        await state.commit(next_commit(opened))
+    state._changes._write = write
     await state.commit(next_commit(opened))
 
 
