@@ -43,6 +43,7 @@ COMMANDS = {
         ("limits", "limits:app", "Say how many tasks of an app may run at once."),
         ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
         ("queues", "queues:app", "Make and check the queues of an app."),
+        ("transfer", "transfer:transfer", "Bring all that a stopped cluster has to other services."),
         ("doctor", "doctor:doctor", "Check the settings and all that they name."),
         ("config", "config:app", "Show the settings, and where each is from."),
     )

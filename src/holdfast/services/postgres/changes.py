@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules import ledger
@@ -124,6 +124,14 @@ SELECT {WHOLE}, ARRAY(
     SELECT r.names FROM {{schema}}.recents r WHERE r.checkpoint = s.id AND r.number >= s.recents_from
     ORDER BY r.number)
 FROM {{schema}}.checkpoints s WHERE s.key = ANY(%b::text[])"""  # noqa: S608
+
+RESTORE = """
+INSERT INTO {schema}.checkpoints (
+    key, epoch, number, at, due, pending, effects_from, recents_from, record, timers, state)
+SELECT * FROM unnest(
+    %b::text[], %b::bigint[], %b::bigint[], %b::float8[], %b::float8[], %b::int[], %b::bigint[], %b::bigint[],
+    %b::bytea[], %b::bytea[], %b::bytea[])
+ON CONFLICT (key) DO NOTHING RETURNING key, id"""
 
 # The next statement sees what those have committed that had the lock before.
 LOCK_LOG = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext('results'))"
@@ -254,6 +262,7 @@ class StateChanges:
         self._refuse, self._send, self._remember = sql(REFUSE), sql(SEND), sql(REMEMBER)
         self._forget, self._oldest, self._names = sql(FORGET), sql(OLDEST), sql(NAMES)
         self._opened, self._lock_log, self._log = sql(OPENED), sql(LOCK_LOG), sql(LOG)
+        self._restore = sql(RESTORE)
 
     async def apply(self, connection: Connection, changes: Sequence[StateCall]) -> Sequence[Any]:
         """Decide changes; returns the answers, in order. They stand once the transaction is committed: only
@@ -289,6 +298,50 @@ class StateChanges:
         self._places[key] = place
         if len(self._places) > PLACES_MAX:
             del self._places[next(iter(self._places))]
+
+    async def restore(self, connection: Connection, checkpoints: Sequence[Checkpoint]) -> None:
+        """Write checkpoints as another store had them; a key that is there keeps what it has."""
+        rows = [
+            (
+                c.key, c.epoch, c.number, c.at, c.due, len(c.effects),
+                min((effect.number for effect in c.effects), default=0), c.number,
+                encode(_keep(c, len(c.recent))), encode(c.timers) if c.timers else b"", c.state,
+            )
+            for c in sorted(checkpoints, key=lambda checkpoint: checkpoint.key)
+        ]  # fmt: skip
+        columns = [list(column) for column in zip(*rows, strict=True)]
+        added = await connection.execute(self._restore, columns, binary=True)
+        ids: dict[str, int] = dict(await added.fetchall())
+        for c in checkpoints:
+            if (id_ := ids.get(c.key)) is None:
+                continue
+            if c.recent:
+                names = [encode(c.recent)]
+                await connection.execute(
+                    self._remember,
+                    (_numbers([id_]), _numbers([c.number]), _numbers([len(c.recent)]), names),
+                )
+            if c.effects:
+                await connection.execute(
+                    self._send,
+                    (
+                        _numbers([id_] * len(c.effects)),
+                        _numbers([effect.number for effect in c.effects]),
+                        _numbers([effect.place for effect in c.effects]),
+                        [effect.id.encode() for effect in c.effects],
+                        [encode_effect(msgspec.structs.replace(effect, refused="")) for effect in c.effects],
+                    ),
+                )
+            refused = [effect for effect in c.effects if effect.refused]
+            if refused:
+                await connection.execute(
+                    self._refuse,
+                    (
+                        _numbers([id_] * len(refused)),
+                        [effect.id.encode() for effect in refused],
+                        [effect.refused.encode() for effect in refused],
+                    ),
+                )
 
     async def _lock_all(
         self, connection: Connection, keys: Sequence[str]
@@ -409,7 +462,7 @@ class _Writes:
         if isinstance(change, OpenCall):
             after = ledger.open_(standing, change.key, change.expect, change.member)
             if locked is None:
-                self.inserted.append((change.key, change.chance, encode(_keep(after, 0))))
+                self.inserted.append((change.key, change.chance, _encoded(_keep(after, 0))))
                 return Undecided.AGAIN
             epoch = max(after.epoch + change.chance, locked.now_us + change.chance % 1024)
             self._put(locked, msgspec.structs.replace(after, epoch=epoch), locked.kept.window)
@@ -428,8 +481,8 @@ class _Writes:
         return None
 
     def _commit(self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None) -> None:
-        c, id_ = change.commit, locked.id
-        kept_from = locked.recents_from
+        c, id_, kept_from = change.commit, locked.id, locked.recents_from
+        record = _encoded(_keep(after, c.window))
         if c.window != locked.kept.window:
             self.forgotten.append((id_, kept_from, c.number))
             kept_from = c.number
@@ -449,7 +502,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, id_, after.epoch, after.number, kept_from, True, c.due, len(c.effects), fate,
-                encode(_keep(after, c.window)), change.timers, c.state or b"",
+                record, change.timers, c.state or b"",
             )
         )  # fmt: skip
 
@@ -458,7 +511,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, locked.id, after.epoch, after.number, locked.recents_from, False, None, 0, KEEP,
-                encode(_keep(after, window)), b"", b"",
+                _encoded(_keep(after, window)), b"", b"",
             )
         )  # fmt: skip
 
@@ -581,6 +634,13 @@ def _keep(after: Checkpoint, window: int) -> LedgerRecord:
         after.skipped,
         after.state_version,
     )
+
+
+def _encoded(kept: LedgerRecord) -> bytes:
+    try:
+        return encode(kept)
+    except UnicodeEncodeError as error:
+        raise OperationRefused(f"a text holds what UTF-8 can't carry: {error}") from error
 
 
 def _numbers(values: Iterable[float | bool | None]) -> str:

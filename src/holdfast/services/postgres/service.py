@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend import Opening, Service, extra, named
+from holdfast.extend import Opening, Risk, Service, extra, named
 
 if TYPE_CHECKING:
     from holdfast.services.postgres.coordinator import PostgresCoordinator
@@ -36,6 +36,18 @@ class PostgresService(Service):
 
         return await filled(database)
 
+    async def queue_names(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.queue import all_names  # noqa: PLC0415
+
+        return await all_names(database)
+
+    async def task_apps(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.tasks import apps_of  # noqa: PLC0415
+
+        return await apps_of(database)
+
     def coordinator(self, opening: Opening) -> PostgresCoordinator:
         database = _database(opening)
         from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
@@ -47,6 +59,12 @@ class PostgresService(Service):
         from holdfast.services.postgres.state import PostgresState  # noqa: PLC0415
 
         return PostgresState(database, opening.clock, max_state_bytes=opening.max_state_bytes)
+
+    async def risks(self, opening: Opening) -> list[Risk]:
+        database = _database(opening)
+        from holdfast.services.postgres.durability import check  # noqa: PLC0415
+
+        return await check(database)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -126,6 +127,28 @@ class PostgresState:
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         return await self._results.expire(results_before), await self._expire_idle(idle_before)
+
+    # --- transfer
+
+    async def stored(self, key: str) -> Checkpoint | None:
+        async def read(connection: Connection) -> Checkpoint | None:
+            rows = await connection.execute(self._database.sql(changes.OPENED), ([key],), binary=True)
+            row = await rows.fetchone()
+            return changes.whole(row) if row else None
+
+        return None if "\0" in key else await self._lane.read(read)
+
+    async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            check_state(checkpoint, self.max_state_bytes)
+        if checkpoints:
+            await self._lane.write(partial(self._changes.restore, checkpoints=checkpoints))
+
+    async def last_cursor(self) -> int:
+        return await self._results.last_cursor()
+
+    async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
+        await self._results.restore(results, above)
 
     async def close(self) -> None:
         self._results.close()

@@ -59,6 +59,22 @@ INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, kno
 SELECT %s, a.*, %s
 FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[]) AS a"""
 
+RESTORE = """
+INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, known_at)
+SELECT %s, a.*, a.moved_at
+FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
+    AS a (trace, type, state, open, moved_at, record)
+ORDER BY trace ON CONFLICT DO NOTHING RETURNING trace"""
+
+# As many steps as there are apps.
+APPS = """
+WITH RECURSIVE apps (app) AS (
+    SELECT min(app) FROM {schema}.tasks
+    UNION ALL SELECT (SELECT min(t.app) FROM {schema}.tasks AS t WHERE t.app > a.app)
+    FROM apps AS a WHERE app IS NOT NULL
+)
+SELECT app FROM apps WHERE app IS NOT NULL"""
+
 CHANGE = """
 UPDATE {schema}.tasks AS t
 SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
@@ -119,6 +135,16 @@ class ExpiryPage(NamedTuple):
     dropped: int
     last: tuple[float, bytes]
     more: bool
+
+
+async def apps_of(database: PostgresDatabase) -> list[str]:
+    """The names of all apps that have tasks, in order."""
+
+    async def read(connection: Connection) -> list[str]:
+        rows = await connection.execute(database.sql(APPS))
+        return [app for (app,) in await rows.fetchall()]
+
+    return await database.lane("state").read(read)
 
 
 class PostgresTasks:
@@ -237,6 +263,10 @@ class PostgresTasks:
             dropped += page.dropped
         return dropped
 
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            await self._lane.write(partial(self._restore, tasks=tasks))
+
     async def close(self) -> None:
         pass
 
@@ -311,6 +341,15 @@ class PostgresTasks:
                 after = msgspec.structs.replace(after, epoch=next_epoch)
         standing[change.trace] = after
         return after
+
+    async def _restore(self, connection: Connection, tasks: Sequence[Task]) -> None:
+        rows = {task.trace.encode(): _row(task.trace.encode(), task) for task in tasks}
+        query = self._database.sql(RESTORE)
+        added = await connection.execute(query, (self._app, *_columns([*rows.values()])), binary=True)
+        new = {trace for (trace,) in await added.fetchall()}
+        delayed = [(t.trace.encode(), t.send_at) for t in tasks if t.message and t.trace.encode() in new]
+        if delayed:
+            await connection.execute(self._delay, (self._app, *_columns(delayed)))
 
     async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryPage:
         """Drop what has expired of the tasks next after one."""
