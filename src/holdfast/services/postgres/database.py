@@ -28,8 +28,10 @@ KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keep
 
 LaneName = Literal["membership", "queue", "state"]
 
-# A statement that is prepared while a table is small would read the whole of it ever after.
-PLANNING = "SET enable_seqscan = off; SET jit = off"
+# A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
+PLANNING = """
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET jit = off"""
 
 
 class PostgresDatabase:
