@@ -33,8 +33,9 @@ from holdfast.ports.queue import (
 )
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.lane import BATCH_MAX, Connection
 from holdfast.services.postgres.messages import (
+    CALL_BYTES,
     MICROS_MAX,
     PostgresMessages,
     ReceiveAnswer,
@@ -205,8 +206,12 @@ class PostgresQueue:
             SentMessage(self._name, _micros(m.delay_s), encode_attributes(m.attributes).decode(), m.body)
             for m in messages
         ]
-        weight = _weight(len(sent), sum(len(message.body) for message in sent))
-        ids = await self._lane.write_many(self._messages.send, sent, weight=weight)
+        size = sum(len(message.body) for message in sent)
+        if size > CALL_BYTES:
+            ids = await self._lane.write_many(self._messages.send_in_parts, sent, weight=BATCH_MAX)
+        else:
+            weight = _weight(len(sent), size)
+            ids = await self._lane.run_once(self._messages.send, sent, writes=True, weight=weight)
         if any(m.delay_s < SAFETY_S for m in messages):  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
         return ids
@@ -269,7 +274,7 @@ class PostgresQueue:
         return await self._settle(receipts, _micros(delay_s), ends=True)
 
     async def free(self, holder: str) -> int:
-        freed = await self._lane.write_many(self._messages.free, (self._name, holder), durable=False)
+        freed = await self._lane.run_once(self._messages.free, (self._name, holder), writes=True)
         if freed:
             self._bells.ring([self._topic])
         return freed
@@ -368,7 +373,7 @@ class PostgresQueue:
 
         A crash of the server may take deliveries back, which then come again."""
         taking = asyncio.ensure_future(
-            self._lane.write_many(self._messages.receive, asked, durable=False, weight=_weight(asked.limit))
+            self._lane.run_once(self._messages.receive, asked, writes=True, weight=_weight(asked.limit))
         )
         try:
             return await asyncio.shield(taking)
@@ -385,8 +390,8 @@ class PostgresQueue:
         if not receipts:
             return []
         settling = SettleCall(self._name, receipts, delay, ends)
-        stale = await self._lane.write_many(
-            self._messages.settle, settling, durable=False, weight=_weight(len(receipts))
+        stale = await self._lane.run_once(
+            self._messages.settle, settling, writes=True, weight=_weight(len(receipts))
         )
         if delay is not None and delay < SAFETY_S * 1e6:  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
