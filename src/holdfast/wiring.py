@@ -206,7 +206,7 @@ class Services:
 
     def values(self) -> Objects:
         """The object store for values of tasks that are too large for a queue."""
-        return self._open("values_url", lambda service, it: service.objects(it))
+        return self._objects_at("values_url", self.config.values_url)
 
     def slot_objects(self) -> Objects:
         """The object store as a handler in this process reads it, outside of any event loop."""
@@ -216,12 +216,15 @@ class Services:
 
     def archive(self, url: str) -> Objects:
         """The object store to which a stream's messages are archived. Raises ConfigError."""
+        return self._objects_at("archive", url)
+
+    def _objects_at(self, setting: str, url: str) -> Objects:
         try:
             return self._opened.get(
-                ("archive", url), lambda: service_of(url).objects(self.opening("archive", url))
+                (setting, url), lambda: service_of(url).objects(self.opening(setting, url))
             )
         except NotServed:
-            raise unserved("archive", url, "objects") from None
+            raise unserved(setting, url, "objects") from None
 
     def peer(
         self,
