@@ -75,8 +75,8 @@ WITH RECURSIVE apps (app) AS (
 )
 SELECT app FROM apps WHERE app IS NOT NULL"""
 
-# By their places, where they stay while they are locked: joined by app and trace, while the server has no statistics
-# yet, all tasks would be compared with all that change.
+# By their places, where they stay while they are locked: joined by app and trace, while the server has no
+# statistics yet, all tasks would be compared with all that change.
 UPDATE = """
 UPDATE {schema}.tasks AS t
 SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
