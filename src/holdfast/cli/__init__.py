@@ -45,6 +45,7 @@ COMMANDS = {
         ("queues", "queues:app", "Make and check the queues of an app."),
         ("transfer", "transfer:transfer", "Bring all that a stopped cluster has to other services."),
         ("doctor", "doctor:doctor", "Check the settings and all that they name."),
+        ("migrate", "migrate:migrate", "Bring the tables in the databases of the settings up to date."),
         ("config", "config:app", "Show the settings, and where each is from."),
     )
 }

@@ -13,7 +13,7 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from holdfast.common.acts import RefusedEffect
-from holdfast.errors import Fenced, OperationRefused, Unavailable
+from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.state import StateStore
 from holdfast.services.postgres import changes as module
@@ -345,6 +345,16 @@ async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState,
         )
     plan = "\n".join(line for (line,) in await sql(f"EXPLAIN {write}"))
     assert "Tid Scan on checkpoints" in plan
+    await state.commit(next_commit(opened))
+
+
+async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(state: PostgresState) -> None:
+    opened = await state.open(KEY, 0, "member")
+    write = state._changes._write
+    state._changes._write = write.replace(b"s.ctid = c.place", b"false")
+    with pytest.raises(OutcomeUnknown, match="1 checkpoints were to be written, not 0"):
+        await state.commit(next_commit(opened))
+    state._changes._write = write
     await state.commit(next_commit(opened))
 
 

@@ -5,7 +5,6 @@ from random import Random
 
 import pytest
 
-from holdfast.tasks.rules.fair_queue import FairQueue, TypeShare
 from holdfast.tasks.rules.rates import WINDOW_S, Permits, RateBuckets, reserve
 
 TYPE = "t"
@@ -66,23 +65,8 @@ def test_permits_lapse() -> None:
     assert (permits.left(TYPE), permits.left("other")) == (0, math.inf)
     permits.add({TYPE: 2}, 10.0)
     permits.spend(TYPE)
+    permits.spend("other")
     permits.lapse(10.0 + WINDOW_S - 0.01)
     assert permits.left(TYPE) == 1
     permits.lapse(10.0 + WINDOW_S)
     assert permits.left(TYPE) == 0
-
-
-def test_only_what_has_a_permit_begins_and_what_has_none_delays_no_other_type() -> None:
-    permits = Permits(lambda name: 1.0 if name == TYPE else 0.0)
-    queue: FairQueue[str] = FairQueue({TYPE: TypeShare(), "other": TypeShare()}, permits)
-    for number in range(4):
-        queue.add(TYPE, "", 5, f"{TYPE}-{number}")
-    queue.add("other", "", 0, "other")
-    assert (queue.ready, queue.waiting(TYPE)) == (1, 4)
-    assert [queue.take(0.0), queue.take(0.0)] == ["other", None]
-    permits.add({TYPE: 2}, 0.0)
-    assert queue.ready == 2
-    assert [queue.take(0.5) for _ in range(3)] == ["t-0", "t-1", None]
-    permits.add({TYPE: 2}, 0.0)
-    assert queue.take(WINDOW_S) is None
-    assert queue.waiting(TYPE) == 2

@@ -49,18 +49,6 @@ noted AS (
 SELECT count(*), max(cursor) FROM gone"""
 
 
-LAST = """
-SELECT greatest((SELECT max(cursor) FROM {schema}.results), (SELECT last FROM {schema}.expired_results))"""
-
-RESTORE = """
-INSERT INTO {schema}.results (cursor, stream, key, name, epoch, at, body)
-SELECT * FROM unnest(
-    %b::bigint[], %b::text[], %b::text[], %b::bytea[], %b::bigint[], %b::float8[], %b::bytea[])
-ON CONFLICT DO NOTHING"""
-
-RAISE = "UPDATE {schema}.expired_results SET last = greatest(last, %s)"
-
-
 class PostgresResults:
     """The results of all streams."""
 
@@ -109,35 +97,6 @@ class PostgresResults:
             batch, after = await self._lane.write(expire)
             dropped += batch
         return dropped
-
-    async def last_cursor(self) -> int:
-        """As the port says."""
-
-        async def read(connection: Connection) -> int:
-            [last] = await (await connection.execute(self._database.sql(LAST))).fetchone() or (0,)
-            return int(last)
-
-        return await self._lane.read(read)
-
-    async def restore(self, results: Sequence[Logged], above: int) -> None:
-        """As the port says of ``restore_results``."""
-        rows = [
-            (
-                r.cursor, r.key[: max(r.key.find("/"), 0)], r.key, r.result.name.encode(), r.epoch, r.at,
-                r.result.body,
-            )
-            for r in results
-        ]  # fmt: skip
-
-        async def write(connection: Connection) -> None:
-            sql = self._database.sql
-            if rows:
-                columns = [list(column) for column in zip(*rows, strict=True)]
-                await connection.execute(sql(RESTORE), columns)
-            await connection.execute(sql(RAISE), (above,))
-
-        await self._lane.write(write)
-        self._database.bells.ring([TOPIC])
 
     def close(self) -> None:
         """End waiting readers."""

@@ -55,8 +55,7 @@ def reserve(
         full_at = min(max(after.get(name, now), now), now + burst / rate)
         level = burst - (full_at - now) * rate
         taken = min(number, math.floor(level + EDGE_S * rate))
-        if level < burst or taken:
-            after[name] = full_at + taken / rate
+        after[name] = full_at + taken / rate
         if taken:
             permits[name] = taken
         else:
