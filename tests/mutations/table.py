@@ -1085,7 +1085,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/postgres/messages.py",
         "what was too large for a receive is passed over",
-        "if rows and (len(rows) == limit or len(rows) < rows[0][-1]):",
+        "if rows and (len(rows) == limit or len(rows) < rows[0][-2]):",
         "if rows and len(rows) == limit:",
         "tests/services/postgres/test_queue.py::test_a_look_that_does_not_bring_all_is_gone_on_with",
     ),
@@ -1111,10 +1111,10 @@ ADAPTERS = [
         "tests/services/postgres/test_queue.py::test_ids_do_not_come_again_though_the_server_has_forgotten_some",
     ),
     _at(
-        "src/holdfast/services/postgres/queue.py",
+        "src/holdfast/services/postgres/messages.py",
         "a send is answered before the disk has it",
-        "self._messages.send, sent, weight=weight)",
-        "self._messages.send, sent, weight=weight, durable=False)",
+        "AS sent (queue, delay, attributes, body)\n",
+        "AS sent (queue, delay, attributes, body), set_config('synchronous_commit', 'off', true)\n",
         "tests/services/postgres/test_queue_faults.py::test_what_was_sent_or_buried_is_there_after_a_crash_at_once",
     ),
     _at(

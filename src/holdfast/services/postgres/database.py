@@ -31,7 +31,7 @@ LaneName = Literal["membership", "queue", "state"]
 # A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
 PLANNING = """
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET jit = off"""
+SET jit = off; SET plan_cache_mode = force_generic_plan"""
 
 
 class PostgresDatabase:
