@@ -1248,7 +1248,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/postgres/changes.py",
         "a cursor that has expired comes again",
-        "(SELECT last FROM {schema}.expired_results),",
+        "(SELECT last FROM {{schema}}.expired_results),",
         "0,",
         "tests/services/postgres/test_state.py::test_cursors_go_on_where_the_clock_is_behind_and_the_last_results_have_expired",
     ),
@@ -1265,6 +1265,13 @@ ADAPTERS = [
         "if written != len(work.rows):",
         "if False:",
         "tests/services/postgres/test_state.py::test_a_commit_whose_row_was_not_written_is_not_answered_as_done",
+    ),
+    _at(
+        "src/holdfast/services/postgres/results.py",
+        "a reader passes what is being committed",
+        "        await self._written()\n",
+        "",
+        "tests/services/postgres/test_state.py::test_a_reader_misses_no_commit_that_comes_late",
     ),
     _at(
         "src/holdfast/services/postgres/state.py",

@@ -237,15 +237,25 @@ async def test_a_reader_misses_no_commit_that_comes_late(
         other.commit(next_commit(opened["s/other"], results=(Result("0:1", b"other"),)))
     )
 
-    async def waits_or_is_done() -> bool:
-        return next_one.done() or bool(await sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+    await asyncio.wait_for(next_one, PATIENCE_S)
+    looked = asyncio.Event()
+    under_way = reader._results._under_way
 
-    await until(waits_or_is_done, "the other commit waits", timeout_s=PATIENCE_S)
-    read = await reader.results(0, 10)
+    async def look(connection: Connection) -> Any:
+        found = await under_way(connection)
+        looked.set()
+        return found
+
+    monkeypatch.setattr(reader._results, "_under_way", look)
+    reading = asyncio.create_task(reader.results(0, 10))
+    seen = asyncio.create_task(looked.wait())
+    await asyncio.wait([reading, seen], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
     go_on.set()
-    await asyncio.wait_for(asyncio.gather(late, next_one), PATIENCE_S)
-    read += await reader.results(read[-1].cursor if read else 0, 10)
+    await asyncio.wait_for(late, PATIENCE_S)
+    read = await asyncio.wait_for(reading, PATIENCE_S)
+    read += await reader.results(read[-1].cursor, 10)
     assert [found.result.body for found in read] == [b"late", b"other"]
+    seen.cancel()
 
 
 async def test_a_waiting_reader_hears_of_another_process_s_results(
@@ -405,27 +415,20 @@ async def test_what_acts_no_more_leaves_no_effects(state: PostgresState, sql: Qu
     assert await state.expire(0.0, 1e11) == (0, 1)
 
 
-async def test_a_key_that_is_used_while_idle_ones_are_looked_for_stays(state: PostgresState) -> None:
-    await committed(state)
-    idle_before = (await standing(state)).at + 1e-6
-    write = state._lane.write
+@pytest.mark.parametrize(
+    "content", [{"state": b"s"}, {"timers": TIMERS}, {"effects": (effect(2, 0),)}, {"due": 9.0}]
+)
+async def test_a_key_that_is_used_while_idle_ones_are_looked_for_stays(
+    state: PostgresState, other: PostgresState, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any]
+) -> None:
+    idle = await committed(state)
+    expire = state._expire
 
-    async def use_first(*arguments: Any, **options: Any) -> Any:
-        await state.commit(next_commit(await standing(state), state=b"new"))
-        return await write(*arguments, **options)
+    async def use_first(connection: Connection, keys: list[str], before: float) -> int:
+        await other.commit(next_commit(idle, **content))
+        return await expire(connection, keys, before)
 
-    state._lane.write = use_first  # type: ignore[method-assign]
+    monkeypatch.setattr(state, "_expire", use_first)
+    idle_before = idle.at + 1e-6 if "state" in content else 1e11
     assert await state.expire(0.0, idle_before) == (0, 0)
-    assert (await standing(state)).state == b"new"
-    for content in ({"timers": TIMERS}, {"effects": (effect(9, 0),)}, {"due": 9.0}):
-        key = f"s/{next(iter(content))}"
-        opened = await committed(state, key)
-
-        async def act_first(*arguments: Any, opened: Any = opened, content: Any = content, **_: Any) -> Any:
-            await state.commit(next_commit(opened, **content))
-            return await write(*arguments)
-
-        state._lane.write = act_first  # type: ignore[method-assign]
-        assert await state.expire(0.0, 1e10) in ((0, 0), (0, 1))
-        assert (await standing(state, key)).at > 0
-        state._lane.write = write  # type: ignore[method-assign]
+    assert (await standing(state)).number == 2
