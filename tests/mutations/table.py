@@ -1386,6 +1386,20 @@ ADAPTERS = [
         "tests/services/postgres/test_state.py::test_a_commit_whose_row_was_not_written_is_not_answered_as_done",
     ),
     _at(
+        "src/holdfast/services/postgres/migrations/0003_state.sql",
+        "each new version of a checkpoint is compared with all old ones",
+        "CREATE INDEX checkpoints_by_key",
+        "CREATE UNIQUE INDEX checkpoints_by_key",
+        "tests/services/postgres/test_state.py::test_a_commit_reads_no_old_versions_while_somebody_holds_them",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "rows are found by key though their places are known",
+        "if known := all(places):",
+        "if known := False:",
+        "tests/services/postgres/test_state.py::test_a_commit_reads_no_old_versions_while_somebody_holds_them",
+    ),
+    _at(
         "src/holdfast/services/postgres/results.py",
         "a reader passes what is being committed",
         "        await self._written()\n",

@@ -238,17 +238,18 @@ async def test_a_reader_misses_no_commit_that_comes_late(
     )
 
     await asyncio.wait_for(next_one, PATIENCE_S)
-    looked = asyncio.Event()
+    looks, waits = itertools.count(1), asyncio.Event()
     under_way = reader._results._under_way
 
     async def look(connection: Connection) -> Any:
         found = await under_way(connection)
-        looked.set()
+        if next(looks) == 2:  # it looks again where it has found something
+            waits.set()
         return found
 
     monkeypatch.setattr(reader._results, "_under_way", look)
     reading = asyncio.create_task(reader.results(0, 10))
-    seen = asyncio.create_task(looked.wait())
+    seen = asyncio.create_task(waits.wait())
     await asyncio.wait([reading, seen], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
     go_on.set()
     await asyncio.wait_for(late, PATIENCE_S)
@@ -356,6 +357,50 @@ async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState,
     plan = "\n".join(line for (line,) in await sql(f"EXPLAIN {write}"))
     assert "Tid Scan on checkpoints" in plan
     await state.commit(next_commit(opened))
+
+
+async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
+    state: PostgresState, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1000 commits of one key. To walk over the old versions would be hundreds of pages at each."""
+    commits = 1000
+    pages: dict[str, int] = {}
+    async with await psycopg.AsyncConnection.connect(postgresql_server.url) as holder:
+        await state.now(KEY)
+        await holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await holder.execute("SELECT count(*) FROM holdfast.checkpoints")
+        checkpoint = await state.open(KEY, 0, "member")
+        for number in range(1, commits + 1):
+            result = Result(f"0:{number}", b"r")
+            await state.commit(
+                Commit(
+                    KEY, checkpoint.epoch, number, f"{number}", None, results=(result,), window=9,
+                    identities=(f"{number}",), state=bytes(500), effects=(effect(number, 0),),
+                    due=5.0 + number, dropped=(f"id-{number - 1}.0",),
+                )
+            )  # fmt: skip
+        execute = psycopg.AsyncConnection.execute
+
+        async def count_pages(connection: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(query, bytes) and b"holdfast." in query:
+                explained = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query  # which runs it
+                [(plan,)] = await (await execute(connection, explained, *arguments)).fetchall()
+                read = plan[0]["Plan"]
+                pages[query.decode().strip()] = read["Shared Hit Blocks"] + read["Shared Read Blocks"]
+                if b"FOR UPDATE" not in query:
+                    return None
+            return await execute(connection, query, *arguments, **options)
+
+        monkeypatch.setattr(psycopg.AsyncConnection, "execute", count_pages)
+        await state.commit(
+            Commit(
+                KEY, checkpoint.epoch, commits + 1, "last", None, window=9, identities=("last",),
+                results=(Result("0:last", b"r"),), effects=(effect(commits + 1, 0),), due=5.0,
+                dropped=(f"id-{commits}.0",), state=bytes(500),
+            )
+        )  # fmt: skip
+    assert len(pages) == 5, "the lock, checkpoint, effects, identities, results"
+    assert max(pages.values()) < 40, pages
 
 
 async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(state: PostgresState) -> None:
