@@ -1400,6 +1400,13 @@ ADAPTERS = [
         "tests/services/postgres/test_state.py::test_a_commit_reads_no_old_versions_while_somebody_holds_them",
     ),
     _at(
+        "src/holdfast/services/postgres/database.py",
+        "a statement sees what was committed when its transaction began",
+        '"BEGIN ISOLATION LEVEL READ COMMITTED"',
+        '"BEGIN"',
+        "tests/services/postgres/test_state.py::test_a_transaction_sees_what_was_committed_before_it_got_its_locks",
+    ),
+    _at(
         "src/holdfast/services/postgres/results.py",
         "a reader passes what is being committed",
         "        await self._written()\n",

@@ -322,6 +322,21 @@ async def test_texts_may_hold_what_the_database_s_texts_can_t(state: PostgresSta
         await state.open("s/\0", 0, "member")
 
 
+async def test_a_transaction_sees_what_was_committed_before_it_got_its_locks(
+    state: PostgresState, other: PostgresState, sql: Query
+) -> None:
+    """Whatever the server's settings are: or a commit would take cursors that others have passed."""
+    await sql("ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'")
+    try:
+
+        async def ask(connection: Connection) -> Any:
+            return await (await connection.execute("SHOW transaction_isolation")).fetchone()
+
+        assert await other._lane.write(ask) == ("read committed",)
+    finally:
+        await sql("ALTER DATABASE postgres RESET default_transaction_isolation")
+
+
 async def test_rows_that_moved_are_found_again(
     state: PostgresState, other: PostgresState, sql: Query
 ) -> None:
