@@ -337,6 +337,18 @@ async def test_a_transaction_sees_what_was_committed_before_it_got_its_locks(
         await sql("ALTER DATABASE postgres RESET default_transaction_isolation")
 
 
+async def test_settings_in_the_url_reach_the_server(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    url = postgresql_server.url + "?options=-c%20search_path%3Da+b%20-c%20work_mem%3D8MB"
+
+    async def ask(connection: Connection) -> Any:
+        settings = "current_setting('search_path'), current_setting('work_mem')"
+        return await (await connection.execute(f"SELECT {settings}")).fetchone()
+
+    assert await make_database(url).lane("state").read(ask) == ("a+b", "8MB")
+
+
 async def test_rows_that_moved_are_found_again(
     state: PostgresState, other: PostgresState, sql: Query
 ) -> None:
