@@ -1459,7 +1459,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/postgres/changes.py",
         "a cursor that has expired comes again",
-        "(SELECT last FROM {schema}.expired_results),",
+        "(SELECT last FROM {{schema}}.expired_results),",
         "0,",
         "tests/services/postgres/test_state.py::test_cursors_go_on_where_the_clock_is_behind_and_the_last_results_have_expired",
     ),
@@ -1476,6 +1476,34 @@ ADAPTERS = [
         "if written != len(work.rows):",
         "if False:",
         "tests/services/postgres/test_state.py::test_a_commit_whose_row_was_not_written_is_not_answered_as_done",
+    ),
+    _at(
+        "src/holdfast/services/postgres/migrations/0003_state.sql",
+        "each new version of a checkpoint is compared with all old ones",
+        "CREATE INDEX checkpoints_by_key",
+        "CREATE UNIQUE INDEX checkpoints_by_key",
+        "tests/services/postgres/test_state.py::test_a_commit_reads_no_old_versions_while_somebody_holds_them",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "rows are found by key though their places are known",
+        "if known := all(places):",
+        "if known := False:",
+        "tests/services/postgres/test_state.py::test_a_commit_reads_no_old_versions_while_somebody_holds_them",
+    ),
+    _at(
+        "src/holdfast/services/postgres/database.py",
+        "a statement sees what was committed when its transaction began",
+        '"BEGIN ISOLATION LEVEL READ COMMITTED"',
+        '"BEGIN"',
+        "tests/services/postgres/test_state.py::test_a_transaction_sees_what_was_committed_before_it_got_its_locks",
+    ),
+    _at(
+        "src/holdfast/services/postgres/results.py",
+        "a reader passes what is being committed",
+        "        await self._written()\n",
+        "",
+        "tests/services/postgres/test_state.py::test_a_reader_misses_no_commit_that_comes_late",
     ),
     _at(
         "src/holdfast/services/postgres/state.py",
