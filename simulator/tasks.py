@@ -503,6 +503,7 @@ class TaskWorld(Stage):
                 host.log,
                 stumble=partial(self._stumble, node),
             ),
+            registry=Faulty(self.registry, "registry", node.line),
             targets={
                 name: Faulty(Sink(self, picky=name == PICKY), "target", node.line) for name in (SINK, PICKY)
             },

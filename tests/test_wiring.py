@@ -117,6 +117,7 @@ async def test_objects_are_stored_at_their_url(place: Path, url: str, in_slot: b
         ("registry_url", "sqs://eu-west-1/"),
         ("objects_url", "gopher://bucket"),
         ("objects_url", "file:"),
+        ("values_url", "redis://localhost"),
     ],
 )
 async def test_a_url_that_nothing_serves_is_a_config_error(setting: str, url: str) -> None:
@@ -128,6 +129,7 @@ async def test_a_url_that_nothing_serves_is_a_config_error(setting: str, url: st
             "tasks_url": lambda: services.task_store("app"),
             "registry_url": services.registry,
             "objects_url": services.objects,
+            "values_url": services.values,
         }
         with pytest.raises(ConfigError, match=rf"^{setting} is '.*(use|write) "):
             opening[setting]()
@@ -443,6 +445,13 @@ async def test_the_connections_of_a_node_are_counted_and_bounded_as_configured(p
             await node.stop()
     (count,) = re.findall(r"^holdfast_connections (\S+)$", said, re.MULTILINE)
     assert float(count) > 0
+
+
+async def test_a_policy_allows_what_stores_values() -> None:
+    config = load({"queue_url": "sqlite:///a.db", "values_url": "s3://b/values"})
+    async with Services(config) as services:
+        policy = await services.iam_policy(["s"])
+    assert ["arn:aws:s3:::b/values/*"] == [each["Resource"] for each in policy["Statement"][:1]]
 
 
 async def test_a_policy_allows_each_archive_once_under_ids_of_their_own() -> None:

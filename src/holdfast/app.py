@@ -411,6 +411,7 @@ class App:
         group: str | Callable[[B], str] = "",
         group_limit: int = 0,
         group_rate: float = 0.0,
+        rate: float = 0.0,
     ) -> TaskDecorator[B]:
         """Declare a type of task. The decorator takes a function of (body, job), sync or async, or a class
         with such a method ``run``. If the class has a method ``terminate(job)``, it is called when an attempt
@@ -447,7 +448,9 @@ class App:
                 the body that returns it (default: no group). Dots reach into nested objects. A group that the
                 producer sets comes first.
             group_limit: how many tasks of one group may run at once on a node (default 0: no limit).
-            group_rate: how many tasks of one group may begin per second (default 0: no limit).
+            group_rate: how many tasks of one group may begin per second on a node (default 0: no limit).
+            rate: how many attempts of this type may begin per second on all nodes together (default 0: no
+                limit). ``holdfast limits set APP --rate TYPE=…`` sets another one while nodes run.
 
         Raises ConfigError for a setting that is impossible.
         """
@@ -474,6 +477,7 @@ class App:
                 group=group,
                 group_limit=group_limit,
                 group_rate=group_rate,
+                rate=rate,
             )
             return TaskType(spec, self.name, lambda: self.client)
 

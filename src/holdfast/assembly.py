@@ -221,6 +221,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             member=lambda: host.membership.id,
         ),
         producer,
+        registry=services.registry(),
         targets=_targets(services, app, host),
         open_target=TargetUrls(services),
         scheduler=ScheduleFollower(

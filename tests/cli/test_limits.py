@@ -20,6 +20,7 @@ def line(**changes: object) -> dict[str, object]:
         "granted": 0,
         "wanted": 0,
         "nodes": 0,
+        "rates": {},
     } | changes
 
 
@@ -55,6 +56,18 @@ def test_changed_limits_keep_the_grants_of_nodes(holdfast: Holdfast, arrange: An
     wanted = line(**{"global": 2}, granted=4, wanted=4, nodes=1)
     assert holdfast("limits", "set", "reports", "--global", "2", "--json").lines == [wanted]
     assert holdfast("limits", "ls", "--json").lines == [wanted]
+
+
+def test_rates_are_set_and_taken_back(holdfast: Holdfast) -> None:
+    rates = ("--rate", "report.publish=2.5", "--rate", "mail.send=0")
+    done = holdfast("limits", "set", "reports", *rates, "--global", "4", "--json").lines
+    assert done == [line(**{"global": 4}, rates={"mail.send": 0.0, "report.publish": 2.5})]
+    assert "mail.send=0" in holdfast("limits", "ls").out
+    back = holdfast("limits", "set", "reports", "--rate", "mail.send=declared", "--json").lines
+    assert back == [line(**{"global": 4}, rates={"report.publish": 2.5})]
+    for wrong in ("report.publish", "report.publish=-1", "=3", "report.publish=nan", "report.publish=10/s"):
+        refused = holdfast("limits", "set", "reports", "--rate", wrong)
+        assert (refused.code, "must be TYPE=NUMBER" in refused.err) == (exits.USAGE, True)
 
 
 def test_what_makes_no_limit_is_refused(holdfast: Holdfast) -> None:

@@ -981,7 +981,7 @@ ADAPTERS = [
         "rows are locked in any order",
         "    ORDER BY m.queue, m.id FOR UPDATE OF m\n",
         "    FOR UPDATE OF m\n",
-        "tests/services/postgres/test_queue.py::test_processes_that_want_the_same_rows_never_deadlock",
+        "tests/services/postgres/test_queue.py::test_rows_are_locked_in_one_order_in_whichever_they_are_asked_for",
     ),
     _at(
         "src/holdfast/services/postgres/messages.py",
@@ -1023,7 +1023,7 @@ ADAPTERS = [
         "a send is answered before the disk has it",
         "self._messages.send, sent, weight=weight)",
         "self._messages.send, sent, weight=weight, durable=False)",
-        "tests/services/postgres/test_queue_faults.py::test_what_was_sent_is_there_after_a_crash_at_once",
+        "tests/services/postgres/test_queue_faults.py::test_what_was_sent_or_buried_is_there_after_a_crash_at_once",
     ),
     _at(
         "src/holdfast/services/postgres/queue.py",
@@ -1319,6 +1319,78 @@ ADAPTERS = [
         "            self._over = True\n            self._changed.notify()",
         "            self._over = True",
         "tests/services/zookeeper/test_expiry.py::test_it_does_not_come_when_it_was_put_off",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "a commit of an older epoch counts",
+        "committed = ledger.commit(standing, change.commit, 0.0)",
+        "committed = ledger.commit(\n"
+        "            standing, msgspec.structs.replace(change.commit, epoch=locked.epoch if locked else 0),\n"
+        "            0.0,\n        )",
+        "tests/services/postgres/test_state.py::TestOnOneServer::test_an_old_epoch_can_t_commit",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "a commit takes its cursors without the lock of the log",
+        "            await self.lock_log(connection)\n",
+        "",
+        "tests/services/postgres/test_state.py::test_a_reader_misses_no_commit_that_comes_late",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "an epoch that was forgotten is issued again",
+        "epoch = max(after.epoch + change.chance, locked.now_us + change.chance % 1024)",
+        "epoch = after.epoch",
+        "tests/services/postgres/test_state.py::test_a_server_that_lost_the_last_openings_accepts_nothing_of_them",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "the first epoch of every key is the same",
+        "    1 + chance, (extract(epoch FROM clock_timestamp()) * 1e6)::bigint + chance %% 1024), record\n",
+        "    1, chance / 1048576), record\n",
+        "tests/services/postgres/test_state.py::test_an_emptied_server_accepts_nothing_of_openings_it_forgot",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "identities are kept for ever",
+        "if oldest is not None and oldest > kept_from:",
+        "if False:",
+        "tests/services/postgres/test_state.py::test_identities_out_of_the_window_take_no_room",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "an opening counts a head again when it is asked again",
+        "        started=kept.started,\n",
+        "        started=kept.started and Started(kept.started.head, kept.started.openings),\n",
+        "tests/services/postgres/test_state.py::TestOnOneServer::test_an_opening_counts_a_head_once",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "a cursor that has expired comes again",
+        "(SELECT last FROM {schema}.expired_results),",
+        "0,",
+        "tests/services/postgres/test_state.py::test_cursors_go_on_where_the_clock_is_behind_and_the_last_results_have_expired",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "a row that moved is taken for an unknown key",
+        "missing = {key for key in keys if key not in locked} if known else set()",
+        "missing: set[str] = set()",
+        "tests/services/postgres/test_state.py::test_rows_that_moved_are_found_again",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "a commit that was not written is answered as done",
+        "if written != len(work.rows):",
+        "if False:",
+        "tests/services/postgres/test_state.py::test_a_commit_whose_row_was_not_written_is_not_answered_as_done",
+    ),
+    _at(
+        "src/holdfast/services/postgres/state.py",
+        "a key expires though it acts since it was looked for",
+        "WHERE key = ANY(%b::text[]) AND at > 0 AND at < %s AND due = 0 AND pending = 0\n",
+        "WHERE key = ANY(%b::text[]) AND at > 0 AND at < %s\n",
+        "tests/services/postgres/test_state.py::test_a_key_that_is_used_while_idle_ones_are_looked_for_stays",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""``holdfast limits``: how many tasks of an app may run at once."""
+"""``holdfast limits``: how many tasks of an app may run at once, and how many begin per second."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.common.settings import COUNT_MAX
 from holdfast.errors import ConfigError
 from holdfast.tasks.concurrency import PREFIX, document_name
 from holdfast.tasks.documents import change, record_in
@@ -27,10 +28,12 @@ async def set_(
     maximum: Annotated[int | None, Parameter(name="--global")] = None,
     per_node: Annotated[int | None, Parameter(name="--node")] = None,
     strict: Annotated[bool | None, Parameter(negative="--no-strict")] = None,
+    rate: list[str] | None = None,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Limit the tasks of an app, those that run on all nodes together and on each. 0 takes a limit away.
+    """Limit the tasks of an app: those that run on all nodes together and on each, and how many of a type
+    begin per second. 0 takes a limit away.
 
     Tasks that run go on; none begins before fewer run than the new limit allows.
 
@@ -39,26 +42,30 @@ async def set_(
 
     ```
     holdfast limits set reports --global 40 --node 8
+    holdfast limits set reports --rate report.publish=2.5 --rate mail.send=declared
     ```
 
     Args:
         maximum: The most tasks at once on all nodes.
         per_node: The most on one node; nodes with fewer slots run fewer.
         strict: Whether the limit holds whatever happens (which it does unless told).
+        rate: TYPE=NUMBER: how many attempts of a type begin per second on all nodes together. 0: any number;
+            TYPE=declared: as many as the code of the app says. May be given more than once.
         json: Print JSON.
     """
     for name, limit in (("--global", maximum), ("--node", per_node)):
         if limit is not None and limit < 0:
             raise ConfigError(f"{name} is {limit}: give 0 for no limit, or how many tasks may run at once")
-    if maximum is None and per_node is None and strict is None:
-        raise ConfigError("give what to set, --global, --node or --strict: such as --global 40 --node 8")
+    if maximum is None and per_node is None and strict is None and not rate:
+        raise ConfigError("give what to set, --global, --node, --strict or --rate: such as --global 40")
+    rates = dict(map(_rate, rate or ()))
     async with options.services() as services:
         limits = await change(
             services.registry(),
             services.clock,
             document_name(owner),
             ConcurrencyLimits,
-            lambda limits: rules.limit(limits, maximum, per_node, strict),
+            lambda limits: rules.limit(limits, maximum, per_node, strict, rates),
         )
     _print([_row(owner, limits)], json)
 
@@ -90,6 +97,17 @@ async def ls(
     _print(rows, json)
 
 
+def _rate(text: str) -> tuple[str, float | None]:
+    name, _, said = text.partition("=")
+    try:
+        per_s = None if said == "declared" else float(said)
+    except ValueError:
+        per_s = -1.0
+    if not name or (per_s is not None and not 0 <= per_s <= COUNT_MAX):
+        raise ConfigError(f"--rate {text!r} must be TYPE=NUMBER, at least 0, such as report.publish=2.5")
+    return name, per_s
+
+
 def _row(owner: str, limits: ConcurrencyLimits) -> dict[str, Any]:
     return {
         "app": owner,
@@ -99,6 +117,7 @@ def _row(owner: str, limits: ConcurrencyLimits) -> dict[str, Any]:
         "granted": sum(grant.count for grant in limits.grants.values()),
         "wanted": sum(grant.wants for grant in limits.grants.values()),
         "nodes": len(limits.grants),
+        "rates": dict(sorted(limits.rates.items())),
     }
 
 
@@ -107,6 +126,11 @@ def _print(rows: list[dict[str, Any]], json: bool) -> None:
         for row in rows:
             output.json_line(row)
         return
-    shown = [row | {name: row[name] or "none" for name in ("global", "node")} for row in rows]
+    shown = [
+        row
+        | {name: row[name] or "none" for name in ("global", "node")}
+        | {"rates": ", ".join(f"{name}={rate:g}" for name, rate in row["rates"].items())}
+        for row in rows
+    ]
     table = output.table("Limits", list(_row("", ConcurrencyLimits())), [list(row.values()) for row in shown])
     output.console().print(table)

@@ -50,6 +50,7 @@ class TaskSettings(TypedDict, total=False):
     group: str | Callable[[Any], str]
     group_limit: int
     group_rate: float
+    rate: float
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,6 +74,7 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
     group: str | Callable[[Any], str] = ""
     group_limit: Limit = 0
     group_rate: RateLimit = 0.0
+    rate: RateLimit = 0.0
 
     def __post_init__(self) -> None:
         check_settings(str(self), self)

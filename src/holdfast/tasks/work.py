@@ -25,6 +25,7 @@ from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Retry, ValueLost
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
+from holdfast.ports.registry import Registry
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.target import Target
 from holdfast.ports.tasks import TaskStore
@@ -39,7 +40,9 @@ from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.rates import RateKeeper
 from holdfast.tasks.rules.fair_queue import FairQueue
+from holdfast.tasks.rules.rates import Permits
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
@@ -89,7 +92,8 @@ class TaskWork:
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
     registry. ``targets`` take effects, by what handlers call them; ``open_target`` opens those at URLs.
-    ``values`` stores results that are too large for the task store, and has bodies that are stored."""
+    ``values`` stores results that are too large for the task store, and has bodies that are stored. The
+    permits of rates are in the ``registry``."""
 
     def __init__(
         self,
@@ -102,6 +106,7 @@ class TaskWork:
         limiter: ConcurrencyLimiter,
         producer: Producer,
         *,
+        registry: Registry,
         scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
         targets: Mapping[str, Target] | None = None,
@@ -120,7 +125,21 @@ class TaskWork:
         self._values = values or Values(app, host.clock)
         self._fetching = 0
         self.hand: dict[str, InHand] = {}
-        self._fair_queue: FairQueue[InHand] = FairQueue({name: spec.share for name, spec in specs.items()})
+        permits = Permits(self._rate_of)
+        self._fair_queue: FairQueue[InHand] = FairQueue(
+            {name: spec.share for name, spec in specs.items()}, permits
+        )
+        self._permits = permits
+        self._rates = RateKeeper(
+            registry,
+            app,
+            host,
+            permits,
+            per_s=self._rate_of,
+            now=store.now,
+            lacking=self._lacking,
+            got=self._got_permits,
+        )
         self._refused: list[InHand] = []
         self._keepers = {
             name: Keeper(
@@ -173,6 +192,7 @@ class TaskWork:
         self._limiter.start()
         for loop in (self._dispatch, self._beat, self._measure):
             host.tasks.repeat(loop, host.clock, host.log)
+        host.tasks.repeat(self._rates.run, host.clock, host.log)
         if self._delayed is not None:
             host.tasks.repeat(self._delayed.run, host.clock, host.log)
         if self._scheduler is not None:
@@ -186,7 +206,7 @@ class TaskWork:
                 queue,
                 host,
                 take=partial(self._take, name),
-                room=self._room,
+                room=partial(self._room_of, name),
                 may=self._may_receive,
                 hide_s=self._specs[name].visibility_s,
             )
@@ -217,6 +237,31 @@ class TaskWork:
         to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
         ahead = max(ahead, to_ask_for - len(self.hand))
         return min(ahead, self._host.limits.max_held - len(self.hand))
+
+    def _room_of(self, name: str) -> int:
+        """Return how many more tasks of one type to receive. Of a type with a rate no more than soon begin:
+        the others are for other nodes."""
+        room, rate = self._room(), self._rate_of(name)
+        if not rate:
+            return room
+        return min(room, math.ceil(max(1.0, rate * 2 * AHEAD_S)) - self._fair_queue.waiting(name))
+
+    def _rate_of(self, name: str) -> float:
+        """Return how many tasks of a type may begin per second on all nodes; 0: any number."""
+        return self._limiter.limits.rates.get(name, self._specs[name].rate)
+
+    def _lacking(self) -> dict[str, int]:
+        """Return for how many tasks of each type a permit is lacking, of those that could begin."""
+        room = self.slots.room - self._fetching
+        wanted = {
+            name: min(self._fair_queue.waiting(name), room)
+            for name in self._specs
+            if self._rate_of(name) and self._permits.left(name) < 1
+        }
+        return {name: number for name, number in wanted.items() if number > 0}
+
+    def _got_permits(self) -> None:
+        self._wake.set()
 
     def run_here(self, queue: str, message: Outgoing) -> None:
         """Begin a task as soon as there is a slot, before all others that wait here. Its ``message`` is
@@ -309,6 +354,7 @@ class TaskWork:
                 self._drop(item)
             else:
                 batch.append(item)
+        self._rates.look()
         return batch
 
     @property

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.tasks.rules.fair_queue import FairQueue, TypeShare
+from holdfast.tasks.rules.rates import WINDOW_S, Permits
 
 
 def taken(queue: FairQueue[str], count: int, now: float = 0.0) -> list[str]:
@@ -128,3 +129,19 @@ def test_nothing_is_lost_and_no_limit_is_passed(steps: list[tuple[str, str, str]
             for place in places
         )
         assert bool(queue.ready) == bool(ready)
+
+
+def test_only_what_has_a_permit_begins_and_what_has_none_delays_no_other_type() -> None:
+    permits = Permits(lambda name: 1.0 if name == "t" else 0.0)
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(), "other": TypeShare()}, permits)
+    for number in range(4):
+        queue.add("t", "", 5, f"t-{number}")
+    queue.add("other", "", 0, "other")
+    assert (queue.ready, queue.waiting("t")) == (1, 4)
+    assert [queue.take(0.0), queue.take(0.0)] == ["other", None]
+    permits.add({"t": 2}, 0.0)
+    assert queue.ready == 2
+    assert [queue.take(0.5) for _ in range(3)] == ["t-0", "t-1", None]
+    permits.add({"t": 2}, 0.0)
+    assert queue.take(WINDOW_S) is None
+    assert queue.waiting("t") == 2

@@ -15,6 +15,7 @@ from holdfast.tasks.rules.task import (
     DelayTask,
     EffectsLeft,
     EndAttempt,
+    ResendEffects,
     ReturnAttempt,
     StartAttempt,
     State,
@@ -238,3 +239,22 @@ def test_a_task_with_pending_effects_is_kept_for_longer_than_a_target_may_be_awa
     assert rules.expired(changed(ended, effects=b""), NOW + 1)
     assert not rules.expired(ended, NOW + rules.EFFECTS_KEEP_S)
     assert rules.expired(ended, NOW + rules.EFFECTS_KEEP_S + 1)
+
+
+def test_refused_effects_are_pending_again_at_a_new_epoch() -> None:
+    again = ResendEffects("k", b"refused")
+    for standing in (RUNNING, ENDED, changed(ENDED, briefed=True, effects=b"others")):
+        assert rules.resend_effects(standing, again, NOW) is standing
+    failed = changed(rules.end(RUNNING, EndAttempt("k", 1, State.FAILED), NOW), briefed=True)
+    assert rules.resend_effects(failed, again, NOW) is failed, "it sent none"
+    added = rules.resend_effects(changed(ENDED, briefed=True), again, 500.0)
+    assert (added.effects, added.epoch, added.until) == (b"refused", 2, 500.0)
+    assert rules.resend_effects(added, again, 600.0) is added, "a repeat"
+    assert rules.handed_over(added, EffectsLeft("k", 1)) is added, "told late of those before"
+    assert not rules.expired(changed(added, effects=b""), 500.0)
+
+
+def test_where_a_large_result_is_is_forgotten_with_the_outcome() -> None:
+    failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED, stored=b"object"), NOW)
+    assert failed.stored == b"object"
+    assert rules.reset(failed, NOW).stored == b""

@@ -50,7 +50,8 @@ class Grant(msgspec.Struct, frozen=True):
 
 
 class ConcurrencyLimits(msgspec.Struct, frozen=True):
-    """An app's limits, and the grants of its members. ``maximum`` is how many tasks run at once, ``per_node``
+    """An app's limits, and the grants of its members. ``rates`` are those of types that an operator has set,
+    per second. ``maximum`` is how many tasks run at once, ``per_node``
     how many on one node; 0 is no limit. ``strict``: tasks on a member whose grant may have ended are
     ended."""
 
@@ -58,6 +59,7 @@ class ConcurrencyLimits(msgspec.Struct, frozen=True):
     per_node: int = 0
     grants: dict[str, Grant] = {}
     strict: bool = True
+    rates: dict[str, float] = {}
 
 
 class LimitShare(msgspec.Struct, frozen=True):
@@ -111,10 +113,14 @@ def limit(
     maximum: int | None = None,
     per_node: int | None = None,
     strict: bool | None = None,
+    rates: Mapping[str, float | None] | None = None,
 ) -> ConcurrencyLimits:
-    """Return the document with new limits; None leaves a limit unchanged."""
+    """Return the document with new limits; None leaves a limit unchanged. A rate that is None is as declared
+    again."""
     changed = {"maximum": maximum, "per_node": per_node, "strict": strict}
-    return replace(limits, **{name: value for name, value in changed.items() if value is not None})
+    limits = replace(limits, **{name: value for name, value in changed.items() if value is not None})
+    known = {**limits.rates, **(rates or {})}
+    return replace(limits, rates={name: rate for name, rate in known.items() if rate is not None})
 
 
 def share(

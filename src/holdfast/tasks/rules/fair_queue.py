@@ -21,6 +21,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast.common.rate import Limiter, Rate
+from holdfast.tasks.rules.rates import Permits
 
 T = TypeVar("T")
 
@@ -45,10 +46,12 @@ class _TypeLane(Generic[T]):
 
 
 class FairQueue(Generic[T]):
-    """The waiting items, and counts of the running ones. ``shares`` names every type."""
+    """The waiting items, and counts of the running ones. ``shares`` names every type. An item of a type that
+    has a rate begins only with one of the ``permits``."""
 
-    def __init__(self, shares: Mapping[str, TypeShare]) -> None:
+    def __init__(self, shares: Mapping[str, TypeShare], permits: Permits | None = None) -> None:
         self._shares = shares
+        self._permits = permits or Permits()
         self._lanes: dict[int, dict[str, _TypeLane[T]]] = {}
         self._running: Counter[str] = Counter()
         self._running_of: Counter[tuple[str, str]] = Counter()
@@ -66,10 +69,15 @@ class FairQueue(Generic[T]):
 
     @property
     def ready(self) -> int:
-        """How many items could begin if there was room, because no limit of their group holds them back."""
-        return sum(
-            self._ready(type_, lane) for lanes in self._lanes.values() for type_, lane in lanes.items()
-        )
+        """How many items could begin if there was room: no limit of their group or rate of their type holds
+        them back."""
+        types = {type_ for lanes in self._lanes.values() for type_ in lanes}
+        return sum(int(min(self.waiting(type_), self._permits.left(type_))) for type_ in types)
+
+    def waiting(self, type: str) -> int:  # noqa: A002
+        """Return how many items of a type wait that no limit of their group holds back."""
+        lanes = (lane for by_type in self._lanes.values() if (lane := by_type.get(type)) is not None)
+        return sum(self._unlimited(type, lane) for lane in lanes)
 
     def add(self, type: str, group: str, priority: int, item: T) -> None:  # noqa: A002
         """Add an item behind those of its group and priority."""
@@ -87,9 +95,12 @@ class FairQueue(Generic[T]):
         while self._resting and self._resting[0][0] <= now:
             _, type_, group = heapq.heappop(self._resting)
             self._enter_all(type_, group)
+        self._permits.lapse(now)
         for priority in sorted(self._lanes, reverse=True):
             lanes = self._lanes[priority]
             for type_ in sorted(lanes, key=lambda name: self._running[name] / self._shares[name].weight):
+                if self._permits.left(type_) < 1:
+                    continue
                 item = self._take_from(lanes[type_], type_, now)
                 if not lanes[type_].waiting:
                     del lanes[type_]
@@ -122,7 +133,7 @@ class FairQueue(Generic[T]):
         """Return when the next group may go on that its rate holds back."""
         return self._resting[0][0] if self._resting else None
 
-    def _ready(self, type_: str, lane: _TypeLane[T]) -> int:
+    def _unlimited(self, type_: str, lane: _TypeLane[T]) -> int:
         share = self._shares[type_]
         if not (share.group_limit or share.group_rate):
             return lane.count
@@ -160,6 +171,7 @@ class FairQueue(Generic[T]):
         lane.count -= 1
         self._count -= 1
         self._running[type_] += 1
+        self._permits.spend(type_)
         self._running_of[name] += 1
         self._last[name] = next(self._taken)
         self._enter_all(type_, group)

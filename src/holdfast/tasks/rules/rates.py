@@ -1,0 +1,91 @@
+"""How many tasks of a type may begin per second, on all nodes of an app together.
+
+One token bucket for each type is kept in a document that all nodes may write. A node takes *permits* from it,
+several in one write, and each lets one attempt begin. The rules:
+
+- A bucket is one number: the wall time at which it will be full again, by the clock of the task store. A full
+  one holds the permits of ``WINDOW_S``, and at least one.
+- A node takes only permits that are there by now, and no more than it has tasks that could begin.
+- Permits that it hasn't used within ``WINDOW_S`` lapse. So a node can't gather them, and what one took that
+  died costs the others no more than those permits.
+- A clock that is set back leaves no bucket empty for longer than it takes to fill.
+
+So in any T seconds no more begin than the rate times T + 2 * ``WINDOW_S``, and one.
+
+Source: the generic cell rate algorithm (ITU-T I.371, virtual scheduling).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.common.rate import EDGE_S
+
+WINDOW_S = 1.0
+
+
+class RateBuckets(msgspec.Struct, frozen=True):
+    """The buckets of an app: for each type when its bucket will be full. One that is full may be missing."""
+
+    full_at: dict[str, float] = {}
+
+
+class Reservation(NamedTuple):
+    """What a node got: the buckets after that, its permits by type, and after how many seconds there will be
+    a permit of a type of which there was none; infinite if there were some of each."""
+
+    buckets: RateBuckets
+    permits: dict[str, int]
+    wait_s: float
+
+
+def reserve(
+    buckets: RateBuckets, wanted: Mapping[str, int], per_s: Mapping[str, float], now: float
+) -> Reservation:
+    """Take permits of several types at the wall time ``now``: as many as are wanted and there."""
+    permits, wait_s = dict[str, int](), math.inf
+    after = {name: full_at for name, full_at in buckets.full_at.items() if full_at > now}
+    for name, number in wanted.items():
+        rate = per_s[name]
+        burst = max(1.0, rate * WINDOW_S)
+        full_at = min(max(after.get(name, now), now), now + burst / rate)
+        level = burst - (full_at - now) * rate
+        taken = min(number, math.floor(level + EDGE_S * rate))
+        after[name] = full_at + taken / rate
+        if taken:
+            permits[name] = taken
+        else:
+            wait_s = min(wait_s, (1.0 - level) / rate)
+    return Reservation(RateBuckets(after), permits, wait_s)
+
+
+class Permits:
+    """The permits of one node. ``per_s`` returns the rate of a type; 0: it has none, and needs no permits."""
+
+    def __init__(self, per_s: Callable[[str], float] = lambda _: 0.0) -> None:
+        self._per_s = per_s
+        self._left: dict[str, int] = {}
+        self._lapse_at: dict[str, float] = {}
+
+    def left(self, task_type: str) -> float:
+        """Return how many tasks of a type may begin."""
+        return self._left.get(task_type, 0) if self._per_s(task_type) else math.inf
+
+    def add(self, permits: Mapping[str, int], now: float) -> None:
+        """Add permits that were taken just now. They replace older ones of their types."""
+        self._left |= permits
+        self._lapse_at |= dict.fromkeys(permits, now + WINDOW_S)
+
+    def spend(self, task_type: str) -> None:
+        """Note that a task of the type begins."""
+        if self._left.get(task_type):
+            self._left[task_type] -= 1
+
+    def lapse(self, now: float) -> None:
+        """Drop the permits that were not used in time."""
+        for name in [name for name, at in self._lapse_at.items() if at <= now]:
+            del self._left[name], self._lapse_at[name]

@@ -1,0 +1,72 @@
+"""Permits of rates that nodes share: never more than there are, and none is missing for long."""
+
+import math
+from random import Random
+
+import pytest
+
+from holdfast.tasks.rules.rates import WINDOW_S, Permits, RateBuckets, reserve
+
+TYPE = "t"
+
+
+def take(buckets: RateBuckets, number: int, rate: float, now: float) -> tuple[RateBuckets, int, float]:
+    """Take permits of one type; returns how many there were."""
+    after, permits, wait_s = reserve(buckets, {TYPE: number}, {TYPE: rate}, now)
+    return after, permits.get(TYPE, 0), wait_s
+
+
+def test_a_full_bucket_holds_the_permits_of_a_second_and_at_least_one() -> None:
+    for rate, most in ((10.0, 10), (0.1, 1), (2.5, 2)):
+        buckets, got, _ = take(RateBuckets(), 1000, rate, 1e9)
+        assert got == most
+        buckets, got, wait_s = take(buckets, 1000, rate, 1e9)
+        assert got == 0
+        assert take(buckets, 1000, rate, 1e9 + wait_s - 0.01 / rate)[1] == 0
+        assert take(buckets, 1000, rate, 1e9 + wait_s + 1e-6)[1] == 1
+
+
+@pytest.mark.parametrize("rate", [0.05, 1.0, 7.3, 100.0])
+def test_no_more_are_given_than_the_rate_says_whoever_asks_when(rate: float) -> None:
+    random, buckets, now, times = Random(1), RateBuckets(), 1e9, list[float]()
+    for _ in range(2000):
+        now += random.expovariate(3 * rate)
+        buckets, got, _ = take(buckets, random.randint(1, 5), rate, now)
+        times += [now] * got
+    burst = max(1.0, rate * WINDOW_S)
+    for first in range(0, len(times), 7):
+        for last in range(first, min(first + 300, len(times)), 13):
+            assert last - first + 1 <= burst + rate * (times[last] - times[first]) + 1e-3
+    assert len(times) >= rate * (times[-1] - times[0]) * 0.5, "and not many fewer"
+
+
+def test_no_more_are_taken_than_are_wanted() -> None:
+    buckets, got, _ = take(RateBuckets(), 3, 10.0, 1e9)
+    assert got == 3
+    assert take(buckets, 100, 10.0, 1e9)[1] == 7
+
+
+def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
+    buckets, _, _ = take(RateBuckets(), 10, 10.0, 1e9 + 86_400.0)
+    buckets, got, wait_s = take(buckets, 10, 10.0, 1e9)
+    assert got == 0
+    assert wait_s == pytest.approx(0.1)
+    assert take(buckets, 10, 10.0, 1e9 + 0.35)[1] == 3
+
+
+def test_full_buckets_are_forgotten() -> None:
+    buckets, _, _ = take(RateBuckets(), 10, 10.0, 1e9)
+    assert buckets.full_at
+    assert reserve(buckets, {}, {}, 1e9 + 2.0).buckets == RateBuckets()
+
+
+def test_permits_lapse() -> None:
+    permits = Permits(lambda name: 1.0 if name == TYPE else 0.0)
+    assert (permits.left(TYPE), permits.left("other")) == (0, math.inf)
+    permits.add({TYPE: 2}, 10.0)
+    permits.spend(TYPE)
+    permits.spend("other")
+    permits.lapse(10.0 + WINDOW_S - 0.01)
+    assert permits.left(TYPE) == 1
+    permits.lapse(10.0 + WINDOW_S)
+    assert permits.left(TYPE) == 0
