@@ -451,7 +451,7 @@ async def test_a_policy_allows_what_stores_values() -> None:
     config = load({"queue_url": "sqlite:///a.db", "values_url": "s3://b/values"})
     async with Services(config) as services:
         policy = await services.iam_policy(["s"])
-    assert ["arn:aws:s3:::b/values/*"] == [each["Resource"] for each in policy["Statement"][:1]]
+    assert [each["Resource"] for each in policy["Statement"][:1]] == ["arn:aws:s3:::b/values/*"]
 
 
 async def test_a_policy_allows_each_archive_once_under_ids_of_their_own() -> None:
