@@ -65,7 +65,7 @@ $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 
 SERVERS := .cache/servers/.
 # The servers of the tests.
-SERVED := fauxqs mosquitto postgresql redis-server vsftpd zookeeper
+SERVED := fauxqs mosquitto pgbouncer postgresql redis-server vsftpd zookeeper
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null

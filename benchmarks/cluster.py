@@ -16,6 +16,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterat
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import psutil
+
 from holdfast.config import Config, load
 from holdfast.ports.queue import Outgoing
 from holdfast.wiring import Services
@@ -45,6 +47,32 @@ async def until(holds: Callable[[], Awaitable[bool]], timeout_s: float = 30.0) -
             if await holds():
                 return
             await asyncio.sleep(CHECK_S)
+
+
+class Spent:
+    """Processor time of all processes below one, or below this one, in ``seconds`` from ``begin`` to ``end``.
+    This process itself doesn't count."""
+
+    def __init__(self, pid: int | None = None) -> None:
+        self.seconds = 0.0
+        self._root = psutil.Process(pid)
+        self._before: dict[int, float] = {}
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._before = self._now()
+
+    def end(self) -> None:
+        """Count until now what those have spent that still live."""
+        self.seconds = sum(spent - self._before.get(pid, 0.0) for pid, spent in self._now().items())
+
+    def _now(self) -> dict[int, float]:
+        found = {}
+        for process in self._root.children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if process.pid != os.getpid():
+                    found[process.pid] = sum(process.cpu_times()[:2])
+        return found
 
 
 class Program(NamedTuple):

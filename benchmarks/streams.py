@@ -19,7 +19,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.cluster import Cluster, cluster
+from benchmarks.cluster import Cluster, Spent, cluster
 from benchmarks.report import Report
 
 PEERS = {"huey": "benchmarks.peers.huey_sqlite", "dramatiq": "benchmarks.peers.dramatiq_redis"}
@@ -31,9 +31,11 @@ LEAD_S = 1.0
 """Time from sending to the instant at which all messages show; a busy machine takes more."""
 
 
-async def holdfast(messages: int, keys: int, slots: int, lead_s: float, url: str = "") -> float:
+async def holdfast(
+    messages: int, keys: int, slots: int, lead_s: float, url: str = "", spent: Spent | None = None
+) -> float:
     """Messages a second, after a check that all results are there and in order. ``url`` of the services; on
-    SQLite if it is empty."""
+    SQLite if it is empty. ``spent`` is from when they show until they are done."""
     settings: dict[str, Any] = {"url": url} if url else {}
     async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
         empty = partial(nodes.drained, "noop") if url else nodes.empty
@@ -45,7 +47,12 @@ async def holdfast(messages: int, keys: int, slots: int, lead_s: float, url: str
         await nodes.send("noop", (_body(n % keys, n // keys) for n in numbers), begin_at)
         if nodes.services.clock.monotonic() >= begin_at:
             raise RuntimeError(f"sending took longer than {lead_s} s")
+        await nodes.services.clock.sleep(begin_at - nodes.services.clock.monotonic())
+        if spent is not None:
+            spent.begin()
         end_at = await empty(TIMEOUT_S)
+        if spent is not None:
+            spent.end()
         await verify(nodes, messages + keys, keys)
         return messages / (end_at - begin_at)
 

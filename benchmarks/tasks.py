@@ -24,7 +24,7 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from benchmarks.cluster import Cluster, cluster
+from benchmarks.cluster import Cluster, Spent, cluster
 from benchmarks.frames import sqs_server
 from benchmarks.peers.task_queues import QUEUES, Measured
 from benchmarks.peers.task_queues import measure as measure_peer
@@ -72,8 +72,9 @@ class Site:
         self._briefs = nodes.services.queue(brief_queue(APP))
         self._sending_s = 1e-3
 
-    async def rate(self, count: int) -> float:
-        """Tasks a second, of so many that show at one instant. Their outcomes are left to be read."""
+    async def rate(self, count: int, spent: Spent | None = None) -> float:
+        """Tasks a second, of so many that show at one instant. Their outcomes are left to be read. ``spent``
+        is from then until they are done."""
         left_before = (await self._briefs.depth()).ready
         sends_at = self._clock.monotonic()
         begin_at = sends_at + LEAD_S + LEADS * count * self._sending_s
@@ -90,7 +91,11 @@ class Site:
         while (await self._tasks.depth()).delayed == count:  # delays on SQS are whole seconds
             begin_at = self._clock.monotonic()
             await asyncio.sleep(CHECK_S)
+        if spent is not None:
+            spent.begin()
         end_at = await self._emptied(begin_at + TIMEOUT_S)
+        if spent is not None:
+            spent.end()
         depth = await self._briefs.depth()
         if depth.ready != left_before + count:
             raise AssertionError(f"{depth.ready - left_before} outcomes of {count} tasks can be read")

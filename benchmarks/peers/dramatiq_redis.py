@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import redis
 
-from benchmarks.cluster import ROOT, workplace
+from benchmarks.cluster import ROOT, Spent, workplace
 from benchmarks.peers.redis_server import redis_server
 from benchmarks.peers.tally import CHECK_S, Tally
 
@@ -49,8 +49,10 @@ def measure(
     threads: int = THREADS,
     prefetch: int = PREFETCH,
     server: Sequence[str] = (),
+    spent: Spent | None = None,
 ) -> float:
-    """Tasks a second with so many worker processes. ``server``: what Redis is started with."""
+    """Tasks a second with so many worker processes. ``server``: what Redis is started with. ``spent`` is
+    from when they show until they are done."""
     with workplace() as place, redis_server(place, *server) as port, redis.Redis(port=port) as client:
         environment = os.environ | {
             "BENCHMARK_PLACE": str(place),
@@ -79,11 +81,15 @@ def measure(
             tally = Tally(place / "tally")
             tally.wait_for(WARM_UP, TIMEOUT_S)
             _wait_until_acknowledged(client)
+            if spent is not None:
+                spent.begin()
             begin_at = time.monotonic()
             with client.pipeline() as together:
                 together.rename("parked.msgs", f"{QUEUE}.msgs").rename("parked", QUEUE).execute()
             end_at = tally.wait_for(WARM_UP + messages, TIMEOUT_S)
             end_at = max(end_at, _wait_until_acknowledged(client))
+            if spent is not None:
+                spent.end()
         finally:
             workers.terminate()
             workers.wait()

@@ -2,7 +2,8 @@
 takes from sending to its result.
 
 Arguments: the module of the queue's app, how many tasks, how many of them one by one. Prints a JSON object
-with ``per_s`` and ``latencies_ms``.
+with ``per_s``, ``latencies_ms`` and ``cpu_us``, the processor time for a task of all processes that were
+started beside this one.
 
 A module's ``Driver`` has ``park(count)``, which enqueues aside; ``show()``, which brings all of that before
 the workers at one instant; ``is_done()``, true once all of them have their results and are acknowledged;
@@ -13,9 +14,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import sys
 import time
 from typing import Protocol
+
+from benchmarks.cluster import Spent
 
 TIMEOUT_S = 120.0
 CHECK_S = 0.005
@@ -31,16 +35,20 @@ class Driver(Protocol):
     def once(self, n: int) -> None: ...
 
 
-def rate(driver: Driver, count: int) -> float:
-    """Tasks a second."""
+def rate(driver: Driver, count: int) -> tuple[float, float]:
+    """Tasks a second, and microseconds of processor time for one."""
     driver.park(count)
+    spent = Spent(os.getppid())
+    spent.begin()
     begin_at = time.monotonic()
     driver.show()
     while not driver.is_done():
         if time.monotonic() > begin_at + TIMEOUT_S:
             raise RuntimeError(f"{count} tasks are not done after {TIMEOUT_S:g} s")
         time.sleep(CHECK_S)
-    return count / (time.monotonic() - begin_at)
+    per_s = count / (time.monotonic() - begin_at)
+    spent.end()
+    return per_s, 1e6 * spent.seconds / count
 
 
 def latency_ms(driver: Driver, n: int) -> float:
@@ -55,9 +63,9 @@ def main() -> None:
     module, count, ones = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     driver: Driver = importlib.import_module(f"benchmarks.peers.{module}").Driver()
     rate(driver, WARM_UP)
-    per_s = rate(driver, count)
+    per_s, cpu_us = rate(driver, count)
     latencies_ms = [latency_ms(driver, n) for n in range(ones)]
-    print(json.dumps({"per_s": per_s, "latencies_ms": latencies_ms}), flush=True)
+    print(json.dumps({"per_s": per_s, "latencies_ms": latencies_ms, "cpu_us": cpu_us}), flush=True)
 
 
 if __name__ == "__main__":

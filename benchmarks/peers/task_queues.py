@@ -136,10 +136,12 @@ QUEUES = {
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Tasks a second of one round, and how long single tasks took."""
+    """Tasks a second of one round, how long single tasks took, and the processor time of all processes for a
+    task of the round."""
 
     per_s: float
     latencies_ms: Sequence[float]
+    cpu_us: float = 0.0
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""PostgreSQL: one server with a fresh cluster."""
+"""PostgreSQL: one server with a fresh cluster; and PgBouncer, which pools its connections."""
 
 from __future__ import annotations
 
@@ -122,14 +122,7 @@ class PostgresqlServer(Server):
                 time.sleep(POLL_S)
 
     def command(self) -> Sequence[str | Path]:
-        user = _other_user()
-        drop: list[str | Path] = []
-        if user is not None:
-            shutil.chown(self.folder, user.pw_uid, user.pw_gid)
-            shutil.chown(self.data, user.pw_uid, user.pw_gid)
-            # What ends it with its parent (see lifeline.py) is lost with a change of user, and so set again.
-            drop = [programs.find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}"]
-            drop += ["--clear-groups", "--pdeathsig=KILL"]
+        drop = _dropped(self.folder, self.data)
         if not (self.data / "PG_VERSION").exists():
             self._make(drop)
         settings = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
@@ -151,18 +144,78 @@ class PostgresqlServer(Server):
             raise Unavailable(f"initdb failed: {done.stderr.strip()}")
 
     async def answers(self) -> bool:
-        user = b"user\0postgres\0database\0postgres\0\0"
-        hello = struct.pack("!ii", len(user) + 8, PROTOCOL) + user
-        try:
-            async with asyncio.timeout(ASK_TIMEOUT_S):
-                reader, writer = await asyncio.open_connection(HOST, self.port)
-                try:
-                    writer.write(hello)
-                    return await reader.read(1) == b"R"
-                finally:
-                    writer.close()
-        except (OSError, TimeoutError):
-            return False
+        return await _greets(self.port)
+
+
+class PgbouncerServer(Server):
+    """PgBouncer in transaction pooling, before a PostgreSQL server: each transaction has another one of its
+    few connections, in turn. It doesn't know prepared statements."""
+
+    name: ClassVar[str] = "pgbouncer"
+
+    def __init__(self, server: PostgresqlServer, *, connections: int = 4) -> None:
+        super().__init__()
+        self._server = server
+        self._connections = connections
+
+    @property
+    def url(self) -> str:
+        """Of the server's database, through the pool; and past it for who listens."""
+        listen = f"?pooled=yes&listen={self._server.address}"
+        return self._server.url.replace(self._server.address, self.address) + listen
+
+    def command(self) -> Sequence[str | Path]:
+        drop = _dropped(self.folder, self.data)
+        users, settings = self.data / "users", self.data / "settings"
+        users.write_text('"postgres" ""\n')
+        settings.write_text(
+            "[databases]\n"
+            f"* = host={HOST} port={self._server.port}\n"
+            "[pgbouncer]\n"
+            f"listen_addr = {HOST}\n"
+            f"listen_port = {self.port}\n"
+            "unix_socket_dir =\n"
+            "auth_type = trust\n"
+            f"auth_file = {users}\n"
+            "pool_mode = transaction\n"
+            f"default_pool_size = {self._connections}\n"
+            "server_round_robin = 1\n"
+            "max_client_conn = 500\n"
+        )
+        for path in (users, settings):
+            path.chmod(0o644)
+        return [*drop, programs.find("pgbouncer"), settings]
+
+    async def answers(self) -> bool:
+        return await _greets(self.port)
+
+
+async def _greets(port: int) -> bool:
+    """Whether what listens there lets the superuser in."""
+    user = b"user\0postgres\0database\0postgres\0\0"
+    hello = struct.pack("!ii", len(user) + 8, PROTOCOL) + user
+    try:
+        async with asyncio.timeout(ASK_TIMEOUT_S):
+            reader, writer = await asyncio.open_connection(HOST, port)
+            try:
+                writer.write(hello)
+                return await reader.read(1) == b"R"
+            finally:
+                writer.close()
+    except (OSError, TimeoutError):
+        return False
+
+
+def _dropped(*folders: Path) -> list[str | Path]:
+    """What runs a program as another user than root, who owns the folders then."""
+    user = _other_user()
+    if user is None:
+        return []
+    for folder in folders:
+        shutil.chown(folder, user.pw_uid, user.pw_gid)
+    # What ends it with its parent (see lifeline.py) is lost with a change of user, and so set again.
+    drop: list[str | Path] = [programs.find("setpriv"), f"--reuid={user.pw_uid}", f"--regid={user.pw_gid}"]
+    return [*drop, "--clear-groups", "--pdeathsig=KILL"]
 
 
 def _lives(process: psutil.Process) -> bool:

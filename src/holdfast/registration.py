@@ -213,6 +213,15 @@ class Service:
         """Return what the settings of the servers put at risk of what is kept there. Raises Unavailable."""
         return []
 
+    async def migrate(self, opening: Opening) -> list[int] | None:
+        """Bring the tables that the service keeps up to date, which else happens when it is first used.
+        Return the numbers of the migrations that were applied; None if it has no tables to keep."""
+        return None
+
+    def grants(self, opening: Opening, role: str) -> list[str]:
+        """Return the statements of SQL by which a role may do all that nodes do here, and no more."""
+        return []
+
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
         """Return what AWS must allow a node of ``streams`` to do here, as statements of an IAM policy."""
         return []

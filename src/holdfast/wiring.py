@@ -48,6 +48,9 @@ if TYPE_CHECKING:
 
 S = TypeVar("S", bound=Closing)
 
+KEPT = ("queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url")
+"""The settings of services that may keep tables."""
+
 
 class Services:
     """The services that a config names. Each is opened when first asked for, then shared, and closed at the
@@ -127,6 +130,27 @@ class Services:
             risks = await service_of(url).risks(self.opening(setting, url))
             found += [(setting, risk) for risk in risks]
         return found
+
+    async def migrate(self) -> list[tuple[str, list[int]]]:
+        """Bring the tables of all services up to date that keep any; returns the URL of each, and the numbers
+        of the migrations that were applied. Raises Unavailable."""
+        done = []
+        for url, setting in self._kept_at().items():
+            applied = await service_of(url).migrate(self.opening(setting, url))
+            if applied is not None:
+                done.append((url, applied))
+        return done
+
+    def grants(self, role: str) -> list[str]:
+        """The statements by which a role of the databases may do all that nodes do, each once."""
+        statements: dict[str, None] = {}
+        for url, setting in self._kept_at().items():
+            statements |= dict.fromkeys(service_of(url).grants(self.opening(setting, url), role))
+        return list(statements)
+
+    def _kept_at(self) -> dict[str, str]:
+        """The URLs of the services that keep something, with a setting that names each."""
+        return {url: setting for setting in KEPT if (url := getattr(self.config, setting))}
 
     def only_stream(self) -> str:
         """The one stream that the coordinator's URL keeps claims of, where it is for one alone."""

@@ -256,19 +256,22 @@ def stop_where_told(place: Path) -> None:
 
 
 def note_hand_overs(file: Path) -> None:
-    """Tell in a file what was sent to queues of SQS, in the order in which that was known."""
+    """Tell in a file what was sent to queues of SQS and PostgreSQL, in the order in which that was known."""
     from holdfast.ports.queue import Outgoing
     from holdfast.services.aws.queue import SqsQueue
+    from holdfast.services.postgres.queue import PostgresQueue
 
-    send = SqsQueue.send
+    def noting(send: Any) -> Any:
+        async def noting_send(self: Any, messages: Sequence[Outgoing]) -> list[str]:
+            sent: list[str] = await send(self, messages)
+            with file.open("ab", buffering=0) as out:
+                out.write(b"".join(message.body + b"\n" for message in messages))
+            return sent
 
-    async def noting_send(self: SqsQueue, messages: Sequence[Outgoing]) -> list[str]:
-        sent = await send(self, messages)
-        with file.open("ab", buffering=0) as out:
-            out.write(b"".join(message.body + b"\n" for message in messages))
-        return sent
+        return noting_send
 
-    SqsQueue.send = noting_send  # type: ignore[method-assign]
+    SqsQueue.send = noting(SqsQueue.send)  # type: ignore[method-assign]
+    PostgresQueue.send = noting(PostgresQueue.send)  # type: ignore[method-assign]
 
 
 IN_NODE = "CHAOS_PLACE" in os.environ and "holdfast-slot" not in sys.argv  # a slot commits nothing

@@ -43,7 +43,9 @@ COMMANDS = {
         ("limits", "limits:app", "Say how many tasks of an app may run at once."),
         ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
         ("queues", "queues:app", "Make and check the queues of an app."),
+        ("transfer", "transfer:transfer", "Bring all that a stopped cluster has to other services."),
         ("doctor", "doctor:doctor", "Check the settings and all that they name."),
+        ("migrate", "migrate:migrate", "Bring the tables in the databases of the settings up to date."),
         ("config", "config:app", "Show the settings, and where each is from."),
     )
 }

@@ -43,6 +43,7 @@ async def doctor(
     /,
     *,
     iam_policy: bool = False,
+    grants: str = "",
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -55,13 +56,17 @@ async def doctor(
     holdfast doctor
     holdfast doctor myproject.streams:app
     holdfast doctor myproject.streams:app --iam-policy > policy.json
+    holdfast doctor --grants holdfast_node | psql
     ```
 
     Args:
         app: Also check this app, MODULE:NAME, against the settings.
         iam_policy: Only print what AWS must allow the app's nodes, as the JSON of an IAM policy.
+        grants: Only print what this role of the databases needs to run nodes, as SQL.
         json: Print JSON lines, one a check.
     """
+    if grants:
+        return await _print_grants(grants, options.load())
     if iam_policy:
         return await _print_policy(app, options.load())
     findings = await examine(app, options)
@@ -74,6 +79,16 @@ async def doctor(
             fix = f"\n  → {finding.fix}" if finding.fix else ""
             output.say(f"{mark} {finding.check}: {finding.text}{fix}")
     return max(finding.exit_code for finding in findings)
+
+
+async def _print_grants(role: str, config: Config) -> int:
+    async with Services(config) as services:
+        statements = services.grants(role)
+    if not statements:
+        raise ConfigError("--grants is about databases with roles, such as PostgreSQL; no setting names one")
+    for statement in statements:
+        output.say(statement)
+    return exits.OK
 
 
 async def _print_policy(place: str | None, config: Config) -> int:

@@ -20,6 +20,9 @@ from holdfast.tasks.documents import change, record_in
 REFRESH_S = 15.0
 """How often a node checks that its entry is there, and that entries of dead nodes are removed."""
 
+APPS = "apps/"
+"""What the names of documents begin with that tell of an app."""
+
 SHARED = ("queue_url", "tasks_url", "coordinator_url", "values_url")
 """Settings that a node or a producer may read from the registry."""
 
@@ -108,7 +111,7 @@ class Directory:
 
     def __init__(self, registry: Registry, app: str, clock: Clock) -> None:
         self._registry = registry
-        self._name = f"apps/{app}"
+        self._name = f"{APPS}{app}"
         self._clock = clock
 
     async def read(self) -> Listing:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -91,6 +92,39 @@ async def test_several_messages_wake_as_many_processes(
         queue.wake()
     found = [delivery.body for deliveries in await asyncio.gather(*waiting) for delivery in deliveries]
     assert sorted(found) == [b"x", b"y"]
+
+
+async def test_a_receive_that_is_cancelled_under_way_gives_back_what_it_gets(
+    redis_server: RedisServer, make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = make_queue(redis_server.url)
+    await queue.send([Outgoing(b"x")])
+    call, called = queue._connection.script, asyncio.Event()
+
+    async def script(*arguments: Any) -> Any:
+        called.set()
+        return await call(*arguments)
+
+    monkeypatch.setattr(queue._connection, "script", script)
+    receiving = asyncio.create_task(queue.receive(1, 0, LONG_S, "node"))
+    await called.wait()
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+    [delivery] = await queue.receive(1, 0, LONG_S, "node")
+    assert delivery.receives == 2
+
+
+async def test_what_is_given_back_with_a_delay_is_in_flight_no_more(
+    redis_server: RedisServer, make_queue: MakeQueue
+) -> None:
+    """Or it would show when its visibility ends, before its time."""
+    queue = make_queue(redis_server.url)
+    await queue.send([Outgoing(b"x")])
+    [delivery] = await queue.receive(1, 0, LONG_S, "node")
+    assert await queue.give_back([delivery.receipt], 2 * LONG_S) == []
+    depth = await queue.depth()
+    assert (depth.ready, depth.in_flight, depth.delayed) == (0, 0, 1)
 
 
 async def test_what_was_answered_outlives_a_server_that_is_killed(make_queue: MakeQueue) -> None:

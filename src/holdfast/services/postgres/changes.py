@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules import ledger
@@ -119,7 +119,7 @@ WHOLE = f"""
 s.key, s.epoch, s.number, s.at, s.due, s.record, s.timers, s.state,
 {EFFECTS.replace("{column}", "record")}, {EFFECTS.replace("{column}", "refused")}"""
 
-OPENED = f"""
+LOAD = f"""
 SELECT {WHOLE}, ARRAY(
     SELECT r.names FROM {{schema}}.recents r WHERE r.checkpoint = s.id AND r.number >= s.recents_from
     ORDER BY r.number)
@@ -253,7 +253,7 @@ class StateChanges:
         self._write, self._write_and_drop = sql(WRITE_ALONE), sql(WRITE_AND_DROP)
         self._refuse, self._send, self._remember = sql(REFUSE), sql(SEND), sql(REMEMBER)
         self._forget, self._oldest, self._names = sql(FORGET), sql(OLDEST), sql(NAMES)
-        self._opened, self._lock_log, self._log = sql(OPENED), sql(LOCK_LOG), sql(LOG)
+        self._whole, self._lock_log, self._log = sql(LOAD), sql(LOCK_LOG), sql(LOG)
 
     async def apply(self, connection: Connection, changes: Sequence[StateCall]) -> Sequence[Any]:
         """Decide changes; returns the answers, in order. They stand once the transaction is committed: only
@@ -268,7 +268,7 @@ class StateChanges:
                       if isinstance(change, CommitCall) and change.key in locked]  # fmt: skip
         recent = await self._recents(connection, committing)
         oldest = await self._trimmed(connection, committing)
-        work = _Writes()
+        work = StateWrites()
         for place, change in asked:
             try:
                 answers[place] = work.decide(
@@ -276,8 +276,8 @@ class StateChanges:
                 )
             except HoldfastError as error:
                 answers[place] = error
-        await self._write_all(connection, work)
-        opened = await self._open_all(connection, work)
+        await self.write(connection, work)
+        opened = await self.load(connection, work.opened) if work.opened else {}
         for place, change in asked:
             if answers[place] is Undecided.AGAIN:
                 answers[place] = opened.get(change.key, Undecided.AGAIN)
@@ -322,7 +322,7 @@ class StateChanges:
             return {}
         found: dict[str, list[str]] = {row.key: [] for row in changed.values()}
         firsts = [row.recents_from for row in changed.values()]
-        rows = await connection.execute(self._names, (_numbers(changed), _numbers(firsts)), binary=True)
+        rows = await connection.execute(self._names, (numbers(changed), numbers(firsts)), binary=True)
         for id_, names in await rows.fetchall():
             found[changed[id_].key] += _names.decode(names)
         return {row.key: tuple(found[row.key][-row.kept.window :]) for row in changed.values()}
@@ -341,19 +341,20 @@ class StateChanges:
         firsts = [row.recents_from for row in due.values()]
         sizes = [row.kept.window for row in due.values()]
         rows = await connection.execute(
-            self._oldest, (_numbers(due), _numbers(firsts), _numbers(sizes)), binary=True
+            self._oldest, (numbers(due), numbers(firsts), numbers(sizes)), binary=True
         )
         return {due[id_].key: oldest for id_, oldest in await rows.fetchall() if oldest is not None}
 
-    async def _write_all(self, connection: Connection, work: _Writes) -> None:
+    async def write(self, connection: Connection, work: StateWrites) -> None:
+        """Write what was decided."""
         if work.rows:
             columns = list(zip(*work.rows, strict=True))
             parameters = (
-                _texts(columns[0]), *map(_numbers, columns[1:9]), *map(list, columns[9:]),
+                _texts(columns[0]), *map(numbers, columns[1:9]), *map(list, columns[9:]),
             )  # fmt: skip
             if work.dropped:
                 dropped = list(zip(*work.dropped, strict=True))
-                parameters = (_numbers(dropped[0]), list(dropped[1]), *parameters)
+                parameters = (numbers(dropped[0]), list(dropped[1]), *parameters)
             query = self._write_and_drop if work.dropped else self._write
             work.written = await connection.execute(query, parameters)
         for query, rows, counts in (
@@ -365,27 +366,30 @@ class StateChanges:
             if rows:
                 columns = list(zip(*rows, strict=True))
                 await connection.execute(
-                    query, (*map(_numbers, columns[:counts]), *map(list, columns[counts:]))
+                    query, (*map(numbers, columns[:counts]), *map(list, columns[counts:]))
                 )
         if work.inserted:
             keys, chances, records = zip(*sorted(work.inserted), strict=True)
             inserted = await connection.execute(
-                self._insert, (list(keys), _numbers(chances), list(records)), binary=True
+                self._insert, (list(keys), numbers(chances), list(records)), binary=True
             )
             work.opened += [key for (key,) in await inserted.fetchall()]
         if work.results:
             keys, names, epochs, bodies = zip(*work.results, strict=True)
-            await connection.execute(self._lock_log, self._log_lock)
-            await connection.execute(self._log, (list(keys), list(names), _numbers(epochs), list(bodies)))
+            await self.lock_log(connection)
+            await connection.execute(self._log, (list(keys), list(names), numbers(epochs), list(bodies)))
 
-    async def _open_all(self, connection: Connection, work: _Writes) -> dict[str, Checkpoint]:
-        if not work.opened:
-            return {}
-        rows = await connection.execute(self._opened, (work.opened,), binary=True)
+    async def lock_log(self, connection: Connection) -> None:
+        """Take the lock of the results log, until the end of the transaction."""
+        await connection.execute(self._lock_log, self._log_lock)
+
+    async def load(self, connection: Connection, keys: Sequence[str]) -> dict[str, Checkpoint]:
+        """All of these checkpoints, by key."""
+        rows = await connection.execute(self._whole, (list(keys),), binary=True)
         return {row[0]: whole(row) for row in await rows.fetchall()}
 
 
-class _Writes:
+class StateWrites:
     """What a transaction has to write."""
 
     def __init__(self) -> None:
@@ -409,7 +413,7 @@ class _Writes:
         if isinstance(change, OpenCall):
             after = ledger.open_(standing, change.key, change.expect, change.member)
             if locked is None:
-                self.inserted.append((change.key, change.chance, encode(_keep(after, 0))))
+                self.inserted.append((change.key, change.chance, encoded(keep(after, 0))))
                 return Undecided.AGAIN
             epoch = max(after.epoch + change.chance, locked.now_us + change.chance % 1024)
             self._put(locked, msgspec.structs.replace(after, epoch=epoch), locked.kept.window)
@@ -428,8 +432,8 @@ class _Writes:
         return None
 
     def _commit(self, change: CommitCall, locked: LockedRow, after: Checkpoint, oldest: int | None) -> None:
-        c, id_ = change.commit, locked.id
-        kept_from = locked.recents_from
+        c, id_, kept_from = change.commit, locked.id, locked.recents_from
+        record = encoded(keep(after, c.window))
         if c.window != locked.kept.window:
             self.forgotten.append((id_, kept_from, c.number))
             kept_from = c.number
@@ -449,7 +453,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, id_, after.epoch, after.number, kept_from, True, c.due, len(c.effects), fate,
-                encode(_keep(after, c.window)), change.timers, c.state or b"",
+                record, change.timers, c.state or b"",
             )
         )  # fmt: skip
 
@@ -458,7 +462,7 @@ class _Writes:
         self.rows.append(
             CheckpointRow(
                 locked.place, locked.id, after.epoch, after.number, locked.recents_from, False, None, 0, KEEP,
-                encode(_keep(after, window)), b"", b"",
+                encoded(keep(after, window)), b"", b"",
             )
         )  # fmt: skip
 
@@ -466,10 +470,10 @@ class _Writes:
 class _Answers(Sequence[Any]):
     """The answers of a transaction, to be looked at once it is committed."""
 
-    def __init__(self, changes: StateChanges, answers: list[Any], work: _Writes) -> None:
+    def __init__(self, changes: StateChanges, answers: list[Any], work: StateWrites) -> None:
         self._changes = changes
         self._answers = answers
-        self._work: _Writes | None = work
+        self._work: StateWrites | None = work
 
     def __len__(self) -> int:
         return len(self._answers)
@@ -479,7 +483,7 @@ class _Answers(Sequence[Any]):
             self._settle(self._work)
         return self._answers[place]
 
-    def _settle(self, work: _Writes) -> None:
+    def _settle(self, work: StateWrites) -> None:
         """Learn where the rows are now, and see that all were written."""
         self._work = None
         if work.written is None:
@@ -532,7 +536,7 @@ def left_of(key: str, at: float, timers: bytes, record: bytes, idle_before: floa
     standing = whole((key, 0, 0, at, 0.0, record, timers, None, None, None))
     if not ledger.may_expire(standing, idle_before):
         return None
-    return encode(_keep(ledger.expire(standing), 0))
+    return encode(keep(ledger.expire(standing), 0))
 
 
 def _effects(records: Iterable[bytes], reasons: Iterable[bytes | None]) -> Iterator[Effect]:
@@ -567,7 +571,8 @@ def _checkpoint(
     )
 
 
-def _keep(after: Checkpoint, window: int) -> LedgerRecord:
+def keep(after: Checkpoint, window: int) -> LedgerRecord:
+    """What is stored of a checkpoint in its record."""
     return LedgerRecord(
         after.commit_id,
         after.member,
@@ -583,7 +588,15 @@ def _keep(after: Checkpoint, window: int) -> LedgerRecord:
     )
 
 
-def _numbers(values: Iterable[float | bool | None]) -> str:
+def encoded(kept: LedgerRecord) -> bytes:
+    """Encode a record. Raises OperationRefused for a text that can't be stored."""
+    try:
+        return encode(kept)
+    except UnicodeEncodeError as error:
+        raise OperationRefused(f"a text holds what UTF-8 can't carry: {error}") from error
+
+
+def numbers(values: Iterable[float | bool | None]) -> str:
     """An array of numbers, as a text: psycopg would give each a type by its largest number, and the server
     would prepare a statement for each combination of types."""
     return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"

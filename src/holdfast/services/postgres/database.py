@@ -15,7 +15,7 @@ import psycopg
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
-from holdfast.services.postgres import schema
+from holdfast.services.postgres import refusals, schema
 from holdfast.services.postgres.address import PostgresAddress
 from holdfast.services.postgres.bells import PostgresBells
 from holdfast.services.postgres.lane import TIMEOUT_S, Connection, LaneCursor, PostgresLane, limited
@@ -28,8 +28,10 @@ KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keep
 
 LaneName = Literal["membership", "queue", "state"]
 
-# A statement that is prepared while a table is small would read the whole of it ever after.
-PLANNING = "SET enable_seqscan = off; SET jit = off"
+# A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
+PLANNING = """
+SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
+SET jit = off"""
 
 
 class PostgresDatabase:
@@ -67,6 +69,17 @@ class PostgresDatabase:
     def sql(self, text: str) -> bytes:
         """A statement with the schema's name in the place of ``{schema}``, for ``execute``."""
         return schema.qualified(text, self.address.schema).encode()
+
+    async def migrate(self) -> list[int]:
+        """Bring the schema up to date, however long that takes; returns the numbers of what was applied."""
+        try:
+            connection = await self._open(self.address.conninfo)
+            try:
+                return await schema.migrate(connection, self.address.schema)
+            finally:
+                await connection.close()
+        except psycopg.Error as error:
+            raise refusals.explain(str(self.address), error) from error
 
     async def close(self) -> None:
         """Disconnect. Calls under way end first."""

@@ -149,6 +149,7 @@ class PostgresLane:
         item: ItemT,
         *,
         writes: bool,
+        weight: int = 1,
     ) -> T:
         """Run ``statement`` once for all items that came together; returns this item's result.
 
@@ -156,7 +157,7 @@ class PostgresLane:
         server waits for this process. It returns for each item, in order, its result, or an error for that
         item alone.
         """
-        result: T = await self._submit(statement, item, alone=True, writes=writes)
+        result: T = await self._submit(statement, item, alone=True, writes=writes, weight=weight)
         return result
 
     async def close(self) -> None:

@@ -41,21 +41,18 @@ WIDE_SHARE = 0.02
 EPOCH_MS = 1_577_836_800_000
 COUNT_BITS = 20
 
-# Planned when the table was empty, a statement would be kept with a scan of it all.
-BEGIN = """
-SELECT {schema}.micros(clock_timestamp()), set_config('enable_seqscan', 'off', true),
-    set_config('enable_bitmapscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-    set_config('enable_mergejoin', 'off', true)"""
-
 SEND = """
 INSERT INTO {schema}.messages (queue, visible_at, attributes, body)
 SELECT queue, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, attributes, body
 FROM unnest(%b::text[], %b::bigint[], %b::text[], %b::bytea[]) AS sent (queue, delay, attributes, body)
 RETURNING id"""
 
-# What comes again comes first, oldest first.
+# What comes again comes first, oldest first. Nobody waits for the disk, here and below: what a crash of the
+# server takes back of a delivery, or of its end, is delivered again.
 RECEIVE = """
-WITH due AS MATERIALIZED (
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), due AS MATERIALIZED (
     SELECT id, visible_at, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at > %(due_from)s
         AND visible_at <= {schema}.micros(statement_timestamp())
@@ -72,19 +69,22 @@ WITH due AS MATERIALIZED (
 UPDATE {schema}.messages AS m
 SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
     holder = %(holder)s
-FROM found WHERE m.queue = %(queue)s AND m.id = found.id
+FROM fast, found WHERE m.queue = %(queue)s AND m.id = found.id
     AND (found.upto = found.size OR found.upto <= %(bytes)s)
-RETURNING found.visible_at, m.id, m.receives, m.attributes, m.body, found.total"""
+RETURNING found.visible_at, m.id, m.receives, m.attributes, m.body, found.total,
+    {schema}.micros(statement_timestamp())"""
 
 # Only what comes soon, to pass over few rows that were deleted meanwhile.
 NEXT_DUE = """
-SELECT min(visible_at) - min(at) FROM {schema}.messages, {schema}.micros(clock_timestamp()) AS at
+SELECT {schema}.micros(statement_timestamp()), min(visible_at) FROM {schema}.messages
 WHERE queue = %s AND visible_at > {schema}.micros(statement_timestamp())
     AND visible_at < {schema}.micros(statement_timestamp()) + %s"""
 
 # The rows are locked in one order, whoever asks, and changed then. One without delay is to be deleted.
 SETTLE = """
-WITH asked AS MATERIALIZED (
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), asked AS MATERIALIZED (
     SELECT * FROM unnest(%b::text[], %b::bigint[], %b::integer[], %b::bigint[], %b::boolean[])
     WITH ORDINALITY AS asked (queue, id, receives, delay, ends, place)
 ), known AS MATERIALIZED (
@@ -100,18 +100,20 @@ WITH asked AS MATERIALIZED (
         holder = CASE WHEN ends THEN NULL ELSE holder END
     FROM known WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay IS NOT NULL
 )
-SELECT place, stands FROM known"""
+SELECT place, stands FROM fast, known"""
 
 FREE = """
-WITH held AS MATERIALIZED (
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), held AS MATERIALIZED (
     SELECT queue, id FROM {schema}.messages
     WHERE queue = %s AND visible_at > {schema}.micros(statement_timestamp()) AND holder = %s
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), freed AS (
     UPDATE {schema}.messages AS m SET visible_at = {schema}.micros(clock_timestamp())
-    FROM held WHERE m.queue = held.queue AND m.id = held.id RETURNING 1
+    FROM held WHERE m.queue = held.queue AND m.id = held.id RETURNING m.id
 )
-SELECT count(*) FROM freed"""
+SELECT count(freed.*) FROM fast LEFT JOIN freed ON true"""
 
 
 class SentMessage(NamedTuple):
@@ -182,7 +184,7 @@ class _Marks:
         due = [visible_at for visible_at, *_ in rows if visible_at is not None]
         fresh = [number for visible_at, number, *_ in rows if visible_at is None]
         all_due, all_fresh = until, _least_id(until)
-        if rows and (len(rows) == limit or len(rows) < rows[0][-1]):  # there may be more
+        if rows and (len(rows) == limit or len(rows) < rows[0][-2]):  # there may be more
             all_due = all_due if fresh else min(all_due, max(due) - 1)
             all_fresh = min(all_fresh, max(fresh, default=0))
         self.due_from = max(self.due_from, all_due)
@@ -190,24 +192,32 @@ class _Marks:
 
 
 class PostgresMessages:
-    """The messages in a database. ``send``, ``receive``, ``settle`` and ``free`` are operations of a lane,
-    each the only one in its transaction."""
+    """The messages in a database. ``send``, ``receive``, ``settle`` and ``free`` are operations of a lane, of
+    one statement each; ``send_in_parts`` needs a transaction."""
 
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self.database = database
         self._clock = clock
         self._marks: dict[str, _Marks] = {}
-        self._begin, self._send, self._receive = map(database.sql, (BEGIN, SEND, RECEIVE))
-        self._next_due, self._settle, self._free = map(database.sql, (NEXT_DUE, SETTLE, FREE))
+        self._send, self._receive, self._next_due = map(database.sql, (SEND, RECEIVE, NEXT_DUE))
+        self._settle, self._free = map(database.sql, (SETTLE, FREE))
 
     async def send(self, connection: Connection, batches: Sequence[Sequence[SentMessage]]) -> list[list[str]]:
         """Add all messages; returns their ids."""
-        ids: list[str] = []
-        for some in _by_bytes([message for batch in batches for message in batch]):
-            added = await connection.execute(self._send, [list(column) for column in zip(*some, strict=True)])
-            ids += [str(number) for (number,) in await added.fetchall()]
-        remaining = iter(ids)
-        return [[next(remaining) for _ in batch] for batch in batches]
+        messages = [message for batch in batches for message in batch]
+        added = await connection.execute(self._send, [list(column) for column in zip(*messages, strict=True)])
+        ids = iter(await added.fetchall())
+        return [[str(next(ids)[0]) for _ in batch] for batch in batches]
+
+    async def send_in_parts(
+        self, connection: Connection, batches: Sequence[Sequence[SentMessage]]
+    ) -> list[list[str]]:
+        """Add messages that are too large for one statement; returns their ids."""
+        ids: list[list[str]] = []
+        for batch in batches:
+            parts = [await self.send(connection, [part]) for part in _by_bytes(batch)]
+            ids.append([number for [part] in parts for number in part])
+        return ids
 
     async def receive(self, connection: Connection, asked: Sequence[ReceiveCall]) -> list[ReceiveAnswer]:
         """Take what can be delivered at once."""
@@ -217,8 +227,7 @@ class PostgresMessages:
         taken: dict[int, ReceiveAnswer] = {}
         for group, places in groups.items():
             limits = [asked[place].limit for place in places]
-            deliveries = await self._take(connection, group._replace(limit=sum(limits)))
-            due_s = 0.0 if deliveries else await self._due_s(connection, group.queue)
+            deliveries, due_s = await self._take(connection, group._replace(limit=sum(limits)))
             for place, limit in zip(places, limits, strict=True):
                 taken[place], deliveries = ReceiveAnswer(deliveries[:limit], due_s), deliveries[limit:]
         return [taken[place] for place in range(len(asked))]
@@ -239,7 +248,6 @@ class PostgresMessages:
                         rows[row] = (one.delay, one.ends)
         if not rows:
             return [[] if one.delay is None else list(one.receipts) for one in asked]
-        await connection.execute(self._begin)
         columns = zip(*((*row, *becomes) for row, becomes in rows.items()), strict=True)
         told = await connection.execute(self._settle, [list(column) for column in columns])
         places = list(rows)
@@ -248,46 +256,42 @@ class PostgresMessages:
 
     async def free(self, connection: Connection, asked: Sequence[tuple[str, str]]) -> list[int]:
         """Show what the dead holder of a queue's deliveries had; returns how many."""
-        await connection.execute(self._begin)
-        return [
-            int((await (await connection.execute(self._free, one)).fetchone() or (0,))[0]) for one in asked
-        ]
+        freed = [await (await connection.execute(self._free, one)).fetchone() or (0,) for one in asked]
+        return [int(count) for (count,) in freed]
 
     async def close(self) -> None:
         """Nothing is to be closed: the database is closed by who made it."""
 
     # --- how it is done
 
-    async def _take(self, connection: Connection, asked: ReceiveCall) -> list[Delivery]:
+    async def _take(self, connection: Connection, asked: ReceiveCall) -> ReceiveAnswer:
         marks = self._marks.setdefault(asked.queue, _Marks())
         begin_at = self._clock.monotonic()
         marks.start(begin_at)
-        began = await connection.execute(self._begin)
-        taken = await connection.execute(
-            self._receive,
-            {
-                **asked._asdict(),
-                "due_from": marks.due_from,
-                "fresh_from": marks.fresh_from,
-                "bytes": CALL_BYTES,
-            },
-            binary=True,
-        )
+        call = {**asked._asdict(), "due_from": marks.due_from, "fresh_from": marks.fresh_from}
+        taken = await connection.execute(self._receive, {**call, "bytes": CALL_BYTES}, binary=True)
         rows = sorted(await taken.fetchall(), key=_in_turn)
-        [now, *_] = await began.fetchone() or (0,)
-        marks.move(rows, asked.limit, int(now))
-        marks.end(begin_at, self._clock.monotonic())
-        return [
+        end_at = self._clock.monotonic()
+        if rows:
+            seen_at, due_s = rows[0][-1], 0.0
+        else:
+            seen_at, due_s = await self._due(connection, asked.queue)
+            seen_at -= math.ceil((self._clock.monotonic() - begin_at) * 1e6)  # it was looked then
+        marks.move(rows, asked.limit, seen_at)
+        marks.end(begin_at, end_at)
+        deliveries = [
             Delivery(
                 make_receipt(number, receives), str(number), body, decode_attributes(attributes), receives
             )
-            for _, number, receives, attributes, body, _ in rows
+            for _, number, receives, attributes, body, *_ in rows
         ]
+        return ReceiveAnswer(deliveries, due_s)
 
-    async def _due_s(self, connection: Connection, queue: str) -> float:
-        looked = await connection.execute(self._next_due, (queue, round(SAFETY_S * 1e6)))
-        [due] = await looked.fetchone() or (None,)
-        return math.inf if due is None else max(0.0, due / 1e6)
+    async def _due(self, connection: Connection, queue: str) -> tuple[int, float]:
+        """The server's time in microseconds, and in how many seconds something shows, if it is soon."""
+        looked = await connection.execute(self._next_due, (queue, round(SAFETY_S * 1e6)), binary=True)
+        now, due = await looked.fetchone() or (0, None)
+        return now, math.inf if due is None else max(0.0, (due - now) / 1e6)
 
 
 def _in_turn(row: Sequence[Any]) -> tuple[bool, int, int]:

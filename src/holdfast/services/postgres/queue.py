@@ -20,13 +20,22 @@ from holdfast.common.queue_calls import (
     letter_record,
 )
 from holdfast.common.record import reading
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import Addition, CallerStatement, DeadLetter, Delivery, Depth, Outgoing
+from holdfast.ports.queue import (
+    Addition,
+    CallerStatement,
+    DeadLetter,
+    Delivery,
+    Depth,
+    Outgoing,
+    WaitingMessage,
+)
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.lane import BATCH_MAX, Connection
 from holdfast.services.postgres.messages import (
+    CALL_BYTES,
     MICROS_MAX,
     PostgresMessages,
     ReceiveAnswer,
@@ -65,12 +74,34 @@ WITH RECURSIVE filled (queue) AS (
 )
 SELECT queue FROM filled WHERE queue IS NOT NULL"""
 
+# As many steps as there are queues.
+NAMES = """
+WITH RECURSIVE named (queue) AS (
+    SELECT least((SELECT min(queue) FROM {schema}.messages), (SELECT min(queue) FROM {schema}.dead_letters))
+    UNION ALL SELECT least(
+        (SELECT min(m.queue) FROM {schema}.messages AS m WHERE m.queue > n.queue),
+        (SELECT min(d.queue) FROM {schema}.dead_letters AS d WHERE d.queue > n.queue))
+    FROM named AS n WHERE queue IS NOT NULL
+)
+SELECT queue FROM named WHERE queue IS NOT NULL"""
+
+WAITING = """
+SELECT id, CASE WHEN holder IS NULL THEN visible_at - {schema}.micros(statement_timestamp()) END, receives,
+    attributes, body
+FROM {schema}.messages WHERE queue = %s AND id > %s ORDER BY id LIMIT %s"""
+
+RESTORE = """
+INSERT INTO {schema}.messages (queue, visible_at, receives, attributes, body)
+SELECT %b, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, receives, attributes, body
+FROM unnest(%b::bigint[], %b::integer[], %b::text[], %b::bytea[]) AS m (delay, receives, attributes, body)
+RETURNING id"""
+
 # Nobody else writes these rows, but who buries the same ones: all lock in order of id.
 BURY = """
 INSERT INTO {schema}.dead_letters (queue, id, key, at, record, attributes, body)
-SELECT queue, id, key, {schema}.micros(clock_timestamp()), record, attributes, body
-FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::text[], %b::text[], %b::bytea[])
-    AS letter (queue, id, key, record, attributes, body)
+SELECT queue, id, key, coalesce(at, {schema}.micros(clock_timestamp())), record, attributes, body
+FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::bigint[], %b::text[], %b::text[], %b::bytea[])
+    AS letter (queue, id, key, at, record, attributes, body)
 ORDER BY queue, id ON CONFLICT DO NOTHING"""
 
 LETTERS = """
@@ -110,9 +141,17 @@ SELECT count(*) FROM expired"""
 
 async def filled(database: PostgresDatabase) -> list[str]:
     """The names of all queues that hold messages, in order."""
+    return await _names(database, FILLED)
 
+
+async def all_names(database: PostgresDatabase) -> list[str]:
+    """The names of all queues that hold messages or dead letters, in order."""
+    return await _names(database, NAMES)
+
+
+async def _names(database: PostgresDatabase, query: str) -> list[str]:
     async def read(connection: Connection) -> list[str]:
-        rows = await connection.execute(database.sql(FILLED))
+        rows = await connection.execute(database.sql(query))
         return [name for (name,) in await rows.fetchall()]
 
     return await database.lane("queue").read(read)
@@ -153,6 +192,7 @@ class PostgresQueue:
         self._wakes = 0
         sql = messages.database.sql
         self._depth, self._bury, self._letters = map(sql, (DEPTH, BURY, LETTERS))
+        self._waiting, self._restore = sql(WAITING), sql(RESTORE)
         self._purge, self._redrive, self._expire = map(sql, (PURGE, REDRIVE, EXPIRE))
 
     # --- messages
@@ -166,8 +206,12 @@ class PostgresQueue:
             SentMessage(self._name, _micros(m.delay_s), encode_attributes(m.attributes).decode(), m.body)
             for m in messages
         ]
-        weight = _weight(len(sent), sum(len(message.body) for message in sent))
-        ids = await self._lane.write_many(self._messages.send, sent, weight=weight)
+        size = sum(len(message.body) for message in sent)
+        if size > CALL_BYTES:
+            ids = await self._lane.write_many(self._messages.send_in_parts, sent, weight=BATCH_MAX)
+        else:
+            weight = _weight(len(sent), size)
+            ids = await self._lane.run_once(self._messages.send, sent, writes=True, weight=weight)
         if any(m.delay_s < SAFETY_S for m in messages):  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
         return ids
@@ -230,7 +274,7 @@ class PostgresQueue:
         return await self._settle(receipts, _micros(delay_s), ends=True)
 
     async def free(self, holder: str) -> int:
-        freed = await self._lane.write_many(self._messages.free, (self._name, holder), durable=False)
+        freed = await self._lane.run_once(self._messages.free, (self._name, holder), writes=True)
         if freed:
             self._bells.ring([self._topic])
         return freed
@@ -248,8 +292,7 @@ class PostgresQueue:
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
         if letters:
-            weight = _weight(len(letters), sum(len(letter.body) for letter in letters))
-            await self._lane.write_many(self._bury_all, letters, weight=weight)
+            await self._add_letters([(letter, None) for letter in letters])
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         wanted = None if key is None else key.encode()
@@ -274,6 +317,43 @@ class PostgresQueue:
         before = round(max(0.0, min(dead_before, 1e12)) * 1e6)
         return await self._count(self._expire, (self._name, before, self._name))
 
+    # --- transfer
+
+    async def waiting(self, limit: int, after: str = "") -> list[WaitingMessage]:
+        async def read(connection: Connection) -> list[WaitingMessage]:
+            rows = await connection.execute(self._waiting, (self._name, int(after or 0), limit), binary=True)
+            return [
+                WaitingMessage(
+                    str(number), body, decode_attributes(attributes), max(0, delay or 0) / 1e6, receives
+                )
+                for number, delay, receives, attributes, body in await rows.fetchall()
+            ]
+
+        return await self._lane.read(read)
+
+    async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
+        check_bodies((m.body for m in messages), self.max_bytes)
+        if not messages:
+            return
+        rows = [
+            (_micros(m.delay_s), m.receives, encode_attributes(m.attributes).decode(), m.body)
+            for m in messages
+        ]
+        columns = [list(column) for column in zip(*rows, strict=True)]
+
+        async def restore(connection: Connection) -> None:
+            added = await connection.execute(self._restore, (self._name, *columns))
+            ids = [number for (number,) in await added.fetchall()]
+            if ids != sorted(ids):  # their count began anew within a millisecond
+                raise Unavailable(f"queue {self._name!r}: the order of messages would be lost; try again")
+
+        await self._lane.write(restore)
+        self._bells.ring([self._topic])
+
+    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+        if letters:
+            await self._add_letters([(letter, round(letter.at * 1e6)) for letter in letters])
+
     def wake(self) -> None:
         self._wakes += 1
         self._bells.ring_here([self._topic])
@@ -293,7 +373,7 @@ class PostgresQueue:
 
         A crash of the server may take deliveries back, which then come again."""
         taking = asyncio.ensure_future(
-            self._lane.write_many(self._messages.receive, asked, durable=False, weight=_weight(asked.limit))
+            self._lane.run_once(self._messages.receive, asked, writes=True, weight=_weight(asked.limit))
         )
         try:
             return await asyncio.shield(taking)
@@ -310,25 +390,33 @@ class PostgresQueue:
         if not receipts:
             return []
         settling = SettleCall(self._name, receipts, delay, ends)
-        stale = await self._lane.write_many(
-            self._messages.settle, settling, durable=False, weight=_weight(len(receipts))
+        stale = await self._lane.run_once(
+            self._messages.settle, settling, writes=True, weight=_weight(len(receipts))
         )
         if delay is not None and delay < SAFETY_S * 1e6:  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
         return stale
 
-    async def _bury_all(self, connection: Connection, batches: Sequence[Sequence[DeadLetter]]) -> list[None]:
+    async def _add_letters(self, letters: Sequence[tuple[DeadLetter, int | None]]) -> None:
+        weight = _weight(len(letters), sum(len(letter.body) for letter, _ in letters))
+        await self._lane.write_many(self._bury_all, letters, weight=weight)
+
+    async def _bury_all(
+        self, connection: Connection, batches: Sequence[Sequence[tuple[DeadLetter, int | None]]]
+    ) -> list[None]:
+        """Add letters, each with its time in microseconds, or None for the present."""
         rows = [
             (
                 self._name,
                 letter.id.encode(),
                 letter.key.encode(),
+                at,
                 _record(letter),
                 encode_attributes(letter.attributes).decode(),
                 letter.body,
             )
             for batch in batches
-            for letter in batch
+            for letter, at in batch
         ]
         await connection.execute(self._bury, [list(column) for column in zip(*rows, strict=True)])
         return [None for _ in batches]

@@ -30,6 +30,22 @@ def migrations() -> list[tuple[int, str]]:
     return sorted((int(f.name.split("_")[0]), f.read_text()) for f in files if f.name.endswith(".sql"))
 
 
+GRANTS = (
+    "GRANT USAGE ON SCHEMA {schema} TO {role};",
+    "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA {schema} TO {role};",
+    "REVOKE INSERT, UPDATE, DELETE ON {schema}.migrations FROM {role};",
+    "GRANT TRUNCATE ON {schema}.members, {schema}.changes TO {role};",
+    "GRANT USAGE, UPDATE ON ALL SEQUENCES IN SCHEMA {schema} TO {role};",
+    "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role};",
+)
+
+
+def grants(schema: str, role: str) -> list[str]:
+    """The statements by which a role may do all but migrate."""
+    quoted = '"' + role.replace('"', '""') + '"'
+    return [qualified(statement, schema).replace("{role}", quoted) for statement in GRANTS]
+
+
 def newest() -> int:
     """The number of the last migration that this version of Holdfast knows."""
     return migrations()[-1][0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend import Opening, Service, extra, named
+from holdfast.extend import Opening, Risk, Service, extra, named
 
 if TYPE_CHECKING:
     from holdfast.services.postgres.coordinator import PostgresCoordinator
@@ -36,6 +36,18 @@ class PostgresService(Service):
 
         return await filled(database)
 
+    async def queue_names(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.queue import all_names  # noqa: PLC0415
+
+        return await all_names(database)
+
+    async def task_apps(self, opening: Opening) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.tasks import apps_of  # noqa: PLC0415
+
+        return await apps_of(database)
+
     def coordinator(self, opening: Opening) -> PostgresCoordinator:
         database = _database(opening)
         from holdfast.services.postgres.coordinator import PostgresCoordinator  # noqa: PLC0415
@@ -48,6 +60,12 @@ class PostgresService(Service):
 
         return PostgresState(database, opening.clock, max_state_bytes=opening.max_state_bytes)
 
+    async def risks(self, opening: Opening) -> list[Risk]:
+        database = _database(opening)
+        from holdfast.services.postgres import durability, horizon  # noqa: PLC0415
+
+        return [*await durability.check(database), *await horizon.check(database)]
+
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)
         from holdfast.services.postgres.registry import PostgresRegistry  # noqa: PLC0415
@@ -59,6 +77,15 @@ class PostgresService(Service):
         from holdfast.services.postgres.tasks import PostgresTasks  # noqa: PLC0415
 
         return PostgresTasks(database, app, opening.clock)
+
+    async def migrate(self, opening: Opening) -> list[int]:
+        return await _database(opening).migrate()
+
+    def grants(self, opening: Opening, role: str) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.schema import grants  # noqa: PLC0415
+
+        return grants(database.address.schema, role)
 
 
 def _database(opening: Opening) -> PostgresDatabase:

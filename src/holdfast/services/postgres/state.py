@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -13,6 +14,7 @@ from holdfast.services.postgres.changes import CHANCE, OpenCall, StartCall, Stat
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.results import TOPIC, PostgresResults
+from holdfast.services.postgres.transfer import StateTransfer
 from holdfast.streams.rules.ledger import Checkpoint, Commit
 
 PEEK = f"SELECT {changes.WHOLE} FROM {{schema}}.checkpoints s WHERE s.key = %s"  # noqa: S608
@@ -62,6 +64,7 @@ class PostgresState:
         self._clock = clock
         self._changes = StateChanges(database)
         self._results = PostgresResults(database, clock)
+        self._transfer = StateTransfer(database, self._changes)
         sql = database.sql
         self._peek, self._list, self._due, self._lease = sql(PEEK), sql(LIST), sql(DUE), sql(LEASE)
         self._idle, self._idle_lock, self._expire_all = sql(IDLE), sql(IDLE_LOCK), sql(EXPIRE)
@@ -126,6 +129,23 @@ class PostgresState:
 
     async def expire(self, results_before: float, idle_before: float) -> tuple[int, int]:
         return await self._results.expire(results_before), await self._expire_idle(idle_before)
+
+    # --- transfer
+
+    async def stored(self, key: str) -> Checkpoint | None:
+        return (await self._lane.read(partial(self._changes.load, keys=[key]))).get(key)
+
+    async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
+        for checkpoint in checkpoints:
+            check_state(checkpoint, self.max_state_bytes)
+        await self._lane.write(partial(self._transfer.restore, checkpoints=checkpoints))
+
+    async def last_cursor(self) -> int:
+        return await self._lane.read(self._transfer.last_cursor)
+
+    async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
+        await self._lane.write(partial(self._transfer.restore_results, results=results, above=above))
+        self._database.bells.ring([TOPIC])
 
     async def close(self) -> None:
         self._results.close()

@@ -59,7 +59,23 @@ INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, kno
 SELECT %s, a.*, %s
 FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[]) AS a"""
 
-CHANGE = """
+RESTORE = """
+INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, known_at)
+SELECT %s, a.*, a.moved_at
+FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
+    AS a (trace, type, state, open, moved_at, record)
+ORDER BY trace ON CONFLICT DO NOTHING RETURNING trace"""
+
+# As many steps as there are apps.
+APPS = """
+WITH RECURSIVE apps (app) AS (
+    SELECT min(app) FROM {schema}.tasks
+    UNION ALL SELECT (SELECT min(t.app) FROM {schema}.tasks AS t WHERE t.app > a.app)
+    FROM apps AS a WHERE app IS NOT NULL
+)
+SELECT app FROM apps WHERE app IS NOT NULL"""
+
+UPDATE = """
 UPDATE {schema}.tasks AS t
 SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
 FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
@@ -104,7 +120,7 @@ Rows = list[tuple[Any, ...]]
 Traces = list[bytes]
 
 
-class TaskChange(NamedTuple):
+class TaskRequest(NamedTuple):
     """A request to change a task. ``rule`` returns the new record from the present one (or None), the request
     and the time. It may return None, or raise Fenced."""
 
@@ -113,12 +129,22 @@ class TaskChange(NamedTuple):
     wish: Any = None
 
 
-class ExpiryPage(NamedTuple):
+class ExpiryLook(NamedTuple):
     """Tasks looked at to drop them, up to ``last``; ``more``: those after may have expired too."""
 
     dropped: int
     last: tuple[float, bytes]
     more: bool
+
+
+async def apps_of(database: PostgresDatabase) -> list[str]:
+    """The names of all apps that have tasks, in order."""
+
+    async def read(connection: Connection) -> list[str]:
+        rows = await connection.execute(database.sql(APPS))
+        return [app for (app,) in await rows.fetchall()]
+
+    return await database.lane("state").read(read)
 
 
 class PostgresTasks:
@@ -130,7 +156,7 @@ class PostgresTasks:
         self._app = app
         self._clock = clock
         self._begin, self._standing, self._now = map(database.sql, (BEGIN, STANDING, NOW))
-        self._add, self._change_rows = map(database.sql, (ADD, CHANGE))
+        self._add, self._update = map(database.sql, (ADD, UPDATE))
         self._delay, self._sent, self._due = map(database.sql, (DELAY, SENT, DUE))
         self._get, self._counts = map(database.sql, (GET, COUNTS))
         self._oldest, self._drop = map(database.sql, (OLDEST, DROP))
@@ -145,11 +171,11 @@ class PostgresTasks:
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         traces = [trace for (trace,) in await self._rows(self._due, (self._app, ahead_s, limit))]
-        changes = [TaskChange(_hand_out, trace, (ahead_s, lease_s)) for trace in traces]
+        changes = [TaskRequest(_hand_out, trace, (ahead_s, lease_s)) for trace in traces]
         return [task for task in await self._change(changes) if isinstance(task, Task)]
 
     async def messages_sent(self, traces: Sequence[str]) -> None:
-        await self._change([TaskChange(_message_sent, trace.encode()) for trace in traces], durable=False)
+        await self._change([TaskRequest(_message_sent, trace.encode()) for trace in traces], durable=False)
 
     async def start(self, wishes: Sequence[StartAttempt]) -> list[Task]:
         return cast("list[Task]", await self._change([_wish(rules.start, w) for w in wishes]))
@@ -169,7 +195,7 @@ class PostgresTasks:
         return cast("list[Task]", await self._change([_wish(rules.count, w) for w in wishes]))
 
     async def briefed(self, sent: Sequence[tuple[str, int]]) -> None:
-        changes = [TaskChange(_briefed, trace.encode(), epoch) for trace, epoch in sent]
+        changes = [TaskRequest(_briefed, trace.encode(), epoch) for trace, epoch in sent]
         await self._change(changes, durable=False)
 
     async def handed_over(self, left: Sequence[EffectsLeft]) -> None:
@@ -180,11 +206,11 @@ class PostgresTasks:
         return cast("list[Task | None]", await self._change(changes))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:
-        [task] = await self._change([TaskChange(_cancel, trace.encode(), reason)])
+        [task] = await self._change([TaskRequest(_cancel, trace.encode(), reason)])
         return cast("Task | None", task)
 
     async def reset(self, traces: Sequence[str]) -> list[Task | None]:
-        changes = [TaskChange(_reset, trace.encode()) for trace in traces]
+        changes = [TaskRequest(_reset, trace.encode()) for trace in traces]
         return cast("list[Task | None]", await self._change(changes))
 
     # --- reading
@@ -231,11 +257,15 @@ class PostgresTasks:
         return float(now)
 
     async def expire(self, before: float) -> int:
-        dropped, page = 0, ExpiryPage(0, (0.0, b""), more=True)
+        dropped, page = 0, ExpiryLook(0, (0.0, b""), more=True)
         while page.more:
             page = await self._lane.write(partial(self._expire, before=before, after=page.last))
             dropped += page.dropped
         return dropped
+
+    async def restore(self, tasks: Sequence[Task]) -> None:
+        if tasks:
+            await self._lane.write(partial(self._restore, tasks=tasks))
 
     async def close(self) -> None:
         pass
@@ -248,13 +278,13 @@ class PostgresTasks:
 
         return await self._lane.read(read)
 
-    async def _change(self, changes: Sequence[TaskChange], *, durable: bool = True) -> Answers:
+    async def _change(self, changes: Sequence[TaskRequest], *, durable: bool = True) -> Answers:
         if not changes:
             return []
         return await self._lane.write_many(self._apply, changes, durable=durable)
 
     async def _apply(
-        self, connection: Connection, calls: Sequence[Sequence[TaskChange]]
+        self, connection: Connection, calls: Sequence[Sequence[TaskRequest]]
     ) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
         traces = {change.trace for changes in calls for change in changes}
@@ -277,7 +307,7 @@ class PostgresTasks:
         if added:
             await connection.execute(self._add, (self._app, now, *_columns(added)))
         if changed:
-            await connection.execute(self._change_rows, (*_columns(changed), self._app))
+            await connection.execute(self._update, (*_columns(changed), self._app))
         if delayed:
             await connection.execute(self._delay, (self._app, *_columns(delayed)))
         if sent:
@@ -297,7 +327,7 @@ class PostgresTasks:
         [now] = await clock.fetchone() or (0.0,)
         return before, now
 
-    def _judge(self, standing: dict[bytes, Task | None], change: TaskChange, now: float) -> Answer:
+    def _judge(self, standing: dict[bytes, Task | None], change: TaskRequest, now: float) -> Answer:
         was = standing.get(change.trace)
         try:
             after = change.rule(was, change.wish, now)
@@ -312,7 +342,16 @@ class PostgresTasks:
         standing[change.trace] = after
         return after
 
-    async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryPage:
+    async def _restore(self, connection: Connection, tasks: Sequence[Task]) -> None:
+        rows = {task.trace.encode(): _row(task.trace.encode(), task) for task in tasks}
+        query = self._database.sql(RESTORE)
+        added = await connection.execute(query, (self._app, *_columns([*rows.values()])), binary=True)
+        new = {trace for (trace,) in await added.fetchall()}
+        delayed = [(t.trace.encode(), t.send_at) for t in tasks if t.message and t.trace.encode() in new]
+        if delayed:
+            await connection.execute(self._delay, (self._app, *_columns(delayed)))
+
+    async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryLook:
         """Drop what has expired of the tasks next after one."""
         await connection.execute(self._begin)
         looked = await connection.execute(
@@ -323,11 +362,11 @@ class PostgresTasks:
             expired = [trace for _, trace, record in page if rules.expired(_task.decode(record), before)]
         if expired:
             await connection.execute(self._drop, (self._app, expired))
-        return ExpiryPage(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
+        return ExpiryLook(len(expired), page[-1][:2] if page else after, len(page) == EXPIRE_BATCH)
 
 
-def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskChange:
-    return TaskChange(rule, wish.trace.encode(), wish)
+def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskRequest:
+    return TaskRequest(rule, wish.trace.encode(), wish)
 
 
 def _row(trace: bytes, task: Task) -> tuple[Any, ...]:

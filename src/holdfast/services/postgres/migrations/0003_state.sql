@@ -44,10 +44,10 @@ CREATE TABLE {schema}.effects (
     place      integer NOT NULL,                       -- among the effects of that commit
     id         bytea NOT NULL,
     record     bytea NOT NULL,                         -- msgpack of Effect
-    refused    bytea,                                  -- why its target doesn't take it
-    PRIMARY KEY (checkpoint, number, place),
-    UNIQUE (checkpoint, id)
+    refused    bytea                                   -- why its target doesn't take it
 ) WITH (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+CREATE INDEX effects_in_order ON {schema}.effects (checkpoint, number, place);
+CREATE INDEX effects_by_id ON {schema}.effects (checkpoint, id);
 
 -- Cursors grow in the order of commits. A commit takes them under the lock of the log.
 CREATE TABLE {schema}.results (

@@ -1,0 +1,164 @@
+"""``holdfast transfer``: to other services."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from holdfast.cli import exits, output
+from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.errors import ConfigError, OperationRefused
+
+if TYPE_CHECKING:
+    from holdfast.ports.clock import Clock
+    from holdfast.transfer.parts import Part, PartReport
+    from holdfast.wiring import Services
+
+SERVICES = ("queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url")
+
+TELL_EVERY_S = 5.0
+DIGEST_CHARS = 12
+
+
+async def transfer(
+    *,
+    source: Annotated[str, Parameter(name="--from")] = "",
+    target: Annotated[str, Parameter(name="--to")] = "",
+    from_config: Path | None = None,
+    to_config: Path | None = None,
+    app: tuple[str, ...] = (),
+    own_seq: tuple[str, ...] = (),
+    check: bool = False,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Bring all that a stopped cluster has to other services: state, results, tasks, schedules, waiting
+    messages and dead letters. Frames and files stay where they are.
+
+    The source keeps everything. In the end both sides are read again and compared. If the command was
+    interrupted, run it again: what is there already stays as it is.
+
+    ```
+    holdfast transfer --from sqlite:///holdfast.db --to postgresql://holdfast@db/holdfast
+    holdfast transfer --from-config pilot.toml --to-config production.toml --check
+    ```
+
+    Args:
+        source: URL of the service that has everything now.
+        target: URL of the service that is to have it.
+        from_config: Config file that names the services that have it now, instead of --from.
+        to_config: Config file that names the services that are to have it, instead of --to.
+        app: An app that has tasks, if none of its nodes ever ran; may be repeated.
+        own_seq: A stream whose messages hold growing seqs, which are not the numbers of its queue; may be
+            repeated.
+        check: Only compare both sides; write nothing.
+        json: Print JSON lines, one for each part.
+    """
+    from holdfast.transfer.contents import contents  # noqa: PLC0415
+    from holdfast.wiring import Services  # noqa: PLC0415
+
+    if options.url is not None:
+        raise ConfigError("transfer has two sides; write --from and --to instead of --url")
+    before = _side("--from", source, from_config, options)
+    after = _side("--to", target, to_config, options)
+    async with (
+        Services(before.load(), reads_only=True) as ours,
+        Services(after.load(), reads_only=check) as theirs,
+    ):
+        if not check:
+            await _check_stopped(ours, theirs)
+        parts = await contents(ours, theirs, app, own_seq)
+        if not check:
+            await _copy_all(parts, ours.clock)
+        reports = await _compare_all(parts, ours.clock)
+        if not check:
+            await _check_stopped(ours, theirs)
+    return _show(reports, copied=not check, json=json)
+
+
+def _side(option: str, url: str, config: Path | None, options: Options) -> Options:
+    """The options of a command that has the services of one side."""
+    if bool(url) == (config is not None):
+        raise ConfigError(f"say either {option} URL or {option}-config FILE")
+    if config is not None:
+        return dataclasses.replace(options, config=config)
+    return dataclasses.replace(options, set=(*options.set, *(f"{name}={url}" for name in SERVICES)))
+
+
+async def _check_stopped(ours: Services, theirs: Services) -> None:
+    from holdfast.transfer.contents import living  # noqa: PLC0415
+
+    for option, services in (("--from", ours), ("--to", theirs)):
+        if nodes := await living(services):
+            raise OperationRefused(
+                f"nodes are running on the services of {option}: {', '.join(sorted(nodes))}. Stop them, and"
+                " whatever sends messages or tasks; then run this again"
+            )
+
+
+async def _copy_all(parts: list[Part], clock: Clock) -> None:
+    from holdfast.transfer.parts import conflict, copy  # noqa: PLC0415
+
+    has_any = False
+    for part in parts:
+        found, has_some = await conflict(part)
+        has_any |= has_some
+        if found:
+            raise OperationRefused(
+                f"{found}. Nothing was written: transfer only to services that are empty, or that hold a part"
+                " of an earlier transfer of the same"
+            )
+    if not has_any:
+        raise OperationRefused("nothing is there to transfer; does --from name the right services?")
+    for part in parts:
+        await copy(part, _progress(clock, f"{part.name}: {{}} written"))
+
+
+async def _compare_all(parts: list[Part], clock: Clock) -> list[PartReport]:
+    from holdfast.transfer.parts import report  # noqa: PLC0415
+
+    return [await report(part, _progress(clock, f"{part.name}: {{}} compared")) for part in parts]
+
+
+def _progress(clock: Clock, text: str) -> Callable[[int], None]:
+    """Tells people how far it is, now and then."""
+    told_at = clock.monotonic()
+
+    def tell(count: int) -> None:
+        nonlocal told_at
+        if clock.monotonic() - told_at >= TELL_EVERY_S:
+            told_at = clock.monotonic()
+            output.remark(text.format(count))
+
+    return tell
+
+
+def _show(reports: list[PartReport], *, copied: bool, json: bool) -> int:
+    if json:
+        for each in reports:
+            output.json_line(each)
+    else:
+        rows = [
+            [
+                each.part, each.source, each.target, each.source_digest[:DIGEST_CHARS],
+                each.target_digest[:DIGEST_CHARS], "no" if each.difference else "yes",
+            ]
+            for each in reports
+        ]  # fmt: skip
+        columns = ["part", "from", "to", "digest from", "digest to", "agree"]
+        output.console().print(output.table("Transfer", columns, rows))
+    differences = [each.difference for each in reports if each.difference]
+    for difference in differences:
+        output.complain(difference)
+    if differences:
+        return exits.FAILED
+    if copied:
+        output.remark(
+            "All agrees. The source still has everything: start no node on it again, or work is done twice."
+            " Once nodes have run on the new services for a while, remove it"
+        )
+    return exits.OK

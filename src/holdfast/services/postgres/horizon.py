@@ -1,0 +1,97 @@
+"""What keeps the server from removing old versions of rows, and how many of Holdfast's tables have."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from holdfast.ports.state import Risk
+from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.lane import Connection
+
+LONG_S = 300
+"""A transaction that is open for longer is told of."""
+
+DEAD_ROWS = 100_000
+"""Old versions in one table that are told of, if they are more than the rows in use."""
+
+# Of others' sessions a role sees only that they are there, unless it has pg_read_all_stats.
+HOLDERS = """
+SELECT 'transaction' AS kind,
+    coalesce(nullif(application_name, ''), usename, '?') || ', process ' || pid AS who,
+    extract(epoch FROM clock_timestamp() - xact_start)::float8 AS open_s
+FROM pg_stat_activity
+WHERE backend_xmin IS NOT NULL AND datname = current_database() AND backend_type <> 'walsender'
+    AND xact_start < clock_timestamp() - make_interval(secs => %(long_s)s)
+UNION ALL
+SELECT 'prepared', gid, extract(epoch FROM clock_timestamp() - prepared)::float8
+FROM pg_prepared_xacts WHERE prepared < clock_timestamp() - make_interval(secs => %(long_s)s)
+UNION ALL
+SELECT 'slot', slot_name::text, NULL FROM pg_replication_slots
+WHERE coalesce(age(xmin), 0) > %(behind)s
+    OR (database = current_database() AND age(catalog_xmin) > %(behind)s)
+UNION ALL
+SELECT 'standby', coalesce(nullif(application_name, ''), client_addr::text, '?'), NULL
+FROM pg_stat_replication WHERE age(backend_xmin) > %(behind)s
+ORDER BY open_s DESC NULLS LAST"""
+
+DEAD = """
+SELECT relname::text, n_dead_tup, n_live_tup FROM pg_stat_user_tables
+WHERE schemaname = %s AND n_dead_tup > %s AND n_dead_tup > n_live_tup ORDER BY n_dead_tup DESC"""
+
+BEHIND = 1_000_000
+"""Transactions that a slot or a standby may lag behind before it is told of."""
+
+FIXES = {
+    "transaction": "end it, or have its program commit; idle_in_transaction_session_timeout ends such ones",
+    "prepared": "COMMIT PREPARED or ROLLBACK PREPARED it",
+    "slot": "drop the slot if nobody reads it: pg_drop_replication_slot()",
+    "standby": "end its long queries, or set hot_standby_feedback = off there",
+}
+NAMES = {
+    "transaction": "a transaction is open",
+    "prepared": "a prepared transaction waits",
+    "slot": "a replication slot holds old rows back",
+    "standby": "a standby holds old rows back by its feedback",
+}
+
+
+class HorizonHolder(NamedTuple):
+    """Who keeps old versions from being removed, and for how long already, if that is known."""
+
+    kind: str
+    who: str
+    open_s: float | None
+
+
+class DeadRows(NamedTuple):
+    """A table with more old versions than rows in use."""
+
+    table: str
+    dead: int
+    live: int
+
+
+async def look(database: PostgresDatabase) -> tuple[list[HorizonHolder], list[DeadRows]]:
+    """Who holds the oldest snapshots, longest first, and which tables suffer."""
+
+    async def read(connection: Connection) -> tuple[list[HorizonHolder], list[DeadRows]]:
+        holders = await connection.execute(HOLDERS, {"long_s": LONG_S, "behind": BEHIND})
+        found = [HorizonHolder(*row) for row in await holders.fetchall()]
+        dead = await connection.execute(DEAD, (database.address.schema, DEAD_ROWS))
+        return found, [DeadRows(*row) for row in await dead.fetchall()]
+
+    return await database.lane("state").read(read)
+
+
+async def check(database: PostgresDatabase) -> list[Risk]:
+    """A risk for each who holds the horizon, and for tables with many old versions. They make the server
+    slow; nothing is lost by them."""
+    holders, tables = await look(database)
+    risks = []
+    for kind, who, open_s in holders:
+        since = f" for {open_s:.0f} s" if open_s is not None else ""
+        risks.append(Risk("", "warning", f"{NAMES[kind]}{since}: {who}; old rows stay", FIXES[kind]))
+    for table, dead, live in tables:
+        text = f"the table {table} has {dead} old versions of rows and {live} rows in use"
+        risks.append(Risk("", "warning", text, "see that autovacuum runs, and that nobody holds it back"))
+    return risks

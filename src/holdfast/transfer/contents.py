@@ -1,0 +1,283 @@
+"""What services hold, as the parts that are brought from one set of them to another.
+
+All is written as it is, but for two things. A message gets its id as the attribute ``id``, because its new
+queue gives it another one, by which a message that was handled and not yet deleted would not be known again.
+And what the registry says of an app's nodes and of the URLs of its services is left out: they say it anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import msgspec
+
+from holdfast.errors import ConfigError, OperationRefused
+from holdfast.ports.queue import DeadLetter, TransferableQueue, WaitingMessage
+from holdfast.ports.registry import Document, Registry
+from holdfast.ports.state import Logged, TransferableState
+from holdfast.ports.tasks import TransferableTasks
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.tasks.discovery import APPS, Listing
+from holdfast.tasks.rules.task import Task
+from holdfast.transfer.parts import PAGE, Item, Part, digest
+from holdfast.urls import shown
+from holdfast.wiring import Services
+
+T = TypeVar("T")
+
+STATES_AT_ONCE = 8
+"""Checkpoints, whose states may be large, that are read at a time."""
+
+SETTINGS = ("registry_url", "state_url", "tasks_url", "queue_url")
+
+NUMBERED = re.compile(r":\d{39}$")
+"""The end of an identity in a stream that compares seqs and remembers them."""
+
+
+@dataclass(slots=True)
+class Numbered:
+    """Streams whose seqs only grow, each with the highest that a checkpoint has. The numbers of their queue
+    may be these seqs."""
+
+    highest: dict[str, int] = field(default_factory=dict)
+
+
+async def contents(
+    source: Services, target: Services, apps: Collection[str] = (), own_seqs: Collection[str] = ()
+) -> list[Part]:
+    """Return what is to be in the target. ``apps`` have tasks, besides those that the services tell of. The
+    messages of the streams ``own_seqs`` hold their seqs. Settings by which both sides have the same service
+    are passed over.
+
+    Raises ConfigError for a service whose contents can't be read or written, and OperationRefused for a
+    stream that would lose its place."""
+    moved = [name for name in SETTINGS if getattr(source.config, name) != getattr(target.config, name)]
+    if not moved:
+        raise ConfigError("--from and --to are the same services: there is nothing to transfer")
+    parts: list[Part] = []
+    if "registry_url" in moved:
+        parts.append(_documents(source.registry(), target.registry()))
+    if "state_url" in moved:
+        states = _transferable(source, target, "state_url", lambda side: side.state(), "stored")
+        parts += _streams(*cast("tuple[TransferableState, TransferableState]", states))
+    if "tasks_url" in moved:
+        for app in await _apps(source, target, apps):
+            stores = _transferable(
+                source, target, "tasks_url", partial(Services.task_store, app=app), "restore"
+            )
+            parts.append(_tasks(app, *cast("tuple[TransferableTasks, TransferableTasks]", stores)))
+    if "queue_url" in moved:
+        parts += await _queues(source, target, own_seqs)
+    return parts
+
+
+async def living(services: Services) -> list[str]:
+    """Return the names of the nodes that are up."""
+    return [member.name for member in await services.coordinator().members()]
+
+
+def _transferable(
+    source: Services, target: Services, setting: str, opened: Callable[[Services], Any], method: str
+) -> tuple[Any, Any]:
+    ports = opened(source), opened(target)
+    for port, side, option in zip(ports, (source, target), ("--from", "--to"), strict=True):
+        if not hasattr(port, method):
+            url = shown(getattr(side.config, setting))
+            hint = (
+                ": messages can't be listed there without receiving them. Have the nodes handle all that"
+                " waits, and redrive the dead letters; then transfer the rest with the same queue_url on both"
+                " sides, by --from-config and --to-config"
+                if setting == "queue_url"
+                else ""
+            )
+            raise ConfigError(f"{option}: {setting} is {url!r}, whose contents can't be transferred{hint}")
+    return ports
+
+
+# --- the registry
+
+
+def _documents(source: Registry, target: Registry) -> Part:
+    async def read(registry: Registry, *, clears: bool) -> AsyncIterator[Item]:
+        for document in await registry.list(""):
+            body = _without_nodes(document) if clears else document.body
+            yield Item(document.name.encode(), document.name, digest(body), (document.name, body))
+
+    async def write(records: Sequence[tuple[str, bytes]]) -> None:
+        for name, body in records:
+            await target.put(name, body, 0)
+
+    return Part("documents", partial(read, source, clears=True), partial(read, target, clears=False), write)
+
+
+def _without_nodes(document: Document) -> bytes:
+    return msgspec.json.encode(Listing()) if document.name.startswith(APPS) else document.body
+
+
+# --- streams
+
+
+def _streams(source: TransferableState, target: TransferableState) -> list[Part]:
+    async def write_results(records: Sequence[Logged]) -> None:
+        await target.restore_results(records, above=await source.last_cursor())
+
+    return [
+        Part("checkpoints", partial(_checkpoints, source), partial(_checkpoints, target), target.restore),
+        Part("results", partial(_results, source), partial(_results, target), write_results),
+    ]
+
+
+async def _checkpoints(state: TransferableState) -> AsyncIterator[Item]:
+    async for c in _stored(state):
+        yield Item(
+            c.key.encode(),
+            c.key,
+            digest(msgspec.structs.replace(c, at=_micros(c.at))),
+            c,
+            len(c.state or b""),
+        )
+
+
+async def _stored(state: TransferableState) -> AsyncIterator[Checkpoint]:
+    """Yield all checkpoints with all that they hold."""
+    async for page in _pages(lambda last: state.checkpoints(last.key if last else "", PAGE)):
+        for begin in range(0, len(page), STATES_AT_ONCE):
+            keys = [checkpoint.key for checkpoint in page[begin : begin + STATES_AT_ONCE]]
+            for checkpoint in await asyncio.gather(*map(state.stored, keys)):
+                if checkpoint is not None:
+                    yield checkpoint
+
+
+async def _results(state: TransferableState) -> AsyncIterator[Item]:
+    async for page in _pages(lambda last: state.results(last.cursor if last else 0, PAGE)):
+        for r in page:
+            name = f"cursor {r.cursor} ({r.key}:{r.result.name})"
+            yield Item(
+                r.cursor, name, digest(msgspec.structs.replace(r, at=_micros(r.at))), r, len(r.result.body)
+            )
+
+
+# --- tasks
+
+
+async def _apps(source: Services, target: Services, named: Collection[str]) -> list[str]:
+    """Return the names of all apps that may have tasks on either side."""
+    apps = {*named}
+    for side in (source, target):
+        apps |= {*await side.task_apps()}
+        apps |= {document.name.removeprefix(APPS) for document in await side.registry().list(APPS)}
+    return sorted(apps)
+
+
+def _tasks(app: str, source: TransferableTasks, target: TransferableTasks) -> Part:
+    async def read(tasks: TransferableTasks) -> AsyncIterator[Item]:
+        async for page in _pages(lambda last: tasks.list(PAGE, last.trace if last else "")):
+            for task in page:
+                yield Item(task.trace.encode(), task.trace, digest(_task(task)), task)
+
+    return Part(f"tasks of {app}", partial(read, source), partial(read, target), target.restore)
+
+
+def _task(task: Task) -> Task:
+    times = ("until", "queued_at", "started_at", "ended_at", "send_at")
+    return msgspec.structs.replace(task, **{name: _micros(getattr(task, name)) for name in times})
+
+
+# --- queues
+
+
+async def _queues(source: Services, target: Services, own_seqs: Collection[str]) -> list[Part]:
+    _transferable(source, target, "queue_url", lambda side: side.queue("holdfast"), "waiting")
+    numbered = await _numbered(source)
+    parts: list[Part] = []
+    names = {*await source.queue_names(), *await target.queue_names(), *numbered.highest}
+    for name in sorted(names):
+        ours, theirs = cast(
+            "tuple[TransferableQueue, TransferableQueue]", (source.queue(name), target.queue(name))
+        )
+        keeps = name in numbered.highest and name not in own_seqs and ours.seq_kind != "absent"
+        if keeps and theirs.seq_kind == "absent":
+            raise OperationRefused(
+                f'stream {name!r}: if it takes its seqs from the queue (seq="queue"), it can\'t go to'
+                f" {shown(target.config.queue_url)}, where messages have no numbers; if its messages hold"
+                f" their seqs, say --own-seq {name}"
+            )
+        above = numbered.highest[name] if keeps else 0
+        parts.append(_messages(name, ours, theirs, keeps=keeps, above=above))
+        parts.append(_letters(name, ours, theirs))
+    return parts
+
+
+async def _numbered(source: Services) -> Numbered:
+    state, found = cast("TransferableState", source.state()), Numbered()
+    if not hasattr(state, "stored"):
+        return found
+    async for checkpoint in _stored(state):
+        stream, log = checkpoint.key.partition("/")[0], checkpoint.log
+        if log is not None and any(NUMBERED.search(name) for name in checkpoint.recent):
+            found.highest[stream] = max(found.highest.get(stream, 0), log.seq)
+    return found
+
+
+def _messages(
+    name: str, source: TransferableQueue, target: TransferableQueue, *, keeps: bool, above: int
+) -> Part:
+    """The messages that wait. Where it is so said they keep their numbers, else only their order."""
+
+    async def read(queue: TransferableQueue) -> AsyncIterator[Item]:
+        place = 0
+        async for page in _pages(lambda last: queue.waiting(PAGE, last.id if last else "")):
+            for message in page:
+                carried = _carried(message, keeps=keeps)
+                told = (
+                    carried.body, sorted(carried.attributes.items()), carried.receives, carried.number,
+                )  # fmt: skip
+                yield Item(place, f"message {message.id}", digest(told), carried, len(message.body))
+                place += 1
+
+    return Part(
+        f"messages of {name}",
+        partial(read, source),
+        partial(read, target),
+        partial(target.restore, above=above),
+    )
+
+
+def _carried(message: WaitingMessage, *, keeps: bool) -> WaitingMessage:
+    if keeps:
+        return message
+    attributes = {"id": message.id} | message.attributes
+    return msgspec.structs.replace(message, attributes=attributes, number=None)
+
+
+def _letters(name: str, source: TransferableQueue, target: TransferableQueue) -> Part:
+    async def read(queue: TransferableQueue) -> AsyncIterator[Item]:
+        async for page in _pages(lambda last: queue.dead_letters(PAGE, last.id if last else "")):
+            for letter in page:
+                yield Item(letter.id.encode(), letter.id, digest(_letter(letter)), letter, len(letter.body))
+
+    return Part(
+        f"dead letters of {name}", partial(read, source), partial(read, target), target.restore_letters
+    )
+
+
+def _letter(letter: DeadLetter) -> DeadLetter:
+    return msgspec.structs.replace(letter, at=_micros(letter.at))
+
+
+async def _pages(read: Callable[[T | None], Awaitable[list[T]]]) -> AsyncIterator[list[T]]:
+    """Yield all pages; ``read`` gets the last record of the page before."""
+    last: T | None = None
+    while page := await read(last):
+        yield page
+        last = page[-1]
+
+
+def _micros(at: float) -> int:
+    """A wall time as exactly as all services keep it."""
+    return round(at * 1e6)

@@ -1,0 +1,67 @@
+"""``holdfast migrate`` and ``holdfast doctor --grants`` against PostgreSQL."""
+
+from typing import Any
+
+import psycopg
+import pytest
+
+from holdfast.services.postgres import schema
+from simulator.servers import PostgresqlServer
+
+NUMBERS = [number for number, _ in schema.migrations()]
+
+
+@pytest.fixture
+def url(postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Of all services, with a password that is nobody's business."""
+    url = postgresql_server.url.replace("postgres@", "postgres:hidden@")
+    monkeypatch.setenv("HOLDFAST_URL", url)
+    return url
+
+
+@pytest.mark.usefixtures("url")
+def test_a_database_is_brought_up_to_date_once(holdfast: Any) -> None:
+    first = holdfast("migrate")
+    assert first.code == 0, first.err
+    [line] = first.out.splitlines()
+    assert line.endswith(f": applied {', '.join(map(str, NUMBERS))}")
+    assert "hidden" not in first.out
+    assert holdfast("migrate").out.rstrip().endswith(": up to date")
+    [told] = holdfast("migrate", "--json").lines
+    assert told["applied"] == []
+
+
+def test_nothing_is_to_be_done_for_other_services(holdfast: Any) -> None:
+    told = holdfast("migrate")
+    assert (told.code, told.out) == (
+        0,
+        "nothing to do: these services make what they need when they are first used\n",
+    )
+
+
+def test_a_server_that_is_away_is_told(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "postgresql://someone:hidden@127.0.0.1:1/app")
+    told = holdfast("migrate")
+    assert told.code != 0
+    assert "127.0.0.1" in told.err
+    assert "hidden" not in told.err + told.out
+
+
+def test_the_printed_grants_are_sql_that_the_database_takes(
+    holdfast: Any, url: str, postgresql_server: PostgresqlServer
+) -> None:
+    assert holdfast("migrate").code == 0
+    printed = holdfast("doctor", "--grants", 'odd "role"')
+    assert printed.code == 0, printed.err
+    with psycopg.connect(postgresql_server.url) as connection:
+        connection.execute('CREATE ROLE "odd ""role"""')
+        connection.execute(printed.out.encode())
+        query = "SELECT has_table_privilege('odd \"role\"', 'holdfast.messages', 'INSERT')"
+        assert connection.execute(query.encode()).fetchone() == (True,)
+        connection.rollback()
+
+
+def test_grants_are_about_databases_with_roles(holdfast: Any) -> None:
+    told = holdfast("doctor", "--grants", "someone")
+    assert told.code != 0
+    assert "PostgreSQL" in told.err
