@@ -51,9 +51,7 @@ async def resend_effects(
             continue
         guards = await guard(queue, some)
         now = await store.now()
-        each = {
-            letter.attributes[EFFECT]: letter for letter in some
-        }  # of a call that was cut off there are two
+        each = {letter.attributes[EFFECT]: letter for letter in some}  # a call that was cut off leaves two
         effects = encode_effects([effect_again(letter, now) for letter in each.values()])
         [task] = await store.resend_effects([ResendEffects(trace, effects)])
         if task is None or not _are_pending(task, some):
