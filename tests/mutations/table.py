@@ -750,6 +750,57 @@ STREAMS = [
 
 TASKS = [
     _at(
+        "src/holdfast/tasks/values.py",
+        "a damaged value is given to a handler",
+        "if len(data) != stored.size or hashlib.sha256(data).hexdigest() != stored.sha256:",
+        "if len(data) != stored.size:",
+        "tests/tasks/test_values.py::test_a_value_that_is_damaged_or_gone_is_never_given",
+    ),
+    _at(
+        "src/holdfast/tasks/wire.py",
+        "a stored body is an empty text to others",
+        'NO_TEXT = b"\\xff"',
+        'NO_TEXT = b""',
+        "tests/tasks/test_values.py::test_programs_that_know_no_stored_bodies_refuse_the_task",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/rates.py",
+        "a clock that is set back empties buckets",
+        "full_at = min(max(after.get(name, now), now), now + burst / rate)",
+        "full_at = max(after.get(name, now), now)",
+        "tests/tasks/rules/test_rates.py::test_a_clock_that_is_set_back_keeps_nothing_waiting",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/rates.py",
+        "permits are gathered",
+        "for name, at in self._lapse_at.items() if at <= now",
+        "for name, at in self._lapse_at.items() if at < 0",
+        "tests/tasks/rules/test_rates.py::test_permits_lapse",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "what is told late of earlier effects drops those that are sent again",
+        "standing, epoch=standing.epoch + 1, effects=wish.effects, until=now",
+        "standing, effects=wish.effects, until=now",
+        "tests/tasks/rules/test_task.py::test_refused_effects_are_pending_again_at_a_new_epoch",
+    ),
+    _at(
+        "src/holdfast/cluster/effect_letters.py",
+        "an effect that is refused again is lost with its old letter",
+        "letter if letter.id.endswith(AGAIN) else msgspec.structs.replace(letter, id=letter.id + AGAIN)",
+        "letter",
+        "tests/tasks/test_dead_letters.py::"
+        "test_an_effect_of_a_task_that_is_refused_again_before_its_letter_is_gone_keeps_it",
+    ),
+    _at(
+        "src/holdfast/streams/operations.py",
+        "what an operator does counts as a message",
+        "quiet_s = opened.log.quiet_s + max(0.0, wall - opened.at)",
+        "quiet_s = opened.log.quiet_s",
+        "tests/streams/test_operations.py::"
+        "test_operations_are_no_messages_where_numbers_start_anew_after_a_quiet_time",
+    ),
+    _at(
         "src/holdfast/tasks/rules/task.py",
         "a delayed task that is cancelled is told at its time",
         "return msgspec.structs.replace(ended, send_at=now) if ended.message else ended",
