@@ -165,6 +165,29 @@ def test_later_cursors_are_above_those_that_a_follower_has_had(holdfast: Any) ->
     assert on(TARGET, go_on) == 9
 
 
+def test_numbers_of_the_queue_go_on_above_those_that_were_handled(holdfast: Any) -> None:
+    """A stream that takes its seqs from the queue would pass over messages with lower ones."""
+
+    async def handle(held: Services) -> None:
+        await committed(
+            held, "tickets/a", 1, log=RunLog(0, 0, 5000), identities=(f"0:{5000:039d}",), window=9
+        )
+        queue: Any = held.queue("tickets")
+        await queue.restore([WaitingMessage("4999", b"done", number=4999)], above=5000)
+
+    async def go_on(held: Services) -> list[WaitingMessage]:
+        queue: Any = held.queue("tickets")
+        await queue.send([Outgoing(b"new")])
+        waiting: list[WaitingMessage] = await queue.waiting(10)
+        return waiting
+
+    on(SOURCE, handle)
+    assert transfer(holdfast).code == 0
+    done, new = on(TARGET, go_on)
+    assert (done.number, done.body, done.attributes) == (4999, b"done", {})
+    assert new.number > 5000
+
+
 @pytest.mark.usefixtures("filled")
 def test_services_that_hold_something_else_are_refused_before_anything_is_written(holdfast: Any) -> None:
     async def add(held: Services) -> None:

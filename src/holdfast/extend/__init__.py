@@ -38,12 +38,20 @@ if TYPE_CHECKING:
     from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
     from holdfast.ports.meter import Meter
     from holdfast.ports.objects import Objects
-    from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, Queue
+    from holdfast.ports.queue import (
+        DeadLetter,
+        Delivery,
+        Depth,
+        Outgoing,
+        Queue,
+        TransferableQueue,
+        WaitingMessage,
+    )
     from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
     from holdfast.ports.registry import Document, Registry
-    from holdfast.ports.state import Logged, Risk, StateStore
+    from holdfast.ports.state import Logged, Risk, StateStore, TransferableState
     from holdfast.ports.target import OutgoingEffect, Target
-    from holdfast.ports.tasks import TaskStore
+    from holdfast.ports.tasks import TaskStore, TransferableTasks
     from holdfast.streams.rules import ledger
     from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
     from holdfast.system.bell import Bell
@@ -98,6 +106,10 @@ else:  # A service that offers a queue needs no state store.
             "Task": "holdfast.tasks.rules.task",
             "TaskState": "holdfast.tasks.rules.task:State",
             "TaskStore": "holdfast.ports.tasks",
+            "TransferableQueue": "holdfast.ports.queue",
+            "TransferableState": "holdfast.ports.state",
+            "TransferableTasks": "holdfast.ports.tasks",
+            "WaitingMessage": "holdfast.ports.queue",
             "for_writers": "holdfast.system.files",
             "ledger": "holdfast.streams.rules.ledger:",
             "make_file": "holdfast.system.files",
@@ -153,6 +165,10 @@ __all__ = [
     "Task",
     "TaskState",
     "TaskStore",
+    "TransferableQueue",
+    "TransferableState",
+    "TransferableTasks",
+    "WaitingMessage",
     "exports",
     "extra",
     "for_writers",
