@@ -184,7 +184,8 @@ class PgbouncerServer(Server):
         )
         for path in (users, settings):
             path.chmod(0o644)
-        return [*drop, programs.find("pgbouncer"), settings]
+        # Where it lies, for that user: the checkout may be seen through links in a folder of root's alone.
+        return [*drop, programs.find("pgbouncer").resolve(), settings]
 
     async def answers(self) -> bool:
         return await _greets(self.port)

@@ -130,6 +130,10 @@ SMALL = {
         "--devices 40 --seconds 0.2 --rounds 1",
         {"vs_raw_mqtt_sqlite", "vs_raw_mqtt_postgres", "added_p50_ms", "added_p50_ms_postgres"},
     ),
+    "postgres_horizon": (
+        "--messages 5000",
+        {"late_commit_s", "messages_per_s", "rate_end_vs_start", "cpu_end_vs_start", "vs_free"},
+    ),
     "outbox_depth": (
         "--devices 20 --rows 500 2000 --silent 0.8 --seconds 0.2",
         {"rate_1m_vs_10k", "rate_1m_vs_10k_silent", "vs_replaced_1m", "vs_replaced_1m_silent"},
@@ -160,6 +164,7 @@ LONG = {
     "redis_queue",
     "failover",
     "tasks_cost",
+    "postgres_horizon",
     "outbox",
     "outbox_depth",
     "outbox_silent",

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.cluster.effect_letters import letter_of
-from holdfast.common.acts import RefusedEffect, effect_id
-from holdfast.errors import OperationRefused
+from holdfast.common.acts import effect_id
+from holdfast.errors import OperationRefused, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
+from holdfast.streams import operations
 from holdfast.streams.redrive import redrive
+from holdfast.streams.rules.ledger import Checkpoint
 from tests.streams.test_operations import KEY, clock, commit, queue, state  # noqa: F401 (fixtures)
 
 REFUSED = OutgoingEffect(
@@ -127,16 +129,35 @@ async def test_an_effect_that_is_refused_again_before_its_letter_is_gone_keeps_i
 ) -> None:
     await commit(state)
     await queue.bury([LETTER])
-    purge = queue.purge
+    add_effect = operations.add_effect
 
-    async def refused_first(ids: Sequence[str]) -> int:
-        [effect] = state.standing[KEY].effects
-        await commit(state, refused=(RefusedEffect(effect.id, "it says 400 again"),))
-        await queue.bury([LETTER])  # which is there yet
-        purged = await purge(ids)
-        await commit(state, dropped=(effect.id,))
-        return purged
+    async def refused_at_once(*args: Any) -> Checkpoint:
+        added = await add_effect(*args)
+        await queue.bury([LETTER])
+        return added
 
-    monkeypatch.setattr(queue, "purge", refused_first)
+    monkeypatch.setattr(operations, "add_effect", refused_at_once)
     assert await redrive(state, queue, [LETTER.id], nobody) == 1
     assert list(queue.letters) == [LETTER.id]
+
+
+async def test_an_effect_whose_redrive_is_cut_off_is_sent_again_by_the_letter_that_stays(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await commit(state)
+    await queue.bury([LETTER])
+
+    async def away(*_: Any) -> Checkpoint:
+        raise Unavailable("no connection")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(operations, "add_effect", away)
+        with pytest.raises(Unavailable):
+            await redrive(state, queue, [LETTER.id], nobody)
+    [stays] = queue.letters
+    assert stays != LETTER.id
+    assert await redrive(state, queue, [stays], nobody) == 1
+    assert not queue.letters
+    assert [effect.id for effect in state.standing[KEY].effects] == [REFUSED.id]

@@ -12,7 +12,7 @@ from holdfast.cluster.effect_letters import letter_of
 from holdfast.common.acts import decode_effects, effect_id
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
-from holdfast.ports.queue import DeadLetter
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.file.backup import FileBackup
 from holdfast.services.memory.queue import MemoryQueue
@@ -220,18 +220,41 @@ async def test_effects_in_a_backup_are_handed_over_again_too(tmp_path: Path) -> 
     assert [each.target for each in decode_effects(rig.store.standing["t"].effects)] == ["https://a/0"]
 
 
-async def test_effects_are_handed_over_again_though_the_call_before_was_cut_off() -> None:
-    """Between the record and the message for it."""
+async def test_effects_are_handed_over_again_though_the_call_before_was_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """At each step: a letter stays until the effect is in the record, and a message for it sent."""
+    for cut_off in ("bury", "purge", "send"):
+        rig = Rig()
+        await succeeded(rig)
+        queue = rig.queue(task_queue(APP, "publish"))
+        await queue.bury([effect_letter(0)])
+
+        async def away(*args: object) -> None:
+            raise Unavailable("no connection")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(queue, cut_off, away)
+            with pytest.raises(Unavailable):
+                await rig.letters.redrive(["publish"], Choice())
+        assert queue.letters
+        assert await rig.letters.redrive(["publish"], Choice()) in (1, 2)
+        assert not queue.letters
+        assert [each.id for each in decode_effects(rig.store.standing["t"].effects)] == [
+            effect_letter(0).attributes["effect"]
+        ]
+        assert len(queue.messages) == 1
+
+
+async def test_effects_wait_until_others_of_their_task_are_taken() -> None:
     rig = Rig()
     await succeeded(rig)
     queue = rig.queue(task_queue(APP, "publish"))
     await queue.bury([effect_letter(0)])
     await rig.letters.redrive(["publish"], Choice())
-    queue.messages.clear()
-    await queue.bury([effect_letter(0), effect_letter(1)])
-    assert await rig.letters.redrive(["publish"], Choice()) == 1
-    assert len(queue.messages) == 1
-    assert list(queue.letters) == [effect_letter(1).id], "it is sent again once the other is taken"
+    await queue.bury([effect_letter(1)])
+    assert await rig.letters.redrive(["publish"], Choice()) == 0
+    assert list(queue.letters) == [effect_letter(1).id]
     assert "a dead letter can't be sent again" in rig.log.events("warning")
 
 
@@ -242,15 +265,15 @@ async def test_an_effect_of_a_task_that_is_refused_again_before_its_letter_is_go
     await succeeded(rig)
     queue = rig.queue(task_queue(APP, "publish"))
     await queue.bury([effect_letter(0)])
-    purge = queue.purge
+    send = queue.send
 
-    async def refused_first(ids: Sequence[str]) -> int:
-        await queue.bury([effect_letter(0)])  # which is there yet
-        purged = await purge(ids)
+    async def refused_at_once(messages: Sequence[Outgoing]) -> list[str]:
+        ids = await send(messages)
+        await queue.bury([effect_letter(0)])
         await rig.store.handed_over([EffectsLeft("t", rig.store.standing["t"].epoch)])
-        return purged
+        return ids
 
-    monkeypatch.setattr(queue, "purge", refused_first)
+    monkeypatch.setattr(queue, "send", refused_at_once)
     assert await rig.letters.redrive(["publish"], Choice()) == 1
     assert list(queue.letters) == [effect_letter(0).id]
 

@@ -166,3 +166,19 @@ async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> Non
     fleet = make_fleet()
     await fleet.start("a")
     await poison(fleet)
+
+
+async def test_large_bodies_and_results_pass_through_real_processes(
+    make_fleet: MakeFleet, tmp_path: Path
+) -> None:
+    fleet = make_fleet(values_url=f"file:{tmp_path}/values", max_message_bytes=200_000)
+    await fleet.start("a", "b")
+    texts = [letter * 1_000_000 for letter in "abc"]
+    traces = await fleet.send("text", *texts)
+    outcomes = await fleet.until_ended(traces)
+    assert [(outcome.state, outcome.value) for outcome in outcomes] == [
+        (State.SUCCEED, text.upper()) for text in texts
+    ]
+    waited = await fleet.producer.wait(traces[0], 10.0)
+    assert waited.value == "A" * 1_000_000
+    await fleet.check()

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.common.acts import HOPS, Effect
+from holdfast.common.progress import chunks
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.target import OutgoingEffect
 
@@ -13,6 +16,9 @@ EFFECT, TARGET, TARGET_KEY = "effect", "target", "target_key"
 """The attributes of a letter: the effect's id, and where it was to go. A letter of a timer has no target."""
 
 EFFECT_ID = re.compile("[a-z0-9]{32}")
+
+AGAIN = ".again"
+"""Ends the id of a letter while its effect is sent again."""
 
 
 def letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
@@ -46,15 +52,24 @@ def effect_again(letter: DeadLetter, at: float) -> Effect:
     )
 
 
-async def restore(queue: Queue, letters: Sequence[DeadLetter], pending: Sequence[Effect]) -> None:
-    """Bury letters of effects again that were just purged, but for those that are pending: they may have been
-    refused once more, before that."""
-    waiting = {effect.id for effect in pending if not effect.refused}
-    await queue.bury([letter for letter in letters if letter.attributes[EFFECT] not in waiting])
+async def guard(queue: Queue, letters: Sequence[DeadLetter]) -> list[str]:
+    """Give letters of effects that are to be sent again another id, and return those. Until they are purged,
+    nothing is lost if this process ends, and an effect that is refused again gets a letter of its own."""
+    guards = [
+        letter if letter.id.endswith(AGAIN) else msgspec.structs.replace(letter, id=letter.id + AGAIN)
+        for letter in letters
+    ]
+    plain = [letter.id for letter in letters if not letter.id.endswith(AGAIN)]
+    for some in chunks(guards, queue.max_batch):
+        await queue.bury([letter for letter in some if letter not in letters])
+    for ids in chunks(plain, queue.max_batch):
+        await queue.purge(ids)
+    return list(dict.fromkeys(letter.id for letter in guards))
 
 
 def is_of_effect(letter: DeadLetter) -> bool:
     """Return True if a letter is of an effect or a timer. Of a message, the sender has written the
     attributes, and may have written these; but the owner has written the id."""
     effect_id = letter.attributes.get(EFFECT, "")
-    return bool(EFFECT_ID.fullmatch(effect_id)) and letter.id == f"{letter.stream}/{letter.key}:{effect_id}"
+    own_id = f"{letter.stream}/{letter.key}:{effect_id}"
+    return bool(EFFECT_ID.fullmatch(effect_id)) and letter.id.removesuffix(AGAIN) == own_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from holdfast.cluster.effect_letters import EFFECT_ID, TARGET, effect_again, is_of_effect, restore
+from holdfast.cluster.effect_letters import AGAIN, EFFECT_ID, TARGET, effect_again, guard, is_of_effect
 from holdfast.errors import OperationRefused
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Queue
@@ -23,7 +23,7 @@ async def redrive(
     targets. ``tell`` is called with the full key of each stream that has effects to hand over again. Returns
     how many letters there were. Raises OperationRefused for a timer's, which is no message."""
     found: list[DeadLetter] = []
-    for key in sorted({_plain_key(id_) for id_ in ids if EFFECT_ID.fullmatch(id_.rpartition(":")[2])}):
+    for key in sorted({_plain_key(id_) for id_ in ids if _may_be_of_effect(id_)}):
         found += [each async for each in dead_letters(queue, key) if each.id in ids and is_of_effect(each)]
     known = {letter.id for letter in found}
     sent = await queue.redrive([id_ for id_ in ids if id_ not in known])
@@ -32,11 +32,12 @@ async def redrive(
         for letter in sorted(found, key=lambda letter: letter.at):
             if TARGET in letter.attributes:
                 key = f"{letter.stream}/{letter.key}"
+                if await state.peek(key) is None:
+                    raise OperationRefused(f"no stream {key!r} in the state store, so {letter.id} stays")
+                guards = await guard(queue, [letter])
                 await operations.add_effect(state, key, effect_again(letter, await state.now(key)))
                 changed[key] = None
-                sent += await queue.purge([letter.id])  # one that is redriven twice has one id at its target
-                standing = await state.peek(key)
-                await restore(queue, [letter], standing.effects if standing is not None else ())
+                sent += await queue.purge(guards)  # one that is redriven twice has one id at its target
     finally:
         for key in changed:
             await tell(key)
@@ -47,6 +48,10 @@ async def redrive(
                 " the next message of the stream set the timer"
             )
     return sent
+
+
+def _may_be_of_effect(letter_id: str) -> bool:
+    return bool(EFFECT_ID.fullmatch(letter_id.rpartition(":")[2].removesuffix(AGAIN)))
 
 
 def _plain_key(letter_id: str) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.effect_letters import EFFECT, effect_again, is_of_effect, restore
+from holdfast.cluster.effect_letters import EFFECT, effect_again, guard, is_of_effect
 from holdfast.common.acts import decode_effects, encode_effects
 from holdfast.common.progress import chunks
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
@@ -23,10 +23,6 @@ from holdfast.tasks.wire import Envelope, SentTask, encode_task
 
 NO_GROUP = "-"
 """Stands for the group of a task that has none. Without any, a node would look for it in the body."""
-
-
-LOOK_AFTER_S = 2.0
-"""How long the message of a task is hidden. Its dead letters are removed meanwhile."""
 
 
 def divided(task_type: str, letters: Iterable[DeadLetter]) -> tuple[list[DeadLetter], list[DeadLetter]]:
@@ -48,39 +44,47 @@ async def resend_effects(
         by_task.setdefault(letter.key, []).append(letter)
     count = 0
     for trace, some in by_task.items():
+        standing = await store.get(trace)
+        if reason := _why_not(standing, some):
+            for letter in some:
+                log.warning("a dead letter can't be sent again", letter=letter.id, error=reason)
+            continue
+        guards = await guard(queue, some)
         now = await store.now()
-        effects = tuple(effect_again(letter, now) for letter in some)
-        [known] = await store.resend_effects([ResendEffects(trace, encode_effects(effects))])
-        pending = {effect.id for effect in decode_effects(known.effects)} if known is not None else set[str]()
-        if known is not None and pending:  # they may have been put there by a call that was cut off
-            await queue.send([_to_look(app, known, min(LOOK_AFTER_S, queue.delay_max_s))])
-        added = [letter for letter in some if letter.attributes[EFFECT] in pending]
-        for few in chunks(added, queue.max_batch):
-            await queue.purge([letter.id for letter in few])  # an effect that is sent twice has one id
-            task = await store.get(trace)
-            await restore(queue, few, decode_effects(task.effects) if task is not None else ())
-        count += len(added)
-        for letter in some:
-            if letter not in added:
-                log.warning(
-                    "a dead letter can't be sent again",
-                    letter=letter.id,
-                    error=_why_not(known, bool(pending)),
-                )
+        each = {letter.attributes[EFFECT]: letter for letter in some}  # a call that was cut off leaves two
+        effects = encode_effects([effect_again(letter, now) for letter in each.values()])
+        [task] = await store.resend_effects([ResendEffects(trace, effects)])
+        if task is None or not _are_pending(task, some):
+            log.warning("dead letters can't be sent again for now", task=trace, letters=guards)
+            continue
+        await queue.send([_to_look(app, task)])
+        for ids in chunks(guards, queue.max_batch):
+            await queue.purge(ids)  # an effect that is sent twice has one id
+        count += len(some)
     return count
 
 
-def _to_look(app: str, task: Task, delay_s: float) -> Outgoing:
+def _are_pending(task: Task, letters: Sequence[DeadLetter]) -> bool:
+    """Return True if the record of a task has the effects of these letters: from this call, or from one that
+    was cut off."""
+    pending = {effect.id for effect in decode_effects(task.effects)}
+    return pending >= {letter.attributes[EFFECT] for letter in letters}
+
+
+def _to_look(app: str, task: Task) -> Outgoing:
     """Return a message that has a node look at the record of a task that has ended."""
     envelope = Envelope(app=app, trace_id=task.trace, task_type=task.type, group=task.group or NO_GROUP)
     # As a stand-in that came too late, it tells the producer nothing if the effects are handed over by then.
     marks = {"id": task.trace, STAND_IN: str(task.epoch - 1)}
-    return Outgoing(encode_task(SentTask(envelope, Body(b"null"))), marks, delay_s, task.trace)
+    return Outgoing(encode_task(SentTask(envelope, Body(b"null"))), marks, key=task.trace)
 
 
-def _why_not(task: Task | None, others: bool) -> str:
+def _why_not(task: Task | None, letters: Sequence[DeadLetter]) -> str:
+    """Return why the effects of a task can't be handed over again; empty if they can."""
     if task is None:
         return "it is an effect of a task that has no record any more"
-    if others:
+    if task.effects and not _are_pending(task, letters):
         return "other effects of its task are pending; send it again once they are taken"
-    return "the producer of its task is yet to be told the outcome; send it again later"
+    if not task.briefed:
+        return "the producer of its task is yet to be told the outcome; send it again later"
+    return ""

@@ -332,7 +332,7 @@ async def test_the_locks_of_a_process_that_stands_still_are_freed(
 ) -> None:
     database = make_database(places.url, HASTY_S)
     one, other = database.lane("state"), make_database(places.url, HASTY_S).lane("state")
-    one._timeout_s = PATIENCE_S  # a process that stands still gives nothing up either
+    one._timeout_s = 10 * PATIENCE_S  # a process that stands still gives nothing up either
     locked, resume = asyncio.Event(), asyncio.Event()
 
     async def stand_still(connection: Connection) -> None:
@@ -351,7 +351,7 @@ async def test_the_locks_of_a_process_that_stands_still_are_freed(
         except Unavailable:
             return False
 
-    await until(got, "the lock is free")
+    await until(got, "the lock is free", PATIENCE_S)
     resume.set()
     with pytest.raises(Unavailable):
         await still

@@ -30,11 +30,10 @@ SEND = "INSERT INTO holdfast.messages (queue, attributes, body) VALUES ('q', '{}
 def make_queue(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> MakeQueue:
     """Makes queues, each as a process of its own has it."""
 
-    def make(name: str = "q", max_bytes: int = 100_000) -> PostgresQueue:
+    def make(name: str = "q", max_bytes: int = 100_000, parameters: str = "") -> PostgresQueue:
         clock = SystemClock()
-        return PostgresQueue(
-            PostgresMessages(make_database(postgresql_server.url), clock), name, clock, max_bytes=max_bytes
-        )
+        messages = PostgresMessages(make_database(postgresql_server.url + parameters), clock)
+        return PostgresQueue(messages, name, clock, max_bytes=max_bytes)
 
     return make
 
@@ -47,6 +46,18 @@ class TestOnOneServer(QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def other_queue(self, queue: Queue, make_queue: MakeQueue) -> Queue:
         return make_queue()
+
+
+class TestWithoutWhatAPoolerTakesAway(QueueConformance):
+    """Nothing is prepared or set for a connection, and nobody listens."""
+
+    @pytest.fixture
+    def queue(self, make_queue: MakeQueue) -> Queue:
+        return make_queue(parameters="?pooled=yes")
+
+    @pytest.fixture
+    def other_queue(self, queue: Queue, make_queue: MakeQueue) -> Queue:
+        return make_queue(parameters="?pooled=yes")
 
 
 async def test_queues_are_apart(make_queue: MakeQueue) -> None:
@@ -505,4 +516,5 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
         assert "Seq Scan" not in plan, plan
     assert "Index Scan using messages_fresh" in receive, receive
     assert "Index Scan using messages_due" in receive, receive
+    assert "Tid Scan" in receive, receive
     assert receive.count("Sort") <= receive.count("WindowAgg"), receive

@@ -237,15 +237,26 @@ async def test_a_reader_misses_no_commit_that_comes_late(
         other.commit(next_commit(opened["s/other"], results=(Result("0:1", b"other"),)))
     )
 
-    async def waits_or_is_done() -> bool:
-        return next_one.done() or bool(await sql("SELECT 1 FROM pg_locks WHERE NOT granted"))
+    await asyncio.wait_for(next_one, PATIENCE_S)
+    looks, waits = itertools.count(1), asyncio.Event()
+    under_way = reader._results._under_way
 
-    await until(waits_or_is_done, "the other commit waits", timeout_s=PATIENCE_S)
-    read = await reader.results(0, 10)
+    async def look(connection: Connection) -> Any:
+        found = await under_way(connection)
+        if next(looks) == 2:  # it looks again where it has found something
+            waits.set()
+        return found
+
+    monkeypatch.setattr(reader._results, "_under_way", look)
+    reading = asyncio.create_task(reader.results(0, 10))
+    seen = asyncio.create_task(waits.wait())
+    await asyncio.wait([reading, seen], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
     go_on.set()
-    await asyncio.wait_for(asyncio.gather(late, next_one), PATIENCE_S)
-    read += await reader.results(read[-1].cursor if read else 0, 10)
+    await asyncio.wait_for(late, PATIENCE_S)
+    read = await asyncio.wait_for(reading, PATIENCE_S)
+    read += await reader.results(read[-1].cursor, 10)
     assert [found.result.body for found in read] == [b"late", b"other"]
+    seen.cancel()
 
 
 async def test_a_waiting_reader_hears_of_another_process_s_results(
@@ -311,6 +322,33 @@ async def test_texts_may_hold_what_the_database_s_texts_can_t(state: PostgresSta
         await state.open("s/\0", 0, "member")
 
 
+async def test_a_transaction_sees_what_was_committed_before_it_got_its_locks(
+    state: PostgresState, other: PostgresState, sql: Query
+) -> None:
+    """Whatever the server's settings are: or a commit would take cursors that others have passed."""
+    await sql("ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'")
+    try:
+
+        async def ask(connection: Connection) -> Any:
+            return await (await connection.execute("SHOW transaction_isolation")).fetchone()
+
+        assert await other._lane.write(ask) == ("read committed",)
+    finally:
+        await sql("ALTER DATABASE postgres RESET default_transaction_isolation")
+
+
+async def test_settings_in_the_url_reach_the_server(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    url = postgresql_server.url + "?options=-c%20search_path%3Da+b%20-c%20work_mem%3D8MB"
+
+    async def ask(connection: Connection) -> Any:
+        settings = "current_setting('search_path'), current_setting('work_mem')"
+        return await (await connection.execute(f"SELECT {settings}")).fetchone()
+
+    assert await make_database(url).lane("state").read(ask) == ("a+b", "8MB")
+
+
 async def test_rows_that_moved_are_found_again(
     state: PostgresState, other: PostgresState, sql: Query
 ) -> None:
@@ -346,6 +384,50 @@ async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState,
     plan = "\n".join(line for (line,) in await sql(f"EXPLAIN {write}"))
     assert "Tid Scan on checkpoints" in plan
     await state.commit(next_commit(opened))
+
+
+async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
+    state: PostgresState, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 1000 commits of one key. To walk over the old versions would be hundreds of pages at each."""
+    commits = 1000
+    pages: dict[str, int] = {}
+    async with await psycopg.AsyncConnection.connect(postgresql_server.url) as holder:
+        await state.now(KEY)
+        await holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await holder.execute("SELECT count(*) FROM holdfast.checkpoints")
+        checkpoint = await state.open(KEY, 0, "member")
+        for number in range(1, commits + 1):
+            result = Result(f"0:{number}", b"r")
+            await state.commit(
+                Commit(
+                    KEY, checkpoint.epoch, number, f"{number}", None, results=(result,), window=9,
+                    identities=(f"{number}",), state=bytes(500), effects=(effect(number, 0),),
+                    due=5.0 + number, dropped=(f"id-{number - 1}.0",),
+                )
+            )  # fmt: skip
+        execute = psycopg.AsyncConnection.execute
+
+        async def count_pages(connection: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+            if isinstance(query, bytes) and b"holdfast." in query:
+                explained = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query  # which runs it
+                [(plan,)] = await (await execute(connection, explained, *arguments)).fetchall()
+                read = plan[0]["Plan"]
+                pages[query.decode().strip()] = read["Shared Hit Blocks"] + read["Shared Read Blocks"]
+                if b"FOR UPDATE" not in query:
+                    return None
+            return await execute(connection, query, *arguments, **options)
+
+        monkeypatch.setattr(psycopg.AsyncConnection, "execute", count_pages)
+        await state.commit(
+            Commit(
+                KEY, checkpoint.epoch, commits + 1, "last", None, window=9, identities=("last",),
+                results=(Result("0:last", b"r"),), effects=(effect(commits + 1, 0),), due=5.0,
+                dropped=(f"id-{commits}.0",), state=bytes(500),
+            )
+        )  # fmt: skip
+    assert len(pages) == 5, "the lock, checkpoint, effects, identities, results"
+    assert max(pages.values()) < 40, pages
 
 
 async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(state: PostgresState) -> None:
@@ -405,27 +487,20 @@ async def test_what_acts_no_more_leaves_no_effects(state: PostgresState, sql: Qu
     assert await state.expire(0.0, 1e11) == (0, 1)
 
 
-async def test_a_key_that_is_used_while_idle_ones_are_looked_for_stays(state: PostgresState) -> None:
-    await committed(state)
-    idle_before = (await standing(state)).at + 1e-6
-    write = state._lane.write
+@pytest.mark.parametrize(
+    "content", [{"state": b"s"}, {"timers": TIMERS}, {"effects": (effect(2, 0),)}, {"due": 9.0}]
+)
+async def test_a_key_that_is_used_while_idle_ones_are_looked_for_stays(
+    state: PostgresState, other: PostgresState, monkeypatch: pytest.MonkeyPatch, content: dict[str, Any]
+) -> None:
+    idle = await committed(state)
+    expire = state._expire
 
-    async def use_first(*arguments: Any, **options: Any) -> Any:
-        await state.commit(next_commit(await standing(state), state=b"new"))
-        return await write(*arguments, **options)
+    async def use_first(connection: Connection, keys: list[str], before: float) -> int:
+        await other.commit(next_commit(idle, **content))
+        return await expire(connection, keys, before)
 
-    state._lane.write = use_first  # type: ignore[method-assign]
+    monkeypatch.setattr(state, "_expire", use_first)
+    idle_before = idle.at + 1e-6 if "state" in content else 1e11
     assert await state.expire(0.0, idle_before) == (0, 0)
-    assert (await standing(state)).state == b"new"
-    for content in ({"timers": TIMERS}, {"effects": (effect(9, 0),)}, {"due": 9.0}):
-        key = f"s/{next(iter(content))}"
-        opened = await committed(state, key)
-
-        async def act_first(*arguments: Any, opened: Any = opened, content: Any = content, **_: Any) -> Any:
-            await state.commit(next_commit(opened, **content))
-            return await write(*arguments)
-
-        state._lane.write = act_first  # type: ignore[method-assign]
-        assert await state.expire(0.0, 1e10) in ((0, 0), (0, 1))
-        assert (await standing(state, key)).at > 0
-        state._lane.write = write  # type: ignore[method-assign]
+    assert (await standing(state)).number == 2

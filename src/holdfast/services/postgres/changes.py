@@ -10,6 +10,7 @@ any more is looked for by key, but in the next transaction, so that locks are ta
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ import msgspec
 from holdfast.common.acts import Effect
 from holdfast.common.record import reading
 from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
+from holdfast.ports.clock import Clock
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules import ledger
@@ -29,6 +31,10 @@ CHANCE = 1 << 20
 
 TRIM_EVERY = 256
 """Commits between removals of identities that have left the window."""
+
+WRITERS = 16
+"""Of so many writers each has its own lock of the results log, and its own cursors: those with its number as
+the remainder. Processes with the same number wait for each other."""
 
 PLACES_MAX = 100_000
 """Of how many keys the places of their rows are known."""
@@ -126,19 +132,20 @@ SELECT {WHOLE}, ARRAY(
 FROM {{schema}}.checkpoints s WHERE s.key = ANY(%b::text[])"""  # noqa: S608
 
 # The next statement sees what those have committed that had the lock before.
-LOCK_LOG = "SELECT pg_advisory_xact_lock(hashtext(%s), hashtext('results'))"
+LOCK_LOG = "SELECT pg_advisory_xact_lock(%s, %s)"
 
-LOG = """
+LOG = f"""
 WITH log AS MATERIALIZED (
     SELECT greatest(
-        (SELECT max(cursor) FROM {schema}.results), (SELECT last FROM {schema}.expired_results),
-        (now * 1e6)::bigint - 1) AS last, now
+        (SELECT max(cursor) FROM {{schema}}.results), (SELECT last FROM {{schema}}.expired_results),
+        (now * 1e6)::bigint) / {WRITERS} * {WRITERS} + %s::int AS last, now
     FROM (SELECT extract(epoch FROM clock_timestamp())::float8 AS now) clock)
-INSERT INTO {schema}.results (cursor, stream, key, name, epoch, at, body)
-SELECT log.last + r.place, CASE WHEN strpos(r.key, '/') > 0 THEN split_part(r.key, '/', 1) ELSE '' END,
+INSERT INTO {{schema}}.results (cursor, stream, key, name, epoch, at, body)
+SELECT log.last + r.place * {WRITERS},
+    CASE WHEN strpos(r.key, '/') > 0 THEN split_part(r.key, '/', 1) ELSE '' END,
     r.key, r.name, r.epoch, log.now, r.body
 FROM log, unnest(%b::text[], %b::bytea[], %s::bigint[], %b::bytea[])
-    WITH ORDINALITY AS r (key, name, epoch, body, place)"""
+    WITH ORDINALITY AS r (key, name, epoch, body, place)"""  # noqa: S608
 
 KEEP, SET, CLEAR = range(3)
 """What becomes of the state."""
@@ -245,9 +252,10 @@ class CheckpointRow(NamedTuple):
 class StateChanges:
     """Applies changes to the checkpoints of one database."""
 
-    def __init__(self, database: PostgresDatabase) -> None:
+    def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self._places: dict[str, str] = {}
-        self._log_lock = (f"holdfast {database.address.schema}",)
+        self._log_lock = log_lock(database.address.schema)
+        self._writer = zlib.crc32(clock.new_id().encode()) % WRITERS
         sql = database.sql
         self._lock, self._lock_places, self._insert = sql(LOCK), sql(LOCK_PLACES), sql(INSERT)
         self._write, self._write_and_drop = sql(WRITE_ALONE), sql(WRITE_AND_DROP)
@@ -377,11 +385,13 @@ class StateChanges:
         if work.results:
             keys, names, epochs, bodies = zip(*work.results, strict=True)
             await self.lock_log(connection)
-            await connection.execute(self._log, (list(keys), list(names), numbers(epochs), list(bodies)))
+            await connection.execute(
+                self._log, (self._writer, list(keys), list(names), numbers(epochs), list(bodies))
+            )
 
     async def lock_log(self, connection: Connection) -> None:
-        """Take the lock of the results log, until the end of the transaction."""
-        await connection.execute(self._lock_log, self._log_lock)
+        """Take this writer's lock of the results log, until the end of the transaction."""
+        await connection.execute(self._lock_log, (self._log_lock, self._writer))
 
     async def load(self, connection: Connection, keys: Sequence[str]) -> dict[str, Checkpoint]:
         """All of these checkpoints, by key."""
@@ -586,6 +596,11 @@ def keep(after: Checkpoint, window: int) -> LedgerRecord:
         after.skipped,
         after.state_version,
     )
+
+
+def log_lock(schema: str) -> int:
+    """The first half of the locks of a schema's results log; the second is the writer's number."""
+    return zlib.crc32(f"holdfast {schema} results".encode()) >> 1
 
 
 def encoded(kept: LedgerRecord) -> bytes:

@@ -31,7 +31,7 @@ LaneName = Literal["membership", "queue", "state"]
 # A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
 PLANNING = """
 SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET jit = off"""
+SET jit = off; SET plan_cache_mode = force_generic_plan"""
 
 
 class PostgresDatabase:
@@ -58,7 +58,8 @@ class PostgresDatabase:
     def lane(self, name: LaneName) -> PostgresLane:
         """The lane of this name, which is made once."""
         if name not in self._lanes:
-            begin = ["BEGIN"]
+            # Each statement is to see what was committed when it got the locks before it.
+            begin = ["BEGIN ISOLATION LEVEL READ COMMITTED"]
             if not self.address.prepares:  # what is set for a connection would be set for others too
                 begin += [f"SET LOCAL {limit} = {value}" for limit, value in self._limits.items()]
             self._lanes[name] = PostgresLane(

@@ -53,23 +53,23 @@ RECEIVE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), due AS MATERIALIZED (
-    SELECT id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at > %(due_from)s
         AND visible_at <= {schema}.micros(statement_timestamp())
     ORDER BY visible_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
-    SELECT id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s
     ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due) FOR UPDATE SKIP LOCKED
 ), found AS MATERIALIZED (
-    SELECT id, visible_at, count(*) OVER () AS total,
+    SELECT place, visible_at, count(*) OVER () AS total,
         sum(size) OVER (ORDER BY visible_at NULLS LAST, id) AS upto, size
     FROM (SELECT * FROM due UNION ALL SELECT * FROM fresh) AS both_kinds
 )
 UPDATE {schema}.messages AS m
 SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
     holder = %(holder)s
-FROM fast, found WHERE m.queue = %(queue)s AND m.id = found.id
+FROM fast, found WHERE m.ctid = found.place AND m.queue = %(queue)s
     AND (found.upto = found.size OR found.upto <= %(bytes)s)
 RETURNING found.visible_at, m.id, m.receives, m.attributes, m.body, found.total,
     {schema}.micros(statement_timestamp())"""

@@ -1,18 +1,24 @@
 """The results log in PostgreSQL.
 
-A commit takes the cursors of its results under the lock of the log, which it holds until it is committed. So
-results show in the order of their cursors, and a reader that goes on from the last one misses none.
+A commit takes the cursors of its results under a lock, which it holds until it is committed: above all
+cursors that show, and above the server's time, so that a server that has lost its last results gives none
+again.
+
+Each writer has a lock of its own, so that no process waits until another one's commit is on disk. A reader
+must not pass a cursor below which one may still show. Who took a lower cursor than one that shows did so
+before that one showed, and so was under way when the reader saw it. So the reader notes the last cursor of
+its page, then waits for all commits that are under way, and reads the page up to that cursor.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
 from holdfast.services.postgres.bells import SAFETY_S
+from holdfast.services.postgres.changes import log_lock
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules.ledger import Result
@@ -24,12 +30,24 @@ EXPIRE_BATCH = 1000
 
 CURSOR_MAX = 2**63 - 1
 
-READ = """
-SELECT cursor, key, epoch, name, body, at FROM {schema}.results WHERE cursor > %s ORDER BY cursor LIMIT %s"""
+LAST = """
+SELECT max(cursor) FROM (
+    SELECT cursor FROM {schema}.results WHERE {stream}cursor > %s ORDER BY cursor LIMIT %s) page"""
 
-READ_STREAM = """
+READ = """
 SELECT cursor, key, epoch, name, body, at FROM {schema}.results
-WHERE stream = %s AND cursor > %s ORDER BY cursor LIMIT %s"""
+WHERE {stream}cursor > %s AND cursor <= %s ORDER BY cursor LIMIT %s"""
+
+STREAM = "stream = %s AND "
+
+# Who waits for a lock has no cursors yet, and will take them above those that show now.
+UNDER_WAY = """
+SELECT pid, virtualtransaction FROM pg_locks
+WHERE locktype = 'advisory' AND classid = %s AND objsubid = 2 AND granted
+AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"""
+
+PAUSE_S = 0.001
+"""Until the next look at the commits that are under way."""
 
 FIND = """
 SELECT cursor, key, epoch, name, body, at FROM {schema}.results
@@ -58,7 +76,9 @@ class PostgresResults:
         self._clock = clock
         self._closings = 0
         sql = database.sql
-        self._read, self._read_stream = sql(READ), sql(READ_STREAM)
+        self._lock = log_lock(database.address.schema)
+        self._last, self._read = [sql(query.replace("{stream}", "")) for query in (LAST, READ)]
+        self._last_of, self._read_of = [sql(query.replace("{stream}", STREAM)) for query in (LAST, READ)]
         self._find, self._expire = sql(FIND), sql(EXPIRE)
 
     async def read(self, after: int, limit: int, wait_s: float, stream: str) -> list[Logged]:
@@ -68,7 +88,7 @@ class PostgresResults:
         with self._database.bells.listen(TOPIC) as rung:
             while True:
                 rung.clear()
-                found = await self._lane.read(partial(self._page, after=after, limit=limit, stream=stream))
+                found = await self._page(after, limit, [stream] if stream else [])
                 remaining_s = deadline - self._clock.monotonic()
                 if found or remaining_s <= 0 or self._closings != closings:
                     return found
@@ -103,12 +123,34 @@ class PostgresResults:
         self._closings += 1
         self._database.bells.ring_here([TOPIC])
 
-    async def _page(self, connection: Connection, after: int, limit: int, stream: str) -> list[Logged]:
-        if stream:
-            rows = await connection.execute(self._read_stream, (stream, after, limit), binary=True)
-        else:
-            rows = await connection.execute(self._read, (after, limit), binary=True)
-        return [_logged(row) for row in await rows.fetchall()]
+    async def _page(self, after: int, limit: int, stream: list[str]) -> list[Logged]:
+        async def look(connection: Connection) -> int | None:
+            query = self._last_of if stream else self._last
+            row = await (await connection.execute(query, (*stream, after, limit), binary=True)).fetchone()
+            return row[0] if row else None
+
+        last = await self._lane.read(look)
+        if last is None:
+            return []
+        await self._written()
+
+        async def read(connection: Connection) -> list[Logged]:
+            query = self._read_of if stream else self._read
+            rows = await connection.execute(query, (*stream, after, last, limit), binary=True)
+            return [_logged(row) for row in await rows.fetchall()]
+
+        return await self._lane.read(read)
+
+    async def _written(self) -> None:
+        """Wait until no commit is under way that is now."""
+        writing = await self._lane.read(self._under_way)
+        while writing:
+            await self._clock.sleep(PAUSE_S)
+            writing &= await self._lane.read(self._under_way)
+
+    async def _under_way(self, connection: Connection) -> set[tuple[int, str]]:
+        rows = await connection.execute(UNDER_WAY, (self._lock,), binary=True)
+        return set(await rows.fetchall())
 
 
 def _logged(row: Sequence[Any]) -> Logged:

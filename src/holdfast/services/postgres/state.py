@@ -62,7 +62,7 @@ class PostgresState:
         self._database = database
         self._lane = database.lane("state")
         self._clock = clock
-        self._changes = StateChanges(database)
+        self._changes = StateChanges(database, clock)
         self._results = PostgresResults(database, clock)
         self._transfer = StateTransfer(database, self._changes)
         sql = database.sql

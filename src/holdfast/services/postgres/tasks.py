@@ -47,7 +47,7 @@ SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 
 
 # In order of trace, as everybody locks them.
 STANDING = """
-SELECT trace, record FROM {schema}.tasks
+SELECT trace, ctid::text, record FROM {schema}.tasks
 WHERE app = %s AND trace = ANY (%b::bytea[]) ORDER BY trace FOR UPDATE"""
 
 # After the rows are locked.
@@ -75,12 +75,14 @@ WITH RECURSIVE apps (app) AS (
 )
 SELECT app FROM apps WHERE app IS NOT NULL"""
 
+# By their places, where they stay while they are locked: joined by app and trace, while the server has no
+# statistics yet, all tasks would be compared with all that change.
 UPDATE = """
 UPDATE {schema}.tasks AS t
 SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
-FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
-    AS a (trace, type, state, open, moved_at, record)
-WHERE t.app = %s AND t.trace = a.trace"""
+FROM unnest(%s::tid[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
+    AS a (place, type, state, open, moved_at, record)
+WHERE t.ctid = a.place"""
 
 DELAY = """
 INSERT INTO {schema}.delayed_tasks (app, trace, send_at)
@@ -288,7 +290,7 @@ class PostgresTasks:
     ) -> Sequence[Answers]:
         """Judge the changes of all calls that came together, in order."""
         traces = {change.trace for changes in calls for change in changes}
-        before, now = await self._locked(connection, traces)
+        before, places, now = await self._locked(connection, traces)
         standing: dict[bytes, Task | None] = dict(before)
         answers = [[self._judge(standing, change, now) for change in changes] for changes in calls]
         added: Rows = []
@@ -299,7 +301,10 @@ class PostgresTasks:
             task, was = standing.get(trace), before.get(trace)
             if task is None or task is was:
                 continue
-            (changed if was else added).append(_row(trace, task))
+            if was is None:
+                added.append((trace, *_row(task)))
+            else:
+                changed.append((places[trace], *_row(task)))
             if task.message:
                 delayed.append((trace, task.send_at))
             elif was is not None and was.message:
@@ -307,7 +312,7 @@ class PostgresTasks:
         if added:
             await connection.execute(self._add, (self._app, now, *_columns(added)))
         if changed:
-            await connection.execute(self._update, (*_columns(changed), self._app))
+            await connection.execute(self._update, _columns(changed))
         if delayed:
             await connection.execute(self._delay, (self._app, *_columns(delayed)))
         if sent:
@@ -316,16 +321,17 @@ class PostgresTasks:
 
     async def _locked(
         self, connection: Connection, traces: Iterable[bytes]
-    ) -> tuple[dict[bytes, Task], float]:
+    ) -> tuple[dict[bytes, Task], dict[bytes, str], float]:
         """The tasks of these traces that are known, which nobody else changes until the end of the
-        transaction; and the time after they were locked."""
+        transaction; the places of their rows; and the time after they were locked."""
         await connection.execute(self._begin)
         rows = await connection.execute(self._standing, (self._app, list(traces)), binary=True)
         clock = await connection.execute(self._now, binary=True)
         with reading("a task's record"):
-            before = {trace: _task.decode(record) for trace, record in await rows.fetchall()}
+            found = await rows.fetchall()
+            before = {trace: _task.decode(record) for trace, _, record in found}
         [now] = await clock.fetchone() or (0.0,)
-        return before, now
+        return before, {trace: place for trace, place, _ in found}, now
 
     def _judge(self, standing: dict[bytes, Task | None], change: TaskRequest, now: float) -> Answer:
         was = standing.get(change.trace)
@@ -343,7 +349,7 @@ class PostgresTasks:
         return after
 
     async def _restore(self, connection: Connection, tasks: Sequence[Task]) -> None:
-        rows = {task.trace.encode(): _row(task.trace.encode(), task) for task in tasks}
+        rows = {task.trace.encode(): (task.trace.encode(), *_row(task)) for task in tasks}
         query = self._database.sql(RESTORE)
         added = await connection.execute(query, (self._app, *_columns([*rows.values()])), binary=True)
         new = {trace for (trace,) in await added.fetchall()}
@@ -369,9 +375,9 @@ def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskRequ
     return TaskRequest(rule, wish.trace.encode(), wish)
 
 
-def _row(trace: bytes, task: Task) -> tuple[Any, ...]:
+def _row(task: Task) -> tuple[Any, ...]:
     is_open = task.state is not State.SUCCEED
-    return trace, task.type.encode(), task.state.value, is_open, task.moved_at, _encode(task)
+    return task.type.encode(), task.state.value, is_open, task.moved_at, _encode(task)
 
 
 def _columns(rows: Rows) -> list[list[Any]]:

@@ -23,7 +23,10 @@ CREATE TABLE {schema}.checkpoints (
     record       bytea NOT NULL,                       -- JSON of what only the ledger reads
     timers       bytea NOT NULL DEFAULT '',            -- JSON; '' for none
     state        bytea
-) WITH (fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+) WITH (
+    fillfactor = 70, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0,
+    toast.autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_cost_delay = 0
+);
 CREATE INDEX checkpoints_by_key ON {schema}.checkpoints (key);
 CREATE INDEX checkpoints_due ON {schema}.checkpoints (due) WHERE due > 0;
 ALTER TABLE {schema}.checkpoints ALTER COLUMN state SET STORAGE EXTERNAL;
