@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
-from holdfast.services.redis.queue import RedisQueue, bell_of, filled
+from holdfast.services.redis.queue import RedisQueue, all_names, bell_of, filled
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
 from simulator.servers import RedisServer
@@ -188,3 +188,11 @@ async def test_more_bytes_than_one_call_takes_go_in_several(
         assert len(some) <= 2
         received += [delivery.body for delivery in some]
     assert received == bodies
+
+
+async def test_a_queue_that_holds_dead_letters_only_is_listed(
+    redis_server: RedisServer, make_queue: MakeQueue, connect: Connect
+) -> None:
+    await make_queue(redis_server.url, "quiet").bury([DeadLetter("a", b"x", "r")])
+    assert await all_names(connect(redis_server.url)) == ["quiet"]
+    assert await filled(connect(redis_server.url)) == []

@@ -153,6 +153,7 @@ class RedisQueue:
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
+        await self._enter()
         for letter in letters:
             await self._confirmed.script(BURY, (self._root,), *_letter_words(letter), "")
 
