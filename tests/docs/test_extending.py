@@ -249,7 +249,7 @@ def test_a_target_of_another_package_takes_effects(pagers: Any) -> None:
         reasons = sorted(letter.reason for letter in node.dead_letters("bells"))
         assert "a pager has a name" in reasons[0]
         assert reasons[1] == "nobody is paged for nothing"
-    with pytest.raises(ConfigError, match=r"hooks\.example\.com/alerts' or 'pager://duty' or 'redis:"):
+    with pytest.raises(ConfigError, match=r"hooks\.example\.com/alerts' or 'pager://duty' or 'postgresql:"):
         check_target("nowhere://")
     assert type(target_service("https://host/")).__name__ == "WebhookService", "our own are not replaced"
 
