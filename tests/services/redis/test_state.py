@@ -13,7 +13,7 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.common.acts import RefusedEffect
 from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.ports.state import StateStore
+from holdfast.ports.state import Logged, StateStore
 from holdfast.services.redis import state as module
 from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.state import RedisState
@@ -615,3 +615,11 @@ async def test_a_wait_for_a_commit_that_stands_no_more_is_of_unknown_outcome(
     assert state._replicas is not None
     with pytest.raises(OutcomeUnknown, match="another"):
         await state._replicas.confirm(0, "{holdfast:0}:checkpoint:" + KEY, first)
+
+
+async def test_what_is_restored_waits_for_replicas(redis_server: RedisServer, make_state: MakeState) -> None:
+    state = make_state(redis_server.url + "?wait_replicas=1")
+    with pytest.raises(OutcomeUnknown, match="wait_replicas"):
+        await state.restore([Checkpoint(KEY, epoch=1)])
+    with pytest.raises(OutcomeUnknown, match="wait_replicas"):
+        await state.restore_results([Logged(1, KEY, 1, Result("0:1", b""), 1.0)])

@@ -121,3 +121,10 @@ async def test_a_deep_queue_is_received_from_its_index(queue: SqliteQueue, datab
     steps = [step[3] for step in plan]
     assert any("messages_in_turn (queue=? AND state=? AND visible_at=?)" in step for step in steps), steps
     assert not any("TEMP B-TREE" in step for step in steps), steps
+
+
+async def test_waiting_messages_are_read_page_by_page(database: Database) -> None:
+    plan = await database.read(
+        lambda c: c.execute(f"EXPLAIN QUERY PLAN {module.WAITING}", (1, 1, 1)).fetchall()
+    )
+    assert not any("TEMP B-TREE" in step for *_, step in plan), plan

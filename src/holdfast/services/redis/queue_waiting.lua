@@ -7,21 +7,23 @@ while low < high do
   local middle = math.floor((low + high) / 2)
   if tonumber(redis.call('LINDEX', order, middle)) > tonumber(ARGV[3]) then high = middle else low = middle + 1 end
 end
-local told, bytes, found = {'ok'}, 0, 0
-while found < tonumber(ARGV[1]) and bytes < tonumber(ARGV[2]) do
-  local number = redis.call('LINDEX', order, low)
-  if not number then break end
-  low = low + 1
-  local body = redis.call('HGET', bodies, number)
-  if body then
-    local delivery = redis.call('HGET', root .. ':deliveries', number)
-    local shows = redis.call('ZSCORE', root .. ':delayed', number)
-    told[#told + 1] = number
-    told[#told + 1] = delivery and string.match(delivery, '^%d+') or '0'
-    told[#told + 1] = text(math.max(0, (shows or 0) - now))
-    told[#told + 1] = body
-    told[#told + 1] = redis.call('HGET', root .. ':attributes', number) or ''
-    found, bytes = found + 1, bytes + #body
+local told, bytes, found, limit = {'ok'}, 0, 0, tonumber(ARGV[1])
+while found < limit and bytes < tonumber(ARGV[2]) do
+  local numbers = redis.call('LRANGE', order, low, low + limit - found - 1)
+  if #numbers == 0 then break end
+  low = low + #numbers
+  for _, number in ipairs(numbers) do
+    local body = bytes < tonumber(ARGV[2]) and redis.call('HGET', bodies, number)
+    if body then
+      local delivery = redis.call('HGET', root .. ':deliveries', number)
+      local shows = redis.call('ZSCORE', root .. ':delayed', number)
+      told[#told + 1] = number
+      told[#told + 1] = delivery and string.match(delivery, '^%d+') or '0'
+      told[#told + 1] = text(math.max(0, (shows or 0) - now))
+      told[#told + 1] = body
+      told[#told + 1] = redis.call('HGET', root .. ':attributes', number) or ''
+      found, bytes = found + 1, bytes + #body
+    end
   end
 end
 return told

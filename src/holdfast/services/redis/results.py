@@ -113,8 +113,9 @@ class Results:
         lasts = await asyncio.gather(*(self._connection.command(r, "HGET", r, "last") for r in records))
         return max(int(last or 0) for last in lasts)
 
-    async def restore(self, results: Sequence[Logged], above: int) -> None:
-        """As the port says of ``restore_results``."""
+    async def restore(self, shards: StateShards, results: Sequence[Logged], above: int) -> None:
+        """As the port says of ``restore_results``. They are written by the connection
+        of ``shards``."""
         every = range(self._shards.count)
         keys: list[list[str]] = [[self._shards.name(shard, "logs")] for shard in every]
         words: list[list[Word]] = [[] for _ in every]
@@ -125,7 +126,7 @@ class Results:
             told = "" if at == r.cursor else at
             words[shard] += (r.cursor, stream, r.key, r.epoch, r.result.name, r.result.body, told)
         for shard in every:
-            await self._shards.run(RESTORE, shard, keys[shard], above, *words[shard])
+            await shards.run(RESTORE, shard, keys[shard], above, *words[shard])
 
     async def close(self) -> None:
         """End waiting readers, and close their connections."""

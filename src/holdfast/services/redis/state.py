@@ -24,7 +24,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
-from holdfast.services.redis.replicas import Replicas
+from holdfast.services.redis.replicas import ConfirmedConnection, Replicas
 from holdfast.services.redis.results import Results, micros, stream_of
 from holdfast.services.redis.shards import StateShards
 from holdfast.streams.rules.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started, Timer
@@ -116,6 +116,12 @@ class RedisState:
         self._shards = StateShards(connection)
         self._results = Results(connection, self._shards, clock)
         self._replicas = Replicas(connection) if connection.address.wait_replicas else None
+        self._confirmed = (
+            ConfirmedConnection(connection.address, connection.meter)
+            if connection.address.wait_replicas
+            else connection
+        )
+        self._restored = StateShards(self._confirmed)
 
     # --- checkpoints
 
@@ -293,7 +299,7 @@ class RedisState:
             *self._names(shard, c.key, "effects"),
         )
         words: list[Word] = [word for field in fields.items() for word in field]
-        _, done = await self._shards.run(
+        _, done = await self._restored.run(
             RESTORE, shard, names, c.key, micros(c.at) if c.at else 0, repr(c.due) if c.due else "",
             len(fields), len(c.recent), len(effects), *words, *c.recent, *effects,
         )  # fmt: skip
@@ -304,12 +310,13 @@ class RedisState:
         return await self._results.last_cursor()
 
     async def restore_results(self, results: Sequence[Logged], above: int = 0) -> None:
-        await self._results.restore(results, above)
+        await self._results.restore(self._restored, results, above)
 
     async def close(self) -> None:
         await self._results.close()
         if self._replicas is not None:
             await self._replicas.close()
+            await self._confirmed.close()
         await self._connection.close()
 
     async def _expire_idle(self, before: float) -> int:

@@ -128,10 +128,11 @@ SELECT name FROM queues WHERE EXISTS (SELECT 1 FROM messages WHERE queue = queue
 
 NAMES = "SELECT name FROM queues ORDER BY name"
 
+# By number, whatever else is there: by the index of the queue, each page would sort all of its messages.
 WAITING = """
 SELECT m.id, m.state, m.visible_at, m.receives, b.attributes, b.body
 FROM messages m CROSS JOIN bodies b ON b.message = m.id
-WHERE m.queue = ? AND m.id > ? ORDER BY m.id LIMIT ?"""
+WHERE +m.queue = ? AND m.id > ? ORDER BY m.id LIMIT ?"""
 
 RESTORE = "INSERT INTO messages (id, queue, state, visible_at, receives) VALUES (?, ?, ?, ?, ?) RETURNING id"
 
