@@ -351,7 +351,9 @@ async def test_the_locks_of_a_process_that_stands_still_are_freed(
         except Unavailable:
             return False
 
-    await until(got, "the lock is free", PATIENCE_S)
-    resume.set()
+    try:
+        await until(got, "the lock is free", PATIENCE_S)
+    finally:
+        resume.set()
     with pytest.raises(Unavailable):
         await still
