@@ -41,7 +41,7 @@ DEFAULT = ("celery", "dramatiq")
 PEERS = tuple(name for name, queue in QUEUES.items() if not queue.database)
 TIMEOUT_S = 120.0
 BUDGET_S = 40.0
-CHECK_S = 0.005
+CHECK_S = 0.02
 WARM_UP = 400
 CHUNK = 500
 """Tasks that are sent together: for each such, how long until they show is reckoned anew."""
@@ -111,24 +111,26 @@ class Site:
                 raise RuntimeError(f"after {TIMEOUT_S:g} s there still is {depth}")
             await asyncio.sleep(CHECK_S)
 
-    async def latencies_ms(self, count: int) -> list[float]:
-        """Of single tasks, from before each is sent to its outcome. All that lies unread is read before."""
-        latencies_ms = []
+    async def one_by_one(self, count: int) -> tuple[list[float], list[float]]:
+        """Of single tasks, from before each is sent: to its outcome, and to its begin, in milliseconds. All
+        that lies unread is read before."""
+        latencies_ms, pick_ups_ms = [], []
         async with contextlib.aclosing(self._producer.briefs(follow=False)) as unread:
             async for brief in unread:
                 _check(brief).ack()
         async with contextlib.aclosing(self._producer.briefs()) as briefs:
             for n in range(count):
-                begin_at = time.monotonic()
+                begin_at, sent_at = time.monotonic(), self._clock.wall()
                 (trace,) = await self._producer.send([Order(task_type=TYPE, body={"n": n})])
                 brief = _check(await anext(briefs))
                 latencies_ms.append(1000 * (time.monotonic() - begin_at))
+                pick_ups_ms.append(1000 * (brief.outcome.started_at - sent_at))
                 if brief.outcome.trace_id != trace:
                     raise AssertionError(
                         f"the outcome of {brief.outcome.trace_id} came, and not that of {trace}"
                     )
                 brief.ack()
-        return latencies_ms
+        return latencies_ms, pick_ups_ms
 
 
 def _check(brief: Brief) -> Brief:
@@ -165,7 +167,9 @@ async def holdfast(kind: str, tasks: int, count: int, slots: int, ones: int) -> 
         await nodes.start_all(count)
         site = Site(nodes)
         await site.rate(WARM_UP)
-        measured = Measured(await site.rate(tasks), await site.latencies_ms(ones))
+        per_s = await site.rate(tasks)
+        latencies_ms, pick_ups_ms = await site.one_by_one(ones)
+        measured = Measured(per_s, latencies_ms, pick_ups_ms=pick_ups_ms)
         nodes.kill()
         return measured
 
@@ -176,6 +180,7 @@ class Rounds:
 
     rates: list[float] = field(default_factory=list)
     latencies_ms: list[float] = field(default_factory=list)
+    pick_ups_ms: list[float] = field(default_factory=list)
 
     @property
     def per_s(self) -> float:
@@ -207,6 +212,7 @@ def measure(
             measured = contend()
             found[name].rates.append(measured.per_s)
             found[name].latencies_ms.extend(measured.latencies_ms)
+            found[name].pick_ups_ms.extend(measured.pick_ups_ms)
             report.say(
                 f"    {name} {measured.per_s:,.0f}/s; one by one p50 {median(measured.latencies_ms):.1f} ms"
             )

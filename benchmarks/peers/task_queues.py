@@ -137,11 +137,13 @@ QUEUES = {
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Tasks a second of one round, how long single tasks took, and the processor time of all processes for a
-    task of the round."""
+    task of the round. ``pick_ups_ms``: how long single tasks took from before they were sent until they
+    began, if that is known."""
 
     per_s: float
     latencies_ms: Sequence[float]
     cpu_us: float = 0.0
+    pick_ups_ms: Sequence[float] = ()
 
 
 def measure(

@@ -29,9 +29,14 @@ KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keep
 LaneName = Literal["membership", "queue", "state"]
 
 # A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
-PLANNING = """
-SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off;
-SET jit = off; SET plan_cache_mode = force_generic_plan"""
+PLANNING = {
+    "enable_seqscan": "off",
+    "enable_bitmapscan": "off",
+    "enable_hashjoin": "off",
+    "enable_mergejoin": "off",
+    "jit": "off",
+    "plan_cache_mode": "force_generic_plan",
+}
 
 
 class PostgresDatabase:
@@ -61,7 +66,11 @@ class PostgresDatabase:
             # Each statement is to see what was committed when it got the locks before it.
             begin = ["BEGIN ISOLATION LEVEL READ COMMITTED"]
             if not self.address.prepares:  # what is set for a connection would be set for others too
-                begin += [f"SET LOCAL {limit} = {value}" for limit, value in self._limits.items()]
+                said = [
+                    f"set_config('{name}', '{value}', true)"
+                    for name, value in (PLANNING | self._limits).items()
+                ]
+                begin.append(f"SELECT {', '.join(said)}")
             self._lanes[name] = PostgresLane(
                 str(self.address), self._connect, self._forget_schema, timeout_s=self._timeout_s, begin=begin
             )
@@ -90,16 +99,16 @@ class PostgresDatabase:
     async def _connect(self) -> Connection:
         connection = await self._open(self.address.conninfo)
         try:
-            if self.address.prepares:
-                await connection.execute(PLANNING)
             async with self._migrating:
                 if not self._migrated:
                     await self._migrate(connection)
                     self._migrated = True
             if self.address.prepares:
+                settings = PLANNING | KEEPALIVES | self._limits
                 with limited(connection, self._timeout_s):
-                    for name, value in (KEEPALIVES | self._limits).items():
-                        await connection.execute(f"SET {name} = {value}".encode())
+                    await connection.execute(
+                        "; ".join(f"SET {n} = {v}" for n, v in settings.items()).encode()
+                    )
         except BaseException:
             await connection.close()
             raise

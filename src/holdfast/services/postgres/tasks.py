@@ -40,11 +40,6 @@ EXPIRE_BATCH = 500
 CHANCE = 1 << 20
 """Where the server's clock is behind a task's last epoch, the next is one of so many."""
 
-# Planned when the table was empty, a statement would be kept with a scan of it all.
-BEGIN = """
-SELECT set_config('enable_seqscan', 'off', true), set_config('enable_hashjoin', 'off', true),
-    set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)"""
-
 # In order of trace, as everybody locks them.
 STANDING = """
 SELECT trace, ctid::text, record FROM {schema}.tasks
@@ -157,7 +152,7 @@ class PostgresTasks:
         self._lane = database.lane("state")
         self._app = app
         self._clock = clock
-        self._begin, self._standing, self._now = map(database.sql, (BEGIN, STANDING, NOW))
+        self._standing, self._now = map(database.sql, (STANDING, NOW))
         self._add, self._update = map(database.sql, (ADD, UPDATE))
         self._delay, self._sent, self._due = map(database.sql, (DELAY, SENT, DUE))
         self._get, self._counts = map(database.sql, (GET, COUNTS))
@@ -324,7 +319,6 @@ class PostgresTasks:
     ) -> tuple[dict[bytes, Task], dict[bytes, str], float]:
         """The tasks of these traces that are known, which nobody else changes until the end of the
         transaction; the places of their rows; and the time after they were locked."""
-        await connection.execute(self._begin)
         rows = await connection.execute(self._standing, (self._app, list(traces)), binary=True)
         clock = await connection.execute(self._now, binary=True)
         with reading("a task's record"):
@@ -359,7 +353,6 @@ class PostgresTasks:
 
     async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryLook:
         """Drop what has expired of the tasks next after one."""
-        await connection.execute(self._begin)
         looked = await connection.execute(
             self._oldest, (self._app, before, *after, EXPIRE_BATCH), binary=True
         )
