@@ -161,12 +161,13 @@ async def test_a_task_that_succeeds_changes_the_indexes_at_its_end_only(
     await tasks.briefed([("k", begun.epoch)])
     await database.close()  # the server counts no later than that
 
-    query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = 'holdfast.tasks'::regclass"
+    query = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relid = %s::regclass"
+    table = ("holdfast.tasks",)
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
 
         async def counted() -> bool:  # it counts some of them sooner than others
-            [updates, _] = connection.execute(query).fetchone() or (0, 0)
+            [updates, _] = connection.execute(query, table).fetchone() or (0, 0)
             return bool(updates == 4)
 
         await until(counted, "the changes are counted")
-        assert connection.execute(query).fetchone() == (4, 3)
+        assert connection.execute(query, table).fetchone() == (4, 3)
