@@ -6,6 +6,7 @@ import asyncio
 import os
 import pwd
 import shutil
+import stat
 import struct
 import subprocess
 import time
@@ -25,6 +26,9 @@ USERS = ("postgres", "nobody")
 """Whom the server runs as where root starts it: it refuses to run as root."""
 
 PROTOCOL = 3 << 16
+
+PUBLIC = Path("/var/tmp")  # noqa: S108 - a folder with a name of its own is made there
+"""Where another user may go, though this process was told of a folder of its own for what is temporary."""
 
 DELETE_ALL = """
 DO $$
@@ -121,6 +125,9 @@ class PostgresqlServer(Server):
             while _lives(child):
                 time.sleep(POLL_S)
 
+    def parent_folder(self) -> Path:
+        return _reachable(super().parent_folder())
+
     def command(self) -> Sequence[str | Path]:
         drop = _dropped(self.folder, self.data)
         if not (self.data / "PG_VERSION").exists():
@@ -164,6 +171,9 @@ class PgbouncerServer(Server):
         listen = f"?pooled=yes&listen={self._server.address}"
         return self._server.url.replace(self._server.address, self.address) + listen
 
+    def parent_folder(self) -> Path:
+        return _reachable(super().parent_folder())
+
     def command(self) -> Sequence[str | Path]:
         drop = _dropped(self.folder, self.data)
         users, settings = self.data / "users", self.data / "settings"
@@ -205,6 +215,12 @@ async def _greets(port: int) -> bool:
                 writer.close()
     except (OSError, TimeoutError):
         return False
+
+
+def _reachable(usual: Path) -> Path:
+    """Where to make a folder that the user of these programs can reach."""
+    private = any(not folder.stat().st_mode & stat.S_IXOTH for folder in (usual, *usual.parents))
+    return PUBLIC if private and _other_user() is not None else usual
 
 
 def _dropped(*folders: Path) -> list[str | Path]:

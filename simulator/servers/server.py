@@ -67,8 +67,12 @@ class Server(ABC):
     def folder(self) -> Path:
         """Made at first use, deleted by ``stop``."""
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{self.name}-"))
+            self._folder = Path(tempfile.mkdtemp(prefix=f"holdfast-{self.name}-", dir=self.parent_folder()))
         return self._folder
+
+    def parent_folder(self) -> Path:
+        """Where ``folder`` is made."""
+        return Path(tempfile.gettempdir())
 
     @property
     def log(self) -> Path:
