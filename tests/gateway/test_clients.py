@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any, cast
@@ -261,6 +262,17 @@ async def test_one_address_can_t_have_all_connections_of_haproxy() -> None:
             for task in reading:
                 task.cancel()
             await asyncio.wait(reading)
+
+
+@pytest.mark.skipif(find() is None, reason="no HAProxy is here")
+async def test_haproxy_starts_though_its_listener_has_a_higher_number_than_it_serves_connections() -> None:
+    held = [os.open(os.devnull, os.O_RDONLY) for _ in range(400)]
+    try:
+        async with Place(None, haproxy=planes()["haproxy"], max_connections=40).running() as place:
+            assert (await place.post())[0] == 200
+    finally:
+        for descriptor in held:
+            os.close(descriptor)
 
 
 async def said(port: int) -> bytes:

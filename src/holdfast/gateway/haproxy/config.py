@@ -191,7 +191,8 @@ def error_page(status: int) -> str:
 def _global(settings: Settings) -> list[str]:
     lines = [
         "global",
-        f"maxconn {settings.connections_max}",
+        # HAProxy makes room for so many descriptors, and refuses a listener whose own number is above that.
+        f"maxconn {settings.connections_max + max(settings.listeners, default=0)}",
         f"tune.bufsize {max(BUFFER_BYTES_MIN, settings.replay_bytes + HEADER_BYTES + REWRITE_BYTES)}",
         f"tune.maxrewrite {REWRITE_BYTES}",
         "tune.pattern.cache-size 0",  # it costs more than it saves
@@ -240,6 +241,7 @@ def _frontend(settings: Settings) -> list[str]:
     tls = f" ssl crt {settings.certificate} alpn h2,http/1.1" if settings.certificate else ""
     lines = [
         "frontend clients",
+        f"maxconn {settings.connections_max}",
         *(f"bind fd@{fd}{tls}" for fd in settings.listeners),
         # For the headers only: a body has the longer time of its backend.
         f"timeout http-request {HEAD_S:.0f}s",
