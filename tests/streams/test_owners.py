@@ -289,7 +289,7 @@ async def test_an_older_snapshot_stands_and_is_named(town: Town) -> None:
 
 
 async def test_what_a_store_has_forgotten_and_its_queue_too_runs_again(town: Town) -> None:
-    """As after a fail-over of a database that holds both: no message goes because of a commit that is lost."""
+    """As after a fail-over of a database that holds both: no message goes for a commit that is lost."""
     node = await town.start(app_of())
     await town.send(*numbers(0))
     await finished(town, 1)
