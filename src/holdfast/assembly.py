@@ -151,6 +151,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         archives={
             name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
         },
+        values=services.values(app.name),
     )
 
 
@@ -160,8 +161,10 @@ def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
     if app.streams:
         from holdfast.streams.target import StreamTarget  # noqa: PLC0415
 
+        values = services.values(app.name)
         made |= {
-            ("stream", name): StreamTarget(spec, services.queue(name)) for name, spec in app.streams.items()
+            ("stream", name): StreamTarget(spec, services.queue(name), values)
+            for name, spec in app.streams.items()
         }
     if app.tasks:
         from holdfast.tasks.opening import make_producer  # noqa: PLC0415

@@ -37,6 +37,7 @@ from holdfast.registration import (
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
 from holdfast.urls import find_secret
+from holdfast.values import Values
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -204,9 +205,14 @@ class Services:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
-    def values(self) -> Objects:
-        """The object store for values of tasks that are too large for a queue."""
-        return self._objects_at("values_url", self.config.values_url)
+    def value_objects(self) -> Objects | None:
+        """The object store for values that are too large for a queue, if there is one."""
+        url = self.config.values_url
+        return self._objects_at("values_url", url) if url else None
+
+    def values(self, app: str) -> Values:
+        """The values of an app's streams that are too large for a queue."""
+        return Values(app, self.clock, self.value_objects())
 
     def slot_objects(self) -> Objects:
         """The object store as a handler in this process reads it, outside of any event loop."""

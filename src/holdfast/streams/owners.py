@@ -26,6 +26,7 @@ from holdfast.errors import (
     Fenced,
     HandlerFailed,
     HoldfastError,
+    InvalidMessage,
     MembershipLost,
     ModelFailed,
     OperationRefused,
@@ -34,11 +35,13 @@ from holdfast.errors import (
     StateRejected,
     TooLarge,
     Unavailable,
+    ValueLost,
 )
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.archiver import Archiver
+from holdfast.streams.codec import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
@@ -50,6 +53,7 @@ from holdfast.streams.rules.sequencer import Gap, Rules
 from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
+from holdfast.values import Values
 
 T = TypeVar("T")
 
@@ -187,6 +191,7 @@ class Owners:
         *,
         on_obstacle: Callable[[str], None],
         archivers: Mapping[str, Archiver] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._host = host
         self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
@@ -201,6 +206,7 @@ class Owners:
         self._report = report
         self._deliverer = deliverer
         self._archivers = archivers or {}
+        self._values = values or Values("", host.clock)
         for name, archiver in self._archivers.items():
             archiver.on_change = partial(self._archive_changed, name)
         self.requests: ClientRequests
@@ -408,7 +414,7 @@ class Owners:
         """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
         of its run."""
         if model not in self._models:
-            self._wait_alone(entry, generation, model, reason, handled)
+            self._wait_alone(entry, generation, reason, handled)
             return
         if entry.seat is not None:  # else the stream was released meanwhile
             self.obstacles.found(entry.spec.name, model, reason, entry.seat)
@@ -420,9 +426,10 @@ class Owners:
         self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
 
-    def _wait_alone(self, entry: Owned, generation: int, model: str, reason: str, handled: int) -> None:
-        """Have the stream wait for a model that isn't declared. Only a message can show whether it loads, and
-        nobody knows which other streams need it, so this stream waits here alone."""
+    def _wait_alone(self, entry: Owned, generation: int, reason: str, handled: int) -> None:
+        """Have the stream wait for what its next message needs, a model that isn't declared or a stored body.
+        Only a message can show whether that loads, and nobody knows which other streams need it, so this
+        stream waits here alone."""
         self._answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
         if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
             return
@@ -430,9 +437,8 @@ class Owners:
         entry.tries_alone = True
         if entry.failed_loads == 1:
             self._log.error(
-                "a model that is not declared does not load here; the stream waits",
+                "what the next message needs does not load here; the stream waits",
                 key=entry.key,
-                model=model,
                 error=reason,
             )
         self._tasks.spawn(self._try_alone(entry, generation, entry.seat))
@@ -908,10 +914,8 @@ class Owners:
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
-        works = [
-            MessageWork(held.place.run, held.place.seq, held.body, held.tries + 1, timer_of(held.place))
-            for held in command.messages
-        ]
+        if (works := await self._works(entry, generation, command)) is None:
+            return
         try:
             if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)
@@ -973,6 +977,46 @@ class Owners:
                 ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
             ),
         )
+
+    async def _works(self, entry: Owned, generation: int, command: commands.Run) -> list[MessageWork] | None:
+        """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
+        for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
+        messages, body = command.messages, command.messages[0].body
+        is_stored = [STORED in held.attributes for held in messages]
+        if is_stored[0]:
+            try:
+                body = await self._stored_body(messages[0])
+            except (ValueLost, InvalidMessage) as error:
+                reason = redact(str(error))
+                self._log.warning("a stored body is lost", key=entry.key, error=reason)
+                self._answer(
+                    entry,
+                    generation,
+                    lambda now: entry.owner.ran([], None, 0, reason, "", True, now),
+                )
+                return None
+            except (HoldfastError, OSError) as error:
+                reason = f"a stored body can't be read: {redact(str(error))}"
+                if entry.owner.generation == generation:
+                    self._seat(entry)
+                    self._wait_alone(entry, generation, reason, 0)
+                return None
+        count = 1 if is_stored[0] else is_stored.index(True) if True in is_stored else len(messages)
+        return [
+            MessageWork(
+                held.place.run,
+                held.place.seq,
+                body if place == 0 else held.body,
+                held.tries + 1,
+                timer_of(held.place),
+            )
+            for place, held in enumerate(messages[:count])
+        ]
+
+    async def _stored_body(self, held: Held) -> bytes:
+        stored = stored_of(held.attributes)
+        assert stored is not None
+        return await self._values.get(stored.value)
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         spec, key = entry.spec, entry.plain_key

@@ -21,6 +21,7 @@ from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
 from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
+from holdfast.common.stored import StoredValue
 from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Retry, ValueLost
 from holdfast.ports.coordinator import Load
@@ -29,7 +30,7 @@ from holdfast.ports.registry import Registry
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.target import Target
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.body import Body, StoredValue
+from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.delayed import DelayedTasks
@@ -48,7 +49,7 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.values import INLINE_BYTES_MAX, Values, is_light
+from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues, is_light
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
@@ -111,7 +112,7 @@ class TaskWork:
         announcer: Announcer | None = None,
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
-        values: Values | None = None,
+        values: TaskValues | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -122,7 +123,7 @@ class TaskWork:
         self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
-        self._values = values or Values(app, host.clock)
+        self._values = values or TaskValues(app, host.clock)
         self._fetching = 0
         self.hand: dict[str, InHand] = {}
         permits = Permits(self._rate_of)
