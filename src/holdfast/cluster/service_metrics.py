@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from holdfast.cluster.asked import Asked
 from holdfast.cluster.host import Host
+from holdfast.cluster.questions import ServiceQuestion
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import DatabaseHealth, Risk
 
@@ -33,12 +33,14 @@ class ServiceMetrics(Collector):
 
     def __init__(self, host: Host, queues: Mapping[str, Queue], risks: Risks, health: Health) -> None:
         self._depths = {
-            name: Asked(host, f"queue {name}", queue.depth, PAID_EVERY_S if queue.linger_s else FREE_EVERY_S)
+            name: ServiceQuestion(
+                host, f"queue {name}", queue.depth, PAID_EVERY_S if queue.linger_s else FREE_EVERY_S
+            )
             for name, queue in queues.items()
         }
         self._tells_age = {name for name, queue in queues.items() if queue.tells_lag}
-        self._risks = Asked(host, "risks", risks, RISKS_EVERY_S)
-        self._health = Asked(host, "databases", health, HEALTH_EVERY_S)
+        self._risks = ServiceQuestion(host, "risks", risks, RISKS_EVERY_S)
+        self._health = ServiceQuestion(host, "databases", health, HEALTH_EVERY_S)
 
     async def look(self) -> None:
         """Ask what is due; call this before the metrics are read."""

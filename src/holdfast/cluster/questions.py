@@ -21,7 +21,7 @@ REST_TIMES = 50
 """A service that takes long to answer rests for so many times as long: counts of deep queues cost it work."""
 
 
-class Asked(Generic[T]):
+class ServiceQuestion(Generic[T]):
     """One question to a service, asked at most every ``every_s`` seconds, and less often if its answer takes
     long. ``about`` says in the log what it is."""
 
