@@ -18,7 +18,7 @@ SERVICES ?=
 NAME ?= streams
 PART ?=
 ARGS ?=
-CODE := $(wildcard src simulator tests benchmarks examples)
+CODE := $(wildcard src simulator tests benchmarks examples deploy)
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 LOCKED := $(INSTALL) --require-hashes --only-binary :all:
@@ -65,7 +65,7 @@ $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 
 SERVERS := .cache/servers/.
 # The servers of the tests.
-SERVED := fauxqs mosquitto pgbouncer postgresql redis-server vsftpd zookeeper
+SERVED := fauxqs mosquitto pgbouncer postgresql prometheus redis-server vsftpd zookeeper
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
@@ -165,8 +165,9 @@ mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in so
 	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
 
 .PHONY: docs
-docs: $(VENV)/.demo ## refresh what the docs take from the code
+docs: $(VENV)/.demo ## refresh what the docs, Prometheus' rules and Grafana's board take from the code
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m deploy.generate
 
 .PHONY: lock
 lock: $(VENV)/.dev ## pin the newest dependencies in locks/

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,7 +21,7 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.queue_setup import QueueSetup
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import StreamSlotMaker, TaskSlotMaker
-from holdfast.ports.state import Risk, StateStore
+from holdfast.ports.state import DatabaseHealth, Risk, StateStore
 from holdfast.ports.tasks import TaskStore
 from holdfast.registration import (
     Closing,
@@ -132,6 +132,24 @@ class Services:
             found += [(setting, risk) for risk in risks]
         return found
 
+    async def database_health(self) -> dict[str, DatabaseHealth]:
+        """How the databases are that keep anything, each by a setting that names it. Raises Unavailable."""
+        found = {}
+        for url, setting in self._kept_at().items():
+            health = await service_of(url).database_health(self.opening(setting, url))
+            if health is not None:
+                found[setting] = health
+        return found
+
+    def prices(self) -> dict[tuple[str, str], float]:
+        """The list prices of a million calls to the services, in dollars, by service and operation."""
+        config = self.config
+        found: dict[tuple[str, str], float] = {}
+        for url in (*self._kept_at(), config.objects_url, config.values_url):
+            if url:
+                found |= service_of(url).prices(url)
+        return found
+
     async def migrate(self) -> list[tuple[str, list[int]]]:
         """Bring the tables of all services up to date that keep any; returns the URL of each, and the numbers
         of the migrations that were applied. Raises Unavailable."""
@@ -239,6 +257,7 @@ class Services:
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
         registry: CollectorRegistry | None = None,
+        before_metrics: Callable[[], Awaitable[None]] | None = None,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
         from prometheus_client import REGISTRY  # noqa: PLC0415
@@ -262,6 +281,7 @@ class Services:
                 ready=ready,
                 connections=connections,
                 registry=registry or REGISTRY,
+                before_metrics=before_metrics,
             )
         )
 

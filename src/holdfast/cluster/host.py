@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.stats import Stats
+from holdfast.cluster.timings import Timings
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -120,6 +121,7 @@ class Host:
         self.machine = machine
         self.told_to_drain = asyncio.Event()
         self.stats = Stats()
+        self.timings = Timings()
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = Tasks(self.crash)
         self.news = News()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
@@ -53,6 +54,7 @@ from holdfast.streams.rules.sequencer import Gap, Rules
 from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.stalls import Stalls, waited_since
 from holdfast.values import Values
 
 T = TypeVar("T")
@@ -86,6 +88,7 @@ class Owned:
         "since",
         "slot",
         "spec",
+        "stands_since",
         "timer_at",
         "tries_alone",
     )
@@ -107,6 +110,8 @@ class Owned:
         """How many reads of the store aren't answered yet."""
         self.alone = ""
         """The head that runs while no other suspect runs on the node, if one does."""
+        self.stands_since: float | None = None
+        """Since when the stream stands still, as it changes nodes; None once there was a commit here."""
         self.timer_at: float | None = None
         self.failed_loads = 0
         """How many times an undeclared model has failed to load since a message was last handled."""
@@ -120,13 +125,14 @@ class Owned:
 
 
 class Warming:
-    """A stream that is about to move here: the seat that it will have, and why it can't run here, once that
-    is known."""
+    """A stream that is about to move here: the seat that it will have, why it can't run here, once that is
+    known, and when all was ready for the move."""
 
-    __slots__ = ("obstacle", "seat")
+    __slots__ = ("obstacle", "ready_at", "seat")
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
+        self.ready_at: float | None = None
         self.obstacle: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 
@@ -223,6 +229,13 @@ class Owners:
         self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
+        timings = host.timings
+        self._took_delivery = timings.delivery_seconds.each(specs)
+        self._took_handler = timings.handler_seconds.each(specs)
+        self._took_commit = timings.commit_seconds.each(specs)
+        self._took_stall = timings.stall_seconds.each(specs)
+        self._stalls = Stalls()
+        host.news.on_left.append(lambda member: self._stalls.left(member, host.clock.monotonic()))
         self.acting = {name for name, spec in specs.items() if spec.acts}
         """The streams that send effects or set timers. Of some it is known only once they do so."""
 
@@ -285,6 +298,8 @@ class Owners:
         archiver = self._archivers.get(stream)
         owner.is_held_back = archiver is not None and archiver.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
+        if (warming := self._warm.get(key)) is not None:
+            entry.stands_since = warming.ready_at
         self._perform(entry)
         return True
 
@@ -480,6 +495,7 @@ class Owners:
             raise
         warming.obstacle.set_result(obstacle)
         if not obstacle:
+            warming.ready_at = self._clock.monotonic()
             await self._clock.sleep(self._limits.move_timeout_s * 2)
         if self._warm.get(key) is warming:
             del self._warm[key]
@@ -693,6 +709,8 @@ class Owners:
             return
         finally:
             entry.looks -= 1
+        if entry.stands_since is None and entry.last is None and checkpoint is not None:
+            entry.stands_since = self._stalls.since(checkpoint.member)
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
     async def _open(self, entry: Owned, generation: int, expect: int) -> None:
@@ -866,7 +884,7 @@ class Owners:
 
     async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
-        commit = command.commit
+        commit, sent_at = command.commit, self._clock.monotonic()
         try:
             await self._insist(entry, generation, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
         except Fenced:
@@ -878,6 +896,7 @@ class Owners:
             self._log.error("a commit is too large", key=entry.key, error=text)
             self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
+        self._took_commit[entry.spec.name].note(self._clock.monotonic() - sent_at)
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
@@ -958,11 +977,15 @@ class Owners:
             text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
-        self.loads.note(entry.key, self._clock.monotonic() - began_at)
+        took_s, count = self._clock.monotonic() - began_at, len(ran.results) + bool(ran.error)
+        self.loads.note(entry.key, took_s)
+        if count:
+            self._took_handler[spec.name].note(took_s / count, count)
         self._stats.handled += len(ran.results)
         if any(ran.acts):
             self.acting.add(spec.name)
         if ran.model:
+            self._pool.model_failures[ran.model] += 1
             self._model_failed(entry, generation, ran.model, ran.error, len(ran.results))
             return
         if ran.results:
@@ -1062,12 +1085,24 @@ class Owners:
             self._perform(entry)
 
         if not command.duplicate:
+            self._note_times(entry, command)
             self._tell_letters(entry, command)
         commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if archiver is not None else None
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
         if archiver is not None:
             archiver.expect(settlement)
         self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked) and archiver is not None)
+
+    def _note_times(self, entry: Owned, command: commands.Settle) -> None:
+        """Note how long the messages of an accepted commit were under way."""
+        now, took = self._clock.monotonic(), self._took_delivery[entry.spec.name]
+        for held in command.messages:
+            if held.receipts and (received_at := held.receipts[0].received_at) != math.inf:
+                took.note(now - received_at)
+        if entry.stands_since is not None:
+            since = max(entry.stands_since, waited_since(command.messages, entry.since))
+            self._took_stall[entry.spec.name].note(now - since)
+            entry.stands_since = None
 
     def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
         for letter in command.letters:

@@ -16,6 +16,7 @@ from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
+from holdfast.cluster.stats import Numbers
 from holdfast.common.acts import Send
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
@@ -176,6 +177,8 @@ class TaskWork:
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._gone: collections.OrderedDict[str, None] = collections.OrderedDict()
+        self._took_wait = host.timings.task_wait_seconds.each(specs)
+        self._took_run = host.timings.task_run_seconds.each(specs)
         self._rate = 0.0
         self._started = 0
         self._returned = 0
@@ -226,6 +229,10 @@ class TaskWork:
         """What the node holds of tasks, each number with its name and what it means."""
         yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.hand)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
+
+    def numbers(self) -> Iterable[Numbers]:
+        """What the node holds of tasks by names that the app or this code declares."""
+        yield Numbers("gauge", "slots_busy", "Slots that are at work.", "work", {"tasks": self.slots.busy})
 
     # --- in
 
@@ -450,6 +457,8 @@ class TaskWork:
         item.held.become(Life.RUNNING)
         self._host.stats.tasks_started += 1
         self._started += 1
+        if task.epoch == 1 and task.queued_at < task.started_at:  # equal, if nobody has noted its sending
+            self._took_wait[item.spec.name].note(task.started_at - task.queued_at)
         if item.refusal:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
@@ -523,6 +532,8 @@ class TaskWork:
         if self.hand.get(item.trace) is not item or item.attempt is None:
             return  # the node has stopped
         self._take_back(item)
+        if ended.took_s:
+            self._took_run[item.spec.name].note(ended.took_s)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
         pause_s = ended.pause_s
         if pause_s and item.attempt.pauses >= PAUSES_MAX:
