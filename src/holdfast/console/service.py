@@ -14,14 +14,14 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.view import View
-from holdfast.console.access import Admission, AccessSettings, Group
-from holdfast.console.responses import Responses
+from holdfast.console.access import AccessSettings, Admission, Group
 from holdfast.console.assets import Assets
 from holdfast.console.audit import AuditLog
 from holdfast.console.events import Events
 from holdfast.console.pages import entry
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import Renderer
+from holdfast.console.responses import Responses
 from holdfast.console.tokens import Tokens
 from holdfast.errors import HoldfastError, Retry
 from holdfast.gateway.listen import BACKLOG, Tls, listen
