@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
 from holdfast.console.access import Admission
 from holdfast.console.assets import Assets
+from holdfast.console.attention import Attention
 from holdfast.console.audit import AuditLog
 from holdfast.console.events import Events
+from holdfast.console.index import StreamIndex
+from holdfast.console.life import StreamEvents
+from holdfast.console.overview import Overview
 from holdfast.console.rendering import Renderer
 from holdfast.console.tokens import Tokens
+from holdfast.ports.clock import Clock
 from holdfast.wiring import Services
 
 
@@ -26,6 +30,9 @@ class ConsoleParts:
         view: the living nodes.
         audit: every change is done within ``audit.doing``.
         events: tells browsers which topics have changed.
+        attention: call ``asked`` in each page that shows what the cluster does.
+        index: all streams.
+        life: what was seen to happen to streams.
     """
 
     services: Services
@@ -35,9 +42,14 @@ class ConsoleParts:
     access: Admission
     audit: AuditLog
     events: Events
+    attention: Attention
+    index: StreamIndex
+    life: StreamEvents
+    overview: Overview
     assets: Assets
     renderer: Renderer
 
     @property
-    def clock(self) -> Any:
+    def clock(self) -> Clock:
+        """The clock."""
         return self.host.clock

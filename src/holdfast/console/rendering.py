@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jinja2
 from aiohttp import web
+from markupsafe import Markup
 
+from holdfast.common.message import SEQ_DIGITS
 from holdfast.console.access import caller_of
 from holdfast.console.assets import Assets
 
@@ -31,8 +34,7 @@ PAGES = (
 class Renderer:
     """Makes the pages of one console."""
 
-    def __init__(self, assets: Assets, cluster: str) -> None:
-        self._cluster = cluster
+    def __init__(self, assets: Assets) -> None:
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self._environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -47,10 +49,16 @@ class Renderer:
             "span": span,
             "moment": moment,
             "size": size,
-            "in_path": in_path,
             "rate": rate,
+            "pretty": pretty,
+            "place": place,
         }
         self._environment.globals |= {"asset": assets.path, "navigation": PAGES, "chart": chart}
+
+    @staticmethod
+    def safe(html: str) -> Markup:
+        """Mark what :meth:`part` has made as HTML, to be put into a page as it is."""
+        return Markup(html)  # noqa: S704 - made by a template that escapes
 
     def part(self, template: str, **context: Any) -> str:
         """Return the HTML of a part of a page, which is the same for all callers with the same rights."""
@@ -63,7 +71,6 @@ class Renderer:
         html = self.part(
             template,
             caller=caller,
-            cluster=self._cluster,
             here=request.path,
             notice_kind=kind,
             notice=text,
@@ -123,10 +130,34 @@ def size(value: float) -> str:
     return f"{value:.0f}\u00a0B"
 
 
-def in_path(text: str) -> str:
-    """A text as one segment of a path: a dot alone would otherwise be taken for a folder."""
-    quoted = quote(text, safe="")
-    return quoted.replace(".", "%2E") if quoted in (".", "..") else quoted
+def place(name: str) -> str:
+    """The identity of a message in its stream, without the zeros that a stored seq begins with."""
+    run, colon, seq = name.partition(":")
+    return f"{run}{colon}{int(seq)}" if len(seq) == SEQ_DIGITS and seq.isdigit() else name
+
+
+PARSED_MAX, SHOWN_MAX = 256 * 1024, 20_000
+"""The largest body that is read as JSON, in bytes, and the most characters of one that are shown."""
+
+
+def pretty(data: bytes) -> str:
+    """A body as it can be read: JSON with indents, text, or the beginning of other bytes in hexadecimal. A
+    long one is cut, and says so."""
+    try:
+        text = data[:PARSED_MAX].decode()
+    except UnicodeDecodeError as error:
+        if len(data) > PARSED_MAX and error.start >= PARSED_MAX - 4:
+            text = data[: error.start].decode()
+        else:
+            return _cut(data[: SHOWN_MAX // 3].hex(" "), len(data), whole=len(data) * 3 <= SHOWN_MAX)
+    if len(data) <= PARSED_MAX:
+        with contextlib.suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return _cut(text[:SHOWN_MAX], len(data), whole=len(text) <= SHOWN_MAX and len(data) <= PARSED_MAX)
+
+
+def _cut(text: str, length: int, *, whole: bool) -> str:
+    return text if whole else f"{text}\n… cut; all of it has {length} bytes"
 
 
 CHART_WIDTH, CHART_HEIGHT = 240.0, 48.0

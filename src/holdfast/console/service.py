@@ -16,9 +16,13 @@ from holdfast.cluster.limits import Limits
 from holdfast.cluster.view import View
 from holdfast.console.access import AccessSettings, Admission, Group
 from holdfast.console.assets import Assets
+from holdfast.console.attention import Attention
 from holdfast.console.audit import AuditLog
 from holdfast.console.events import Events
-from holdfast.console.pages import entry
+from holdfast.console.index import StreamIndex
+from holdfast.console.life import StreamEvents
+from holdfast.console.overview import Overview
+from holdfast.console.pages import entry, overview, streams
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import Renderer
 from holdfast.console.responses import Responses
@@ -69,16 +73,28 @@ class Console(Startable):
         self.host = Host(services.coordinator(), services.peer(), clock, Limits.of(config), log, "console")
         tokens, assets = Tokens(settings.tokens, clock, log), Assets()
         access = Admission(settings.access, tokens)
+        view, events, life = View(self.host), Events(access, clock), StreamEvents()
+        attention = Attention(events, clock)
+        index = StreamIndex(
+            services.coordinator(), services.state(), clock, attention, life, lambda: view.members
+        )
+        self.host.news.on_claim.append(index.claimed)
+        self.host.news.on_left.append(index.left)
+        self.host.news.on_missed.append(index.missed)
         self.parts = ConsoleParts(
             services=services,
             host=self.host,
-            view=View(self.host),
+            view=view,
             tokens=tokens,
             access=access,
             audit=AuditLog(services.registry(), clock, log),
-            events=Events(access, clock),
+            events=events,
+            attention=attention,
+            index=index,
+            life=life,
+            overview=Overview(services, self.host, view, index, events, attention),
             assets=assets,
-            renderer=Renderer(assets, config.node_name),
+            renderer=Renderer(assets),
         )
         by_printed_token = settings.tokens is None and is_loopback(settings.host)
         self.own_token = tokens.make(OWN_NAME) if by_printed_token else ""
@@ -139,6 +155,11 @@ class Console(Startable):
             self.parts.tokens.watch,
             self.parts.events.watch,
             self.parts.audit.keep_trimmed,
+            self.parts.index.fill,
+            self.parts.overview.look_at_nodes,
+            self.parts.overview.look_at_queues,
+            self.parts.overview.look_at_the_rest,
+            self.parts.overview.sample,
         ):
             tasks.repeat(loop, clock, log)
 
@@ -158,4 +179,6 @@ def groups(parts: ConsoleParts) -> list[Group]:
     shape, and a route is served only if it is in one of these groups."""
     return [
         *entry.groups(parts),
+        *overview.groups(parts),
+        *streams.groups(parts),
     ]
