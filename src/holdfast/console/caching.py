@@ -13,7 +13,7 @@ KEPT_S = 1.0
 MOST = 128
 
 
-class _Part(NamedTuple):
+class _KeptPart(NamedTuple):
     html: str
     made_at: float
 
@@ -23,7 +23,7 @@ class PartCache:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._parts: OrderedDict[Hashable, _Part] = OrderedDict()
+        self._parts: OrderedDict[Hashable, _KeptPart] = OrderedDict()
         self._making: dict[Hashable, asyncio.Lock] = {}
 
     async def get(self, name: Hashable, make: Callable[[], Awaitable[str]]) -> str:
@@ -36,7 +36,7 @@ class PartCache:
                 if (kept := self._kept(name)) is not None:
                     return kept
                 html = await make()
-                self._parts[name] = _Part(html, self._clock.monotonic())
+                self._parts[name] = _KeptPart(html, self._clock.monotonic())
                 self._parts.move_to_end(name)
                 while len(self._parts) > MOST:
                     self._parts.popitem(last=False)
