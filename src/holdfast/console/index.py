@@ -24,7 +24,7 @@ from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.standstills import Waits
 
 PAGE = 500
-SHARE_WATCHED, SHARE_IDLE = 0.1, 0.003
+SHARE_WATCHED, SHARE_IDLE = 0.05, 0.003
 """The share of the time that the reading of checkpoints may take, while somebody looks and while nobody
 does."""
 

@@ -10,6 +10,7 @@ from holdfast.console.access import Admission
 from holdfast.console.assets import Assets
 from holdfast.console.attention import Attention
 from holdfast.console.audit import AuditLog
+from holdfast.console.caching import PartCache
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex
 from holdfast.console.life import StreamEvents
@@ -32,6 +33,7 @@ class ConsoleParts:
         events: tells browsers which topics have changed.
         attention: call ``asked`` in each page that shows what the cluster does.
         index: all streams.
+        cache: parts of pages that many ask for.
         life: what was seen to happen to streams.
     """
 
@@ -48,6 +50,7 @@ class ConsoleParts:
     overview: Overview
     assets: Assets
     renderer: Renderer
+    cache: PartCache
 
     @property
     def clock(self) -> Clock:

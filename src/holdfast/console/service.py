@@ -19,11 +19,12 @@ from holdfast.console.api import routes as api
 from holdfast.console.assets import Assets
 from holdfast.console.attention import Attention
 from holdfast.console.audit import AuditLog
+from holdfast.console.caching import PartCache
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex
 from holdfast.console.life import StreamEvents
 from holdfast.console.overview import Overview
-from holdfast.console.pages import entry, overview, streams
+from holdfast.console.pages import audit, dead_letters, entry, overview, streams, tasks
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import Renderer
 from holdfast.console.responses import Responses
@@ -96,6 +97,7 @@ class Console(Startable):
             overview=Overview(services, self.host, view, index, events, attention),
             assets=assets,
             renderer=Renderer(assets),
+            cache=PartCache(clock),
         )
         by_printed_token = settings.tokens is None and is_loopback(settings.host)
         self.own_token = tokens.make(OWN_NAME) if by_printed_token else ""
@@ -183,4 +185,7 @@ def groups(parts: ConsoleParts) -> list[Group]:
         *entry.groups(parts),
         *overview.groups(parts),
         *streams.groups(parts),
+        *tasks.groups(parts),
+        *dead_letters.groups(parts),
+        *audit.groups(parts),
     ]

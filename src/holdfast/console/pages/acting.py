@@ -30,6 +30,7 @@ async def act(
             text = under_way.text = await work()
     except HoldfastError as error:
         text, failed = redact(str(error)), True
+    parts.cache.clear()
     notice = parts.clock.new_id()
     parts.renderer.note(notice, text, failed=failed)
     parts.events.publish("audit")

@@ -11,7 +11,6 @@ from holdfast.operate.survey import calls_per_message
 
 NODES_MOST = 50
 QUEUES_MOST = 30
-KEPT_S = 1.0
 
 
 class OverviewPage:
@@ -19,27 +18,25 @@ class OverviewPage:
 
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
-        self._html = ""
-        self._made_at = 0.0
 
     async def page(self, request: web.Request) -> web.Response:
         """Answer with the page."""
         return self._parts.renderer.page(
-            request, "overview.html", title="Overview", content=self._parts.renderer.safe(self._content())
+            request,
+            "overview.html",
+            title="Overview",
+            content=self._parts.renderer.safe(await self._content()),
         )
 
     async def part(self, request: web.Request) -> web.Response:
         """Answer with what changes on it."""
-        return html_response(self._content())
+        return html_response(await self._content())
 
-    def _content(self) -> str:
+    async def _content(self) -> str:
         self._parts.attention.asked()
-        now = self._parts.clock.monotonic()
-        if not self._html or now - self._made_at >= KEPT_S:
-            self._html, self._made_at = self._make(), now
-        return self._html
+        return await self._parts.cache.get("overview", self._make)
 
-    def _make(self) -> str:
+    async def _make(self) -> str:
         overview, index = self._parts.overview, self._parts.index
         members = overview.members
         queues = sorted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -99,15 +100,18 @@ class StreamPages:
             standings=STANDING_NAMES,
             names=sorted(self._parts.index.names),
             part_path=f"/parts/streams?{_query(question, offset)}",
-            content=self._parts.renderer.safe(self._rows(question, offset)),
+            content=self._parts.renderer.safe(await self._rows(question, offset)),
         )
 
     async def part(self, request: web.Request) -> web.Response:
         """Answer with the rows."""
-        return html_response(self._rows(*_asked(request)))
+        return html_response(await self._rows(*_asked(request)))
 
-    def _rows(self, question: Question, offset: int) -> str:
+    async def _rows(self, question: Question, offset: int) -> str:
         self._parts.attention.asked()
+        return await self._parts.cache.get((question, offset), partial(self._make_rows, question, offset))
+
+    async def _make_rows(self, question: Question, offset: int) -> str:
         index = self._parts.index
         found = index.find(question, offset, ROWS)
         last = max(0, (found.total - 1) // ROWS * ROWS)
@@ -183,6 +187,9 @@ class StreamPages:
 
     async def _stream(self, key: str) -> str:
         self._parts.attention.asked()
+        return await self._parts.cache.get(("stream", key), partial(self._make_stream, key))
+
+    async def _make_stream(self, key: str) -> str:
         services, now = self._parts.services, self._parts.clock.wall()
         checkpoint = await services.state().peek(key)
         if checkpoint is None and await services.coordinator().lookup(key) is None:
