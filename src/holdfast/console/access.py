@@ -40,7 +40,6 @@ SAFE_METHODS = ("GET", "HEAD")
 OPEN_PATHS = ("/healthz", "/enter", "/leave")
 """The paths that need no right. Files below ``/static/`` need none either."""
 
-_CALLER = "holdfast.console.caller"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
@@ -202,11 +201,12 @@ class Admission:
 
 
 NOBODY = Caller("", frozenset())
+_CALLER = web.RequestKey("caller", Caller)
 
 
 def caller_of(request: web.Request) -> Caller:
     """Return who sends this request."""
-    caller: Caller = request[_CALLER]
+    caller: Caller = request.get(_CALLER, NOBODY)
     return caller
 
 

@@ -96,6 +96,7 @@ class StreamIndex:
         effects: effects that no target has taken, by full key.
         others: claims that are not of streams, by full key.
         parked: the full keys of parked streams.
+        life: what was seen to happen to streams.
         read_at: when the last whole round ended, by the monotonic clock; None before the first.
     """
 
@@ -112,7 +113,7 @@ class StreamIndex:
         self._state = state
         self._clock = clock
         self._attention = attention
-        self._life = life
+        self.life = life
         self._members = members
         self._streams: dict[str, IndexedStream] = {}
         self._reports: dict[str, NodeReport] = {}
@@ -218,7 +219,7 @@ class StreamIndex:
                 return
             stream = self._add(claim.key)
         if claim.member != stream.member:
-            self._life.add(claim.key, self._clock.wall(), self._claim_text(stream.member, claim.member))
+            self.life.add(claim.key, self._clock.wall(), self._claim_text(stream.member, claim.member))
         stream.member = claim.member
         self.revision += 1
 
@@ -258,13 +259,17 @@ class StreamIndex:
     async def fill(self) -> None:
         """Read everything, again and again, until cancelled."""
         while True:
-            now = self._clock.monotonic()
-            if self._claims_at is None or now - self._claims_at >= CLAIMS_S:
-                self._claims_at = now
-                self._take_claims(await self._coordinator.claims())
-            await self._read_checkpoints()
-            self.read_at = self._clock.monotonic()
+            await self.read_once()
             await self._attention.pause(ROUND_WATCHED_S, ROUND_IDLE_S)
+
+    async def read_once(self) -> None:
+        """Read one round: claims, if that is due, and all checkpoints."""
+        now = self._clock.monotonic()
+        if self._claims_at is None or now - self._claims_at >= CLAIMS_S:
+            self._claims_at = now
+            self._take_claims(await self._coordinator.claims())
+        await self._read_checkpoints()
+        self.read_at = self._clock.monotonic()
 
     def _take_claims(self, claims: Iterable[Claim]) -> None:
         all_claims = list(claims)
@@ -334,7 +339,7 @@ class StreamIndex:
         if stream.run is not None and run != stream.run:
             said.append(f"run {run} began")
         for text in said:
-            self._life.add(point.key, point.at or self._clock.wall(), text)
+            self.life.add(point.key, point.at or self._clock.wall(), text)
 
     def _add(self, key: str) -> IndexedStream:
         stream = self._streams[key] = IndexedStream(key)

@@ -36,7 +36,7 @@ class Renderer:
 
     def __init__(self, assets: Assets) -> None:
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
-        self._environment = jinja2.Environment(
+        self.environment = jinja2.Environment(
             loader=jinja2.FileSystemLoader(TEMPLATES),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
@@ -44,7 +44,7 @@ class Renderer:
             lstrip_blocks=True,
             auto_reload=False,
         )
-        self._environment.filters |= {
+        self.environment.filters |= {
             "count": count,
             "span": span,
             "moment": moment,
@@ -53,7 +53,7 @@ class Renderer:
             "pretty": pretty,
             "place": place,
         }
-        self._environment.globals |= {"asset": assets.path, "navigation": PAGES, "chart": chart}
+        self.environment.globals |= {"asset": assets.path, "navigation": PAGES, "chart": chart}
 
     @staticmethod
     def safe(html: str) -> Markup:
@@ -62,7 +62,7 @@ class Renderer:
 
     def part(self, template: str, **context: Any) -> str:
         """Return the HTML of a part of a page, which is the same for all callers with the same rights."""
-        return self._environment.get_template(template).render(context)
+        return self.environment.get_template(template).render(context)
 
     def page(self, request: web.Request, template: str, *, status: int = 200, **context: Any) -> web.Response:
         """Return a whole page."""

@@ -64,6 +64,7 @@ class Console(Startable):
     """A console. If it crashes, ``host.crashed`` has the error.
 
     Attributes:
+        app: its routes.
         address: where it is served, once it has started.
         own_token: the token that it has made for who started it; "" where it has a file of tokens.
     """
@@ -103,8 +104,9 @@ class Console(Startable):
         self.own_token = tokens.make(OWN_NAME) if by_printed_token else ""
         tokens.news = self.parts.events.look
         self._connections = Connections(clock, CONNECTIONS_MAX)
+        self.app = self._app()
         self._runner = web.AppRunner(
-            self._app(), access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
+            self.app, access_log=None, handler_cancellation=True, shutdown_timeout=CLOSE_TIMEOUT_S
         )
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.AbstractServer] = []
