@@ -8,7 +8,7 @@ changes in the audit log::
     class Stock(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         count: int
 
-    async def set_stock(call: Call[Nothing, Stock]) -> Stock:
+    async def set_stock(call: Call[NoFields, Stock]) -> Stock:
         ...
         call.outcome = f"{call.body.count} in stock"
         return call.body
@@ -28,17 +28,17 @@ from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
     from holdfast.console.api.lists import Limit, shown
-    from holdfast.console.api.operations import Call, Nothing, Operation
+    from holdfast.console.api.operations import Call, NoFields, Operation
 else:  # A node needs no console.
     __getattr__ = exports(
         __name__,
         {
             "Call": "holdfast.console.api.operations",
             "Limit": "holdfast.console.api.lists",
-            "Nothing": "holdfast.console.api.operations",
+            "NoFields": "holdfast.console.api.operations",
             "Operation": "holdfast.console.api.operations",
             "shown": "holdfast.console.api.lists",
         },
     )
 
-__all__ = ["Call", "Limit", "Nothing", "Operation", "shown"]
+__all__ = ["Call", "Limit", "NoFields", "Operation", "shown"]

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.common.message import KEY_BYTES_MAX
+from holdfast.console.api.known import check_queue
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
 from holdfast.console.api.operations import Call, Operation
 from holdfast.console.parts import ConsoleParts
@@ -34,11 +35,13 @@ class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class LetterList(msgspec.Struct):
     """Some dead letters of a queue, with their ``ids`` in the same order: give these to redrive or purge
-    exactly what was looked at."""
+    exactly what was looked at. ``hides``: looking at dead letters of this queue hides them from others for a
+    while, so what is missing here may be looked at by somebody else."""
 
     letters: list[dict[str, Any]]
     ids: list[str]
     next: Next
+    hides: bool
 
 
 class ChosenLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -52,6 +55,7 @@ class LetterOperations:
     """Operations on dead letters."""
 
     def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
         self._services = parts.services
 
     def all(self) -> Sequence[Operation]:
@@ -62,8 +66,6 @@ class LetterOperations:
                 path="/dead-letters",
                 name="listDeadLetters",
                 summary="List some dead letters of a queue, each with its reason.",
-                description="On SQS, looking at dead letters hides them from others for a moment, so a list"
-                " may lack what somebody else looks at.",
                 act=self._list,
                 answer=LetterList,
                 query=LettersQuery,
@@ -72,26 +74,29 @@ class LetterOperations:
                 method="POST",
                 path="/dead-letters/redrive",
                 name="redriveDeadLetters",
-                action="redrive",
+                action="send dead letters again",
                 summary="Send exactly these dead letters again, in the order of their messages.",
                 act=self._redrive,
                 answer=LettersDone,
                 body=ChosenLetters,
+                subject=lambda call: str(call.body.queue),
             ),
             Operation(
                 method="POST",
                 path="/dead-letters/purge",
                 name="purgeDeadLetters",
-                action="purge",
+                action="remove dead letters",
                 summary="Remove exactly these dead letters for good.",
                 act=self._purge,
                 answer=LettersDone,
                 body=ChosenLetters,
+                subject=lambda call: str(call.body.queue),
             ),
         ]
 
     async def _list(self, call: Call[LettersQuery, None]) -> LetterList:
         query = call.query
+        await check_queue(self._parts, query.queue)
         (after,) = place_in(query.cursor, (str,)) or ("",)
         found = await dead_letters.sample(
             self._services, query.queue, key=query.key, reason=query.reason, after=after, limit=query.limit
@@ -100,7 +105,8 @@ class LetterOperations:
         for record in records:
             record["detail"] = record["detail"][:DETAIL_CHARS]
         ids = [letter.id for letter in found.letters]
-        return LetterList(records, ids, cursor(found.next) if found.next else "")
+        following = cursor(found.next) if found.next else ""
+        return LetterList(records, ids, following, self._services.queue(query.queue).hides_letters)
 
     async def _redrive(self, call: Call[Any, ChosenLetters]) -> LettersDone:
         done = await dead_letters.redrive_ids(self._services, call.body.queue, call.body.ids)

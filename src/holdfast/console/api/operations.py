@@ -45,7 +45,7 @@ QueryT = TypeVar("QueryT")
 BodyT = TypeVar("BodyT")
 
 
-class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """No parameters, or an empty body."""
 
 
@@ -85,6 +85,7 @@ class Operation:
         query: the parameters, as a struct.
         body: the body, as a struct; None for an operation that takes none.
         action: what the audit log calls a change, such as ``pause``.
+        subject: what the audit log says is changed; the parts of the path, unless told.
         tag: the group of operations that it belongs to.
         status: the status of a success.
         body_bytes_max: the largest body.
@@ -97,9 +98,10 @@ class Operation:
     summary: str
     act: Callable[[Call[Any, Any]], Awaitable[Any]]
     answer: Any
-    query: type[msgspec.Struct] = Nothing
+    query: type[msgspec.Struct] = NoFields
     body: type[msgspec.Struct] | None = None
     action: str = ""
+    subject: Callable[[Call[Any, Any]], str] | None = None
     tag: str = ""
     status: int = 200
     body_bytes_max: int = BODY_BYTES_MAX
@@ -141,7 +143,7 @@ def route(operation: Operation, audit: AuditLog) -> web.RouteDef:
 
 
 async def _audited(operation: Operation, call: Call[Any, Any], audit: AuditLog, who: str) -> Any:
-    subject = "/".join(call.path[name] for name in operation.parts)
+    subject = operation.subject(call) if operation.subject else "/".join(call.path.values())
     async with audit.doing(
         who or ANYBODY, operation.action or operation.name, subject, _details(call)
     ) as under_way:
@@ -204,10 +206,10 @@ async def _body(operation: Operation, request: web.Request) -> Any:
         if request.body_exists and await _read(request, 0):
             raise InvalidMessage(f"{operation.name} takes no body")
         return None
-    if "Content-Type" in request.headers and request.content_type != JSON:
+    data = await _read(request, operation.body_bytes_max)
+    if data and "Content-Type" in request.headers and request.content_type != JSON:
         text = f"Content-Type is {request.content_type[:100]!r}; send {JSON}"
         raise RequestRefused(415, "type", "Unknown content type", text)
-    data = await _read(request, operation.body_bytes_max)
     try:
         if nests_deeply(data):
             raise ValueError(f"{TOO_DEEP} ({NEST_MAX})")

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.console.api.lists import LIMIT, Limit
-from holdfast.console.api.operations import Call, Nothing, Operation
+from holdfast.console.api.operations import Call, NoFields, Operation
 from holdfast.console.audit import AuditEntry
 from holdfast.console.overview import Need, Sample, TaskTotals
 from holdfast.console.parts import ConsoleParts
@@ -104,7 +104,7 @@ class ClusterOperations:
                 summary="Have a node bring its streams to the others, and end: it begins to.",
                 act=self._drain,
                 answer=DrainingNode,
-                body=Nothing,
+                body=NoFields,
                 status=202,
                 tag="cluster",
             ),
@@ -120,7 +120,7 @@ class ClusterOperations:
             ),
         ]
 
-    async def _overview(self, call: Call[Nothing, None]) -> OverviewAnswer:
+    async def _overview(self, call: Call[NoFields, None]) -> OverviewAnswer:
         self._parts.attention.asked()
         overview, index = self._parts.overview, self._parts.index
         return OverviewAnswer(
@@ -137,7 +137,7 @@ class ClusterOperations:
             index_age_s=index.age_s,
         )
 
-    async def _drain(self, call: Call[Nothing, Nothing]) -> DrainingNode:
+    async def _drain(self, call: Call[NoFields, NoFields]) -> DrainingNode:
         member = await nodes.drain(self._parts.services, call.path["node"])
         return DrainingNode(member.name, member.id)
 

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from holdfast.common.exact_json import decode_plain
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
-from holdfast.console.api.operations import Call, Nothing, Operation
+from holdfast.console.api.operations import Call, NoFields, Operation
 from holdfast.console.index import IndexedStream, Question, Sort, Standing
 from holdfast.console.parts import ConsoleParts
 from holdfast.errors import InvalidMessage, NotKnown
@@ -196,7 +196,7 @@ class StreamOperations:
                 summary="Stop a stream where it stands. Its messages wait.",
                 act=self._pause,
                 answer=StreamRecord,
-                body=Nothing,
+                body=NoFields,
             ),
             Operation(
                 method="POST",
@@ -206,7 +206,7 @@ class StreamOperations:
                 summary="Let a parked stream go on, and send its `parked` dead letters again.",
                 act=self._resume,
                 answer=ResumedStream,
-                body=Nothing,
+                body=NoFields,
             ),
             Operation(
                 method="POST",
@@ -299,7 +299,7 @@ class StreamOperations:
             messages=waits.messages if waits is not None else 0,
         )
 
-    async def _show(self, call: Call[Nothing, None]) -> StreamView:
+    async def _show(self, call: Call[NoFields, None]) -> StreamView:
         services, key = self._services, call.full_key
         found = await services.state().peek(key)
         if found is None and await services.coordinator().lookup(key) is None:
@@ -316,30 +316,30 @@ class StreamOperations:
             results=[_result(logged) for logged in await streams.latest_results(services, point, RESULTS)],
         )
 
-    async def _pause(self, call: Call[Nothing, Nothing]) -> StreamRecord:
+    async def _pause(self, call: Call[NoFields, NoFields]) -> StreamRecord:
         return await streams.pause(self._services, call.full_key)
 
-    async def _resume(self, call: Call[Nothing, Nothing]) -> ResumedStream:
+    async def _resume(self, call: Call[NoFields, NoFields]) -> ResumedStream:
         record, sent = await streams.resume(self._services, call.full_key)
         call.outcome = f"{sent} dead letters sent again" if sent else ""
         return ResumedStream(record, sent)
 
-    async def _skip(self, call: Call[Nothing, Skip]) -> StreamRecord:
+    async def _skip(self, call: Call[NoFields, Skip]) -> StreamRecord:
         if call.body.run is not None and call.body.through is None:
             raise InvalidMessage("field 'run' says in which run 'through' is; give both", "through")
         record = await streams.skip(self._services, call.full_key, call.body.through, call.body.run)
         call.outcome = f"run {record.run}, seq {record.seq}"
         return record
 
-    async def _reset(self, call: Call[Nothing, Reset]) -> StreamRecord:
+    async def _reset(self, call: Call[NoFields, Reset]) -> StreamRecord:
         return await streams.reset(self._services, call.full_key, keep_place=call.body.keep_place)
 
-    async def _move(self, call: Call[Nothing, MoveTo]) -> MovedStream:
+    async def _move(self, call: Call[NoFields, MoveTo]) -> MovedStream:
         moved = await streams.move(self._services, call.full_key, call.body.to)
         call.outcome = f"from {moved.source} to {moved.target}"
         return moved
 
-    async def _drop_effects(self, call: Call[Nothing, DropEffects]) -> DroppedEffects:
+    async def _drop_effects(self, call: Call[NoFields, DropEffects]) -> DroppedEffects:
         wish = call.body
         if sum((bool(wish.ids), bool(wish.target), wish.all)) != 1:
             raise InvalidMessage("give one of the fields 'ids', 'target' and 'all'", "ids")
@@ -347,7 +347,7 @@ class StreamOperations:
         call.outcome = f"{count} effects"
         return DroppedEffects(record, count)
 
-    async def _send(self, call: Call[Nothing, NewMessages]) -> SentMessages:
+    async def _send(self, call: Call[NoFields, NewMessages]) -> SentMessages:
         stream = call.path["stream"]
         messages = [_message(n, message) for n, message in enumerate(call.body.messages)]
         warning = await nobody_runs(self._services, stream)
