@@ -11,6 +11,7 @@ TooLarge               NEVER       a message, state or result is over a stated l
 ValueLost              NEVER       an object that holds a task's body or result is gone, or is damaged
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
+NotKnown               NEVER       what an operator names isn't there
 EffectRefused          NEVER       the target of an effect never takes it; it becomes a dead letter
 Unavailable            SAFE        nothing happened; the same call may be made again
 NobodyThere            SAFE        the same, for no process listens at a node's address
@@ -90,6 +91,10 @@ class UnsupportedStore(HoldfastError):
 
 class OperationRefused(HoldfastError):
     """An operator's request isn't possible in the present state; the text says why."""
+
+
+class NotKnown(OperationRefused):
+    """What an operator names isn't there: no such stream, node, task or dead letter."""
 
 
 class EffectRefused(HoldfastError):

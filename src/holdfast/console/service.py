@@ -15,6 +15,7 @@ from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.view import View
 from holdfast.console.access import AccessSettings, Admission, Group
+from holdfast.console.api import routes as api
 from holdfast.console.assets import Assets
 from holdfast.console.attention import Attention
 from holdfast.console.audit import AuditLog
@@ -182,6 +183,7 @@ def groups(parts: ConsoleParts) -> list[Group]:
     """Return all routes that need a right, of the pages and of the API: each module has a function of this
     shape, and a route is served only if it is in one of these groups."""
     return [
+        *api.groups(parts),
         *entry.groups(parts),
         *overview.groups(parts),
         *streams.groups(parts),
