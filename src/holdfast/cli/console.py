@@ -116,13 +116,10 @@ def beside(services: Services, log: Any) -> Console:
     return Console(services, ConsoleSettings(port=PORT), log)
 
 
-async def start(running: Console) -> None:
-    """Start a console, and say where it is."""
-    await running.start()
-    if running.own_token:
-        output.remark(f"console: {running.address}/enter?token={running.own_token}")
-    else:
-        output.remark(f"console: {running.address}")
+def address(running: Console) -> str:
+    """Where a console is served, with the token that it has made, if it has made one."""
+    token = f"/enter?token={running.own_token}" if running.own_token else ""
+    return f"console: {running.address}{token}"
 
 
 async def serve(config: Config, settings: ConsoleSettings) -> int:
@@ -136,7 +133,8 @@ async def serve(config: Config, settings: ConsoleSettings) -> int:
         running = Console(services, settings, log)
         crashed = running.host.crashed
         crashed.add_done_callback(lambda _: told.set())
-        await start(running)
+        await running.start()
+        output.say(address(running))
         await told.wait()
         if crashed.done():
             log.error("console crashed", exc_info=crashed.result())
