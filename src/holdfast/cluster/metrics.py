@@ -33,6 +33,7 @@ class NodeMetrics(Collector):
         """Return every counter as ``holdfast_…_total``, and gauges of what the node holds now."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             yield CounterMetricFamily(f"holdfast_{name}", MEANINGS[name], value=value)
+        yield from self._spans()
         yield self._calls()
         for name, text, number in self._gauges():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
@@ -50,6 +51,19 @@ class NodeMetrics(Collector):
         alive = self._host.membership.alive
         yield GaugeMetricFamily(
             "holdfast_member", "1 while the node's membership may be trusted.", value=alive
+        )
+
+    def _spans(self) -> Iterable[Metric]:
+        tracer = self._host.tracer
+        exported = 0 if tracer is None else tracer.exporter.exported
+        dropped = 0 if tracer is None else tracer.exporter.dropped + tracer.dropped
+        yield CounterMetricFamily(
+            "holdfast_spans", "Spans of traces that the collector took.", value=exported
+        )
+        yield CounterMetricFamily(
+            "holdfast_spans_dropped",
+            "Spans that were lost: more than may wait, or not taken in time.",
+            value=dropped,
         )
 
     def _calls(self) -> Metric:
