@@ -79,6 +79,11 @@ class Collector:
                 assert left_s > 0, (names, [(span.name, span.trace_id) for span in self.spans])
                 self._news.wait(left_s)
 
+    def until_asked(self, times: int) -> None:
+        """Wait for so many requests."""
+        with self._news:
+            assert self._news.wait_for(lambda: self.requests >= times, PATIENCE_S)
+
     def named(self, name: str) -> list[CollectedSpan]:
         """All spans of this name that have come."""
         with self._news:
