@@ -118,6 +118,7 @@ def make_node(services: Services, place: str | App) -> Node:
         config.node_name,
         services.meter,
         _machine,
+        services.tracer(app.name),
     )
     place = "" if isinstance(place, App) else place
     streams = _streams(services, app, host, place) if app.streams else None

@@ -16,6 +16,7 @@ from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
+from holdfast.cluster.tracer import trace_of
 from holdfast.common.effects import EffectLimits
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import CommitPlace
@@ -55,6 +56,7 @@ from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.stalls import Stalls, waited_since
+from holdfast.streams.traces import HandlingSpans, begin_commit
 from holdfast.values import Values
 
 T = TypeVar("T")
@@ -90,6 +92,7 @@ class Owned:
         "spec",
         "stands_since",
         "timer_at",
+        "traced",
         "tries_alone",
     )
 
@@ -115,6 +118,8 @@ class Owned:
         self.timer_at: float | None = None
         self.failed_loads = 0
         """How many times an undeclared model has failed to load since a message was last handled."""
+        self.traced: list[str] = []
+        """The contexts of handled messages of recorded traces that no commit covers yet."""
         self.tries_alone = False
         """True while it waits for such a model, which perhaps no other stream needs."""
 
@@ -885,18 +890,28 @@ class Owners:
     async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
         commit, sent_at = command.commit, self._clock.monotonic()
+        span = None
+        if entry.traced and self._host.tracer is not None:
+            span = begin_commit(self._host.tracer, entry.spec.name, entry.plain_key, entry.traced)
+            entry.traced = []
         try:
             await self._insist(entry, generation, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
         except Fenced:
+            if span is not None:
+                span.end("another opening of the stream has fenced this one")
             self._stats.fenced += 1
             self._answer(entry, generation, entry.owner.fenced)
             return
         except TooLarge as error:
             text = str(error)
+            if span is not None:
+                span.end(text)
             self._log.error("a commit is too large", key=entry.key, error=text)
             self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
         self._took_commit[entry.spec.name].note(self._clock.monotonic() - sent_at)
+        if span is not None:
+            span.end()
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
@@ -935,6 +950,21 @@ class Owners:
         owner, spec = entry.owner, entry.spec
         if (works := await self._works(entry, generation, command)) is None:
             return
+        tracer = self._host.tracer
+        spans = None
+        if tracer is not None:
+            spans = HandlingSpans(tracer, spec.name, entry.plain_key, command.messages)
+        works = [
+            MessageWork(
+                held.place.run,
+                held.place.seq,
+                held.body,
+                held.tries + 1,
+                timer_of(held.place),
+                held.traceparent,
+            )
+            for held in command.messages
+        ]
         try:
             if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)
@@ -959,18 +989,26 @@ class Owners:
             )
         except StateRejected as error:
             reason = redact(str(error))
+            if spans is not None:
+                spans.failed(reason)
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
+            if spans is not None:
+                spans.failed(redact(str(error)))
             self._model_failed(entry, generation, error.model, redact(str(error)))
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
+            if spans is not None:
+                spans.failed(text)
             self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
+            if spans is not None:
+                spans.failed(redact(str(error)))
             if error.model in spec.models:
                 self._model_failed(entry, generation, error.model, _died_loading(error))
                 return
@@ -981,6 +1019,9 @@ class Owners:
         self.loads.note(entry.key, took_s)
         if count:
             self._took_handler[spec.name].note(took_s / count, count)
+        if spans is not None:
+            entry.traced += spans.ran(ran)
+        self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
         if any(ran.acts):
             self.acting.add(spec.name)
@@ -1108,7 +1149,11 @@ class Owners:
         for letter in command.letters:
             if letter.held is not None:
                 self._log.warning(
-                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                    "message set aside",
+                    key=entry.key,
+                    message=letter.held.place.name,
+                    reason=letter.reason,
+                    **trace_of(letter.held.traceparent),
                 )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:

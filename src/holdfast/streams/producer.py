@@ -10,11 +10,13 @@ import msgspec
 from holdfast.common.codec import decoder
 from holdfast.common.exact_json import decode_plain, encode
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Addition, Outgoing, Queue
 from holdfast.streams.codec import STORED_BODY, address, first_names, stored_attributes, with_fields
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
+from holdfast.system.sending import sending
 from holdfast.values import ADVICE, Values
 
 UNDECLARED = {"key": "key", "seq": "seq", "run": "run"}
@@ -44,7 +46,9 @@ class StreamProducer:
         """Send messages in as few calls as the queue allows; returns the queue's ids for them, in order.
         Raises InvalidMessage and TooLarge before anything is sent. If the queue doesn't answer, some messages
         may have been sent. Sending the same again does no harm if they have seqs or message ids."""
-        return await self.send_outgoing([self.outgoing(message) for message in messages])
+        outgoing = [self.outgoing(message) for message in messages]
+        with sending(self._name, len(outgoing)) as traceparent:
+            return await self.send_outgoing(_traced(outgoing, traceparent))
 
     async def send_outgoing(self, outgoing: Sequence[Outgoing]) -> list[str]:
         """Send messages that ``outgoing`` made, as ``send`` does."""
@@ -64,7 +68,9 @@ class StreamProducer:
                 " database; leave connection out, or use a queue in PostgreSQL or SQLite (queue_url)"
             )
         outgoing = [self.outgoing(message) for message in messages]
-        addition: Addition = await queue.addition([await self._lightened(message) for message in outgoing])
+        with sending(self._name, len(outgoing)) as traceparent:
+            outgoing = [await self._lightened(message) for message in _traced(outgoing, traceparent)]
+            addition: Addition = await queue.addition(outgoing)
         return addition
 
     async def _lightened(self, message: Outgoing) -> Outgoing:
@@ -141,6 +147,15 @@ class StreamProducer:
                 raise InvalidMessage(f"messages of stream {self._name!r} have no {part}; leave it out", part)
             place[names[part]] = value
         return place
+
+
+def _traced(outgoing: list[Outgoing], traceparent: str) -> list[Outgoing]:
+    if not traceparent:
+        return outgoing
+    return [
+        msgspec.structs.replace(each, attributes={**each.attributes, TRACEPARENT: traceparent})
+        for each in outgoing
+    ]
 
 
 def _json(body: Any) -> bytes:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from holdfast.common.acts import HOPS
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect
 from holdfast.streams.message import StreamMessage
@@ -30,4 +31,6 @@ class StreamTarget:
         message = StreamMessage(effect.body, key=effect.key or None, message_id=effect.id)
         made = self._producer.outgoing(message)
         attributes = {**made.attributes, HOPS: str(effect.hops)}
+        if effect.traceparent:
+            attributes[TRACEPARENT] = effect.traceparent
         return msgspec.structs.replace(made, attributes=attributes, dedupe_id=effect.id)

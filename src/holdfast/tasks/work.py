@@ -17,6 +17,7 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.stats import Numbers
+from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.acts import Send
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
@@ -50,6 +51,7 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.traces import begin_attempt, end_attempt
 from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues, is_light
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
@@ -510,8 +512,19 @@ class TaskWork:
         attempt = item.spec.attempt(
             message.body, task, timeout_s, item.tries, message.after, self._values.result_bytes_max
         )
+        span = None
+        if self._host.tracer is not None:
+            span = begin_attempt(self._host.tracer, item, task)
+        if item.held.traceparent:
+            attempt = msgspec.structs.replace(attempt, traceparent=item.held.traceparent)
         ended = self.slots.run(attempt, partial(self._progressed, item))
+        if span is not None:
+            ended.add_done_callback(partial(self._end_span, span))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
+
+    def _end_span(self, span: OpenSpan, ended: asyncio.Future[Ended]) -> None:
+        if self._host.tracer is not None and not ended.cancelled():
+            end_attempt(self._host.tracer, span, ended.result())
 
     def _holdable_s(self, item: InHand, now: float) -> float:
         """Return for how many more seconds the queue lets a delivery of the task be held, if it needs one."""
@@ -601,7 +614,14 @@ class TaskWork:
 
     def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
         at = raised_at(ended.detail)
-        self._host.log.warning(event, task=item.trace, type=item.type, error=ended.error, at=at)
+        self._host.log.warning(
+            event,
+            task=item.trace,
+            type=item.type,
+            error=ended.error,
+            at=at,
+            **trace_of(item.held.traceparent),
+        )
 
     def _end(
         self,
