@@ -56,6 +56,7 @@ class Bench:
         self.work: list[Any] = []
         self.answers: list[tuple[str, str, str]] = []
         host = SimpleNamespace(
+            tracer=None,
             tasks=SimpleNamespace(spawn=self.work.append),
             stats=Stats(),
             timings=Timings(),

@@ -23,6 +23,7 @@ def page(host: Any, **more: Any) -> list[str]:
 
 def a_host(meter: Meter | None = None) -> Any:
     return SimpleNamespace(
+        tracer=None,
         stats=Stats(handled=7),
         timings=Timings(),
         meter=meter or Meter(),

@@ -948,23 +948,11 @@ class Owners:
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
-        if (works := await self._works(entry, generation, command)) is None:
-            return
-        tracer = self._host.tracer
-        spans = None
+        tracer, spans = self._host.tracer, None
         if tracer is not None:
             spans = HandlingSpans(tracer, spec.name, entry.plain_key, command.messages)
-        works = [
-            MessageWork(
-                held.place.run,
-                held.place.seq,
-                held.body,
-                held.tries + 1,
-                timer_of(held.place),
-                held.traceparent,
-            )
-            for held in command.messages
-        ]
+        if (works := await self._works(entry, generation, command)) is None:
+            return
         try:
             if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)
@@ -1021,7 +1009,6 @@ class Owners:
             self._took_handler[spec.name].note(took_s / count, count)
         if spans is not None:
             entry.traced += spans.ran(ran)
-        self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
         if any(ran.acts):
             self.acting.add(spec.name)
@@ -1073,6 +1060,7 @@ class Owners:
                 body if place == 0 else held.body,
                 held.tries + 1,
                 timer_of(held.place),
+                held.traceparent,
             )
             for place, held in enumerate(messages[:count])
         ]
