@@ -152,7 +152,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 
 .PHONY: soak
 soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
-	@for world in streams acting archiving tasks devices; do \
+	@for world in streams acting upkeep archiving tasks devices; do \
 	    $(BIN)/python -m simulator --fresh --world $$world --seeds $(FRESH) \
 	        --failures .cache/seeds-that-failed || exit 1; \
 	done

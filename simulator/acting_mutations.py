@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -12,6 +13,9 @@ from holdfast.common.effects import Effects
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN
 from holdfast.common.protocol import Done, Nudge
+from holdfast.ports.coordinator import Load
+from holdfast.ports.state import StateStore
+from holdfast.streams import operations
 from holdfast.streams.queries import Queries
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
@@ -24,6 +28,8 @@ _compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
 _committed, _plan_run = Queries._committed, Owner._plan_run
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
 _due, _pending = Timers.due, ledger._pending
+_plan_release, _reset = Owner._plan_release, operations.reset
+_takes = Load.takes
 
 
 def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
@@ -132,6 +138,47 @@ def at_by_name(self: Timers, held: Held) -> float | None:
 def drop_all(standing: Any, commit: Any) -> Any:
     """A commit drops every pending effect."""
     return commit.effects if commit.dropped else _pending(standing, commit)
+
+
+def expire_all(standing: Checkpoint, idle_before: float) -> bool:
+    """What is pending doesn't keep a checkpoint from expiring."""
+    return 0.0 < standing.at < idle_before
+
+
+async def reset_all(state: StateStore, key: str, *, keep_place: bool = False) -> Checkpoint:
+    """A reset drops what is pending."""
+    checkpoint = await _reset(state, key, keep_place=keep_place)
+    dropped = tuple(effect.id for effect in checkpoint.effects)
+    commit = operations._unchanged(checkpoint)
+    await state.commit(msgspec.structs.replace(commit, dropped=dropped))
+    return checkpoint
+
+
+def not_leased(standing: Checkpoint, before: float, lease_s: float) -> Checkpoint | None:
+    """A key that is due is handed to everybody who asks."""
+    return standing if 0.0 < standing.due < before else None
+
+
+def timers_though_parked(self: Owner) -> float:
+    """A parked stream is due for its timers."""
+    return self._timers.next_at or 0.0
+
+
+def stay_pending(self: Owner, now: float) -> None:
+    """A stream with pending effects is not released."""
+    if not len(self._effects):
+        _plan_release(self, now)
+
+
+def gapped_by_seqs(self: Owner) -> bool:
+    """Messages that wait for targets count as those that can run."""
+    is_behind = bool(self._seq.inbox) and not self._running and not self._next_head
+    return is_behind and not self._effects.is_full
+
+
+def takes_any(self: Load, key: str, acting: Collection[str] = ()) -> bool:
+    """Nodes of older versions are given streams that act."""
+    return _takes(self, key)
 
 
 async def query_owner(self: Queries, key: str) -> Checkpoint:

@@ -32,8 +32,10 @@ from holdfast.devices.services.memory import outbox as memory_outbox
 from holdfast.devices.services.memory.outbox import MemoryOutbox, MemoryRows
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
+from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
@@ -73,6 +75,10 @@ class Mutation(msgspec.Struct, frozen=True):
 
 def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
     return Mutation(says, where, name, instead, seeds, "acting")
+
+
+def _upkeep(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
+    return Mutation(says, where, name, instead, seeds, "upkeep")
 
 
 def _archive(says: str, where: Any, name: str, instead: Any) -> Mutation:
@@ -657,6 +663,31 @@ RULES: dict[str, Mutation] = {
         "an effect's id names the epoch of its commit", effects, "effect_id", acting.id_without_epoch
     ),
     "timer-parked": _acting("a parked stream's timers wait", Owner, "_plan_run", acting.run_parked),
+    "due-parked": _upkeep(
+        "a parked stream isn't due for its timers",
+        Owner,
+        "_next_timer_at",
+        property(acting.timers_though_parked),
+    ),
+    "due-lease": _upkeep(
+        "a key that is due is handed to one node at a time", ledger, "lease_due", acting.not_leased
+    ),
+    "effect-expiry": _upkeep(
+        "what has pending effects doesn't expire", ledger, "may_expire", acting.expire_all
+    ),
+    "effect-reset": _upkeep("a reset keeps pending effects", operations, "reset", acting.reset_all),
+    "effect-rest": _upkeep(
+        "a stream with nothing but pending effects is released", Owner, "_plan_release", acting.stay_pending
+    ),
+    "effect-pump": _upkeep(
+        "messages that wait for targets don't stop the pump",
+        Owner,
+        "gapped",
+        property(acting.gapped_by_seqs),
+    ),
+    "older-given": _upkeep(
+        "a stream that acts is given to no node of an older version", Load, "takes", acting.takes_any
+    ),
     "query-committed": _acting(
         "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
     ),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from simulator import acting, archiving, devices, invariants, scenario, tasks, world
+from simulator import acting, archiving, devices, invariants, scenario, tasks, upkeep, world
 from simulator.loop import Deadlock, run
 from simulator.mutations import RULES, broken
 
@@ -35,6 +35,7 @@ class WorldKind(NamedTuple):
 WORLDS = {
     "streams": WorldKind(scenario.make, world.World, invariants.check),
     "acting": WorldKind(acting.make, acting.ActingWorld, acting.check),
+    "upkeep": WorldKind(upkeep.make, upkeep.UpkeepWorld, upkeep.check),
     "archiving": WorldKind(archiving.make, archiving.ArchivingWorld, archiving.check),
     "tasks": WorldKind(tasks.make, tasks.TaskWorld, tasks.check),
     "devices": WorldKind(devices.make, devices.DeviceWorld, devices.check),

@@ -157,6 +157,7 @@ class SimNode:
         )
         works, self._children = stage.make_works(self)
         self.node = Node(self.host, works)
+        stage.make_older(self)
         self.host.crashed.add_done_callback(self._failed)
         self._starting = asyncio.ensure_future(self.node.start())
         self._starting.add_done_callback(self._started)
@@ -231,6 +232,9 @@ class Stage:
         self._duplicate_until = 0.0
 
     # --- what a world adds
+
+    def make_older(self, node: SimNode) -> None:
+        """Make a node that is to be of an older version one."""
 
     def make_works(self, node: SimNode) -> tuple[Sequence[Work], Sequence[Dying]]:
         """The works of a node, and the processes that end with its own."""

@@ -167,7 +167,9 @@ class World(Stage):
         models = {MODEL: ModelSpec(name=MODEL, load=load_model)}
         queues = {name: Faulty(queue, "queue", node.line) for name, queue in self.queues.items()}
         slots = self.slots[node] = MemorySlots(
-            lambda host: StreamWorker(self.specs, None, host, models=models, targets=self.target_names),
+            lambda host: StreamWorker(
+                self.specs_of(node), None, host, models=models, targets=self.target_names
+            ),
             node.slot_clock,
             before=before,
             spawn_s=0.02,
@@ -177,7 +179,7 @@ class World(Stage):
             node.host,
             self.specs,
             queues,
-            Faulty(self.state, "state", node.line),
+            Faulty(self.state_of(node), "state", node.line),
             SimSlots(slots, node.line),
             models=models,
             targets=self.targets(node),
@@ -186,6 +188,14 @@ class World(Stage):
         if not self.acts:
             setattr(work.due, "run", _rest)  # noqa: B010 - an attribute of this one object
         return [work], [slots]
+
+    def specs_of(self, node: SimNode) -> Mapping[str, StreamSpec]:
+        """The streams as the app of a node declares them."""
+        return self.specs
+
+    def state_of(self, node: SimNode) -> Any:
+        """The state store as a node reaches it."""
+        return self.state
 
     def targets(self, node: SimNode) -> dict[str, Target]:
         """What takes effects besides the streams, as a node reaches it."""

@@ -23,6 +23,8 @@ LIKELY = {
     "batch-count": 41, "batch-first": 34, "follow-up-again": 1, "follow-up-answer": 12, "follow-up-first": 1,
     "task-pause": 7, "task-pause-free": 9, "task-effects-first": 5, "task-effects-again": 4,
     "task-delay": 22,
+    "due-lease": 0, "due-parked": 4, "effect-expiry": 3, "effect-pump": 0, "effect-reset": 3,
+    "effect-rest": 9, "older-given": 13,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 2, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 0,
     "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 1, "effect-unknown": 7,
@@ -59,13 +61,19 @@ def test_no_seed_breaks_an_invariant_of_streams(first: int) -> None:
         assert simulate(seed).wrong == []
 
 
+ARCHIVING_SEEDS_A_TEST = 10
+
+
 @pytest.mark.parametrize("first", beginnings(40, SEEDS_A_TEST))
 def test_no_seed_breaks_an_invariant_of_streams_that_act(first: int) -> None:
     for seed in range(first, first + SEEDS_A_TEST):
         assert simulate(seed, kind="acting").wrong == []
 
 
-ARCHIVING_SEEDS_A_TEST = 10
+@pytest.mark.parametrize("first", beginnings(20, ARCHIVING_SEEDS_A_TEST))
+def test_no_seed_breaks_an_invariant_beside_resets_expiry_and_older_nodes(first: int) -> None:
+    for seed in range(first, first + ARCHIVING_SEEDS_A_TEST):
+        assert simulate(seed, kind="upkeep").wrong == []
 
 
 @pytest.mark.parametrize("first", beginnings(40, ARCHIVING_SEEDS_A_TEST))
@@ -147,7 +155,7 @@ def test_a_seed_replays_the_same(seed: int, kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world != "devices"])
 def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    acts = RULES[rule].world == "acting"  # targets may be away for long
+    acts = RULES[rule].world in ("acting", "upkeep")  # targets may be away for long
     monkeypatch.setattr(world, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S if acts else HEAL_LIMIT_S)
     monkeypatch.setattr(acting, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S)
     monkeypatch.setattr(tasks, "HEAL_LIMIT_S", TASKS_HEAL_LIMIT_S)
