@@ -46,11 +46,9 @@ def says_sampled(traceparent: str) -> bool:
     return traceparent.endswith(_SAMPLED)
 
 
-def unsampled(traceparent: str) -> str:
-    """Return a ``traceparent`` of somebody else's as it is passed on in a trace that isn't recorded here; ""
-    for one that isn't valid."""
-    found = read_traceparent(traceparent) if traceparent else None
-    return "" if found is None else write_traceparent(*found, sampled=False)
+def passed_on(context: TraceContext | None) -> str:
+    """Return the ``traceparent`` of what follows a message whose trace isn't recorded here; "" for none."""
+    return "" if context is None else write_traceparent(*context, sampled=False)
 
 
 class SampleRate:
@@ -65,3 +63,11 @@ class SampleRate:
     def takes(self, trace_id: str) -> bool:
         """Return True if the trace with this id is recorded."""
         return int(trace_id[-_RANDOM_BITS // 4 :], 16) < self.bound
+
+    def refuses(self, traceparent: str) -> bool:
+        """Return True if a ``traceparent``, valid or not, surely leads to no trace that is recorded. It is
+        what most messages have, and costs far less than to read it."""
+        try:
+            return int(traceparent[19:35], 16) >= self.bound
+        except ValueError:
+            return False

@@ -38,7 +38,7 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import EFFECTS_BYTES_MAX
-from holdfast.slots.traced import handling
+from holdfast.slots.traced import handling, joins
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
@@ -335,7 +335,7 @@ class StreamWorker:
                 context.run, context.seq, context.attempt = item.run, item.seq, item.attempt
                 context.traceparent = item.traceparent
                 await self.host.begin(stream, key, item)
-                if item.traceparent:
+                if item.traceparent and joins(item.traceparent):
                     traced = traced or TracedCall()
                     with handling(traced, len(results), item.traceparent, self.host.wall):
                         result = await self._handle(handler, item, context, decode)
