@@ -15,7 +15,9 @@ def test_calls_are_told_by_service_and_operation() -> None:
     meter = Meter()
     meter.count("sqs", "ReceiveMessage", 2)
     meter.count("s3", "GetObject")
-    host: Any = SimpleNamespace(stats=Stats(handled=7), meter=meter, membership=SimpleNamespace(alive=True))
+    host: Any = SimpleNamespace(
+        stats=Stats(handled=7), meter=meter, membership=SimpleNamespace(alive=True), tracer=None
+    )
     registry = CollectorRegistry()
     registry.register(NodeMetrics(host, Load, lambda: [("held", "Held.", 3.0)], lambda: {"gap": 2}))
     lines = generate_latest(registry).decode().splitlines()

@@ -57,6 +57,10 @@ class Tracer:
         """Return the wall time."""
         return int(self._clock.wall() * 1e9)
 
+    def refuses(self, traceparent: str) -> bool:
+        """Return True if ``traceparent``, valid or not, surely leads to no trace that is recorded."""
+        return self._rate.refuses(traceparent)
+
     def is_recorded(self, traceparent: str) -> bool:
         """Return True if ``traceparent`` is one in a trace that is recorded."""
         return not self._rate.refuses(traceparent) and read_traceparent(traceparent) is not None
