@@ -98,7 +98,7 @@ class Config(BaseSettings):
     values_url: str = _setting(
         "",
         "An object store that all producers and nodes of an app share. Bodies and results of tasks that have"
-        " more than 64 KiB go there.",
+        " more than 64 KiB go there, and so do bodies of messages of streams over `max_message_bytes`.",
         shown="none",
     )
     dlq_backup_url: str = _setting(

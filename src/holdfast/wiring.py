@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -22,7 +22,7 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.queue_setup import QueueSetup
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import StreamSlotMaker, TaskSlotMaker
-from holdfast.ports.state import Risk, StateStore
+from holdfast.ports.state import DatabaseHealth, Risk, StateStore
 from holdfast.ports.tasks import TaskStore
 from holdfast.registration import (
     Closing,
@@ -38,6 +38,7 @@ from holdfast.registration import (
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
 from holdfast.urls import extra, find_secret
+from holdfast.values import Values
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -133,6 +134,24 @@ class Services:
             found += [(setting, risk) for risk in risks]
         return found
 
+    async def database_health(self) -> dict[str, DatabaseHealth]:
+        """How the databases are that keep anything, each by a setting that names it. Raises Unavailable."""
+        found = {}
+        for url, setting in self._kept_at().items():
+            health = await service_of(url).database_health(self.opening(setting, url))
+            if health is not None:
+                found[setting] = health
+        return found
+
+    def prices(self) -> dict[tuple[str, str], float]:
+        """The list prices of a million calls to the services, in dollars, by service and operation."""
+        config = self.config
+        found: dict[tuple[str, str], float] = {}
+        for url in (*self._kept_at(), config.objects_url, config.values_url):
+            if url:
+                found |= service_of(url).prices(url)
+        return found
+
     async def migrate(self) -> list[tuple[str, list[int]]]:
         """Bring the tables of all services up to date that keep any; returns the URL of each, and the numbers
         of the migrations that were applied. Raises Unavailable."""
@@ -206,9 +225,14 @@ class Services:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
-    def values(self) -> Objects:
-        """The object store for values of tasks that are too large for a queue."""
-        return self._objects_at("values_url", self.config.values_url)
+    def value_objects(self) -> Objects | None:
+        """The object store for values that are too large for a queue, if there is one."""
+        url = self.config.values_url
+        return self._objects_at("values_url", url) if url else None
+
+    def values(self, app: str) -> Values:
+        """The values of an app's streams that are too large for a queue."""
+        return Values(app, self.clock, self.value_objects())
 
     def slot_objects(self) -> Objects:
         """The object store as a handler in this process reads it, outside of any event loop."""
@@ -235,6 +259,7 @@ class Services:
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
         registry: CollectorRegistry | None = None,
+        before_metrics: Callable[[], Awaitable[None]] | None = None,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
         from prometheus_client import REGISTRY  # noqa: PLC0415
@@ -258,6 +283,7 @@ class Services:
                 ready=ready,
                 connections=connections,
                 registry=registry or REGISTRY,
+                before_metrics=before_metrics,
             )
         )
 

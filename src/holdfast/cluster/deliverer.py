@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.cluster.effect_letters import letter_of
 from holdfast.cluster.host import Host
+from holdfast.cluster.timings import Histogram
 from holdfast.cluster.tracer import OpenSpan
 from holdfast.common import conventions
 from holdfast.common.acts import Effect
@@ -35,6 +36,9 @@ may happen at any time."""
 LANES_MAX = 1000
 """With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
 
+BY_URL = "(url)"
+"""Where the times of targets count that handlers name by URL: they may make up URLs without end."""
+
 PAUSE_MAX_S = 300.0
 """The longest time for which a target that asks for a pause isn't called."""
 
@@ -53,12 +57,14 @@ class WaitingRun(msgspec.Struct, frozen=True):
 
 class TargetLane:
     """What waits for one target, and how many calls to it are under way. ``failures`` in a row are counted.
-    Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked."""
+    Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked. ``took`` has how long
+    effects waited for it, unless it is a queue's dead letters."""
 
-    __slots__ = ("calls", "failures", "paused_until", "target", "waiting")
+    __slots__ = ("calls", "failures", "paused_until", "target", "took", "waiting")
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, took: Histogram | None) -> None:
         self.target = target
+        self.took = took
         self.waiting: deque[WaitingRun] = deque()
         self.calls = 0
         self.failures = 0
@@ -93,6 +99,7 @@ class Deliverer:
         self._host = host
         self._open_url = open_url
         self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
+        self._took = host.timings.effect_seconds.each(targets)
         letters = {
             f"letters of {name}": LettersTarget(name, queue, host.clock) for name, queue in queues.items()
         }
@@ -123,8 +130,13 @@ class Deliverer:
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 self._lanes = {each: lane for each, lane in self._lanes.items() if lane.calls}
-            lane = self._lanes[name] = TargetLane(self._target(name))
+            lane = self._lanes[name] = TargetLane(self._target(name), self._took_by(name))
         return lane
+
+    def _took_by(self, name: str) -> Histogram | None:
+        if name in self._targets:
+            return self._took.get(name)
+        return self._host.timings.effect_seconds.of(BY_URL)
 
     def _target(self, name: str) -> Target:
         if name in self._targets:
@@ -193,6 +205,11 @@ class Deliverer:
         letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
         self._stats.effects += sum(len(run.effects) for run in runs) - letters
         self._stats.set_aside += letters
+        if lane.took is not None:
+            wall = self._host.clock.wall()
+            for run in runs:
+                for effect in run.effects:
+                    lane.took.note(wall - effect.at)
         _tell(runs, "taken")
 
     def _begin_spans(self, name: str, outgoing: list[OutgoingEffect]) -> list[OpenSpan]:

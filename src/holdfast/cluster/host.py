@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.stats import Stats
+from holdfast.cluster.timings import Timings
 from holdfast.cluster.tracer import Tracer
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.ports.clock import Clock
@@ -124,6 +125,7 @@ class Host:
         self.tracer = tracer
         self.told_to_drain = asyncio.Event()
         self.stats = Stats()
+        self.timings = Timings()
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = Tasks(self.crash)
         self.news = News()

@@ -13,14 +13,16 @@ from holdfast.ports.target import OutgoingEffect
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
+from holdfast.values import Values
 
 
 class StreamTarget:
-    """A stream, which takes effects as messages in its queue. An effect's id is the message's."""
+    """A stream, which takes effects as messages in its queue. An effect's id is the message's. ``values``
+    stores bodies that are too large for the queue."""
 
-    def __init__(self, spec: StreamSpec, queue: Queue) -> None:
+    def __init__(self, spec: StreamSpec, queue: Queue, values: Values | None = None) -> None:
         self.max_batch, self.ordered = queue.max_batch, queue.sends_in_order
-        self._producer = StreamProducer(spec.name, queue, spec)
+        self._producer = StreamProducer(spec.name, queue, spec, values)
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         await self._producer.send_outgoing([self._outgoing(effect) for effect in effects])

@@ -36,7 +36,7 @@ from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
-from holdfast.tasks.values import Values
+from holdfast.tasks.values import TaskValues
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,
@@ -105,7 +105,7 @@ class Producer:
         *,
         receive_wait_s: float = RECEIVE_WAIT_S,
         declared: Callable[[], Awaitable[Collection[str]]] | None = None,
-        values: Values | None = None,
+        values: TaskValues | None = None,
     ) -> None:
         self._app = app
         self._queue = queue
@@ -114,7 +114,7 @@ class Producer:
         self._log = log
         self._receive_wait_s = receive_wait_s
         self._declared = declared
-        self._values = values or Values(app, clock)
+        self._values = values or TaskValues(app, clock)
         self._known = set[str]()
         self._look_at = -math.inf
         self._acked: list[str] = []
