@@ -84,6 +84,12 @@ class Collector:
         with self._news:
             assert self._news.wait_for(lambda: self.requests >= times, PATIENCE_S)
 
+    def until_named(self, name: str, count: int) -> None:
+        """Wait for so many spans of this name."""
+        with self._news:
+            came = self._news.wait_for(lambda: [s.name for s in self.spans].count(name) >= count, PATIENCE_S)
+            assert came, self.spans
+
     def named(self, name: str) -> list[CollectedSpan]:
         """All spans of this name that have come."""
         with self._news:

@@ -17,6 +17,7 @@ SMALL = {
         {"first_byte_p99_ms", "page_kb", "streams_p99_ms", "cpu_percent", "memory_mb"},
     ),
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
+    "traced": ("--messages 200 --keys 8 --rounds 1", {"ms_per_message", "vs_untraced"}),
     "overhead": (
         "--seconds 0.4 --width 160 --streams 2 --processes 1 --rounds 1",
         {"frames_per_s", "vs_bare_loop"},
@@ -174,6 +175,7 @@ LONG = {
     "outbox_silent",
     "outbox_recovery",
     "overhead",
+    "traced",
     "hung",
     "fairness",
     "publish_night",

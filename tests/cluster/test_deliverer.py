@@ -63,6 +63,7 @@ class Bench:
             log=self.log,
             clock=SimpleNamespace(monotonic=lambda: self.now, wall=lambda: self.now),
             membership=SimpleNamespace(alive=True),
+            tracer=None,
         )
         self.host = host
         self.deliverer = Deliverer(host, {}, {}, self.office.open)  # type: ignore[arg-type]

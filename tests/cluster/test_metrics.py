@@ -28,6 +28,7 @@ def a_host(meter: Meter | None = None) -> Any:
         timings=Timings(),
         meter=meter or Meter(),
         membership=SimpleNamespace(alive=True),
+        tracer=None,
     )
 
 

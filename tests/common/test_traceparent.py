@@ -9,9 +9,9 @@ import pytest
 from holdfast.common.traceparent import (
     SampleRate,
     TraceContext,
+    passed_on,
     read_traceparent,
     says_sampled,
-    unsampled,
     write_traceparent,
 )
 
@@ -43,15 +43,16 @@ def test_valid_places_are_read(text: str) -> None:
 )
 def test_others_are_no_place(text: str) -> None:
     assert read_traceparent(text) is None
-    assert unsampled(text) == ""
+    assert passed_on(read_traceparent(text)) == ""
 
 
 def test_what_is_written_is_read_and_says_whether_it_is_recorded() -> None:
     written = write_traceparent(TRACE, SPAN, sampled=True)
     assert read_traceparent(written) == TraceContext(TRACE, SPAN)
     assert says_sampled(written)
-    assert not says_sampled(unsampled(written))
-    assert read_traceparent(unsampled(written)) == TraceContext(TRACE, SPAN)
+    passed = passed_on(read_traceparent(written))
+    assert not says_sampled(passed)
+    assert read_traceparent(passed) == TraceContext(TRACE, SPAN)
 
 
 def test_the_share_of_traces_is_the_rate_and_the_id_decides() -> None:
@@ -63,6 +64,14 @@ def test_the_share_of_traces_is_the_rate_and_the_id_decides() -> None:
     assert all(map(SampleRate(0.2).takes, taken)), "a higher rate records what a lower one does"
     assert all(map(SampleRate(1.0).takes, ids))
     assert not any(map(SampleRate(0.0).takes, ids))
+
+
+def test_what_is_refused_without_reading_is_recorded_by_no_rate_as_low() -> None:
+    chance = random.Random(9)
+    for _ in range(1000):
+        trace_id = f"{chance.getrandbits(128):032x}"
+        assert SampleRate(0.3).refuses(f"00-{trace_id}-{SPAN}-01") is not SampleRate(0.3).takes(trace_id)
+    assert not SampleRate(0.3).refuses("nonsense")
 
 
 def test_the_sampler_of_opentelemetry_decides_alike() -> None:

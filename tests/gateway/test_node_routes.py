@@ -49,12 +49,14 @@ class Taken:
 
     def __init__(self) -> None:
         self.calls: list[tuple[str, str, Place, bytes, float]] = []
+        self.attributes: list[Any] = []
         self.answer: RequestAnswer | HoldfastError = RequestAnswer(b'{"n": 1}', 7)
 
     async def process(
         self, stream: str, key: str, place: Place, body: bytes, attributes: Any, timeout_s: float
     ) -> RequestAnswer:
         self.calls.append((stream, key, place, body, timeout_s))
+        self.attributes.append(attributes)
         if isinstance(self.answer, HoldfastError):
             raise self.answer
         return self.answer
@@ -289,6 +291,17 @@ async def test_errors_are_problems(
         assert (await told(response))["detail"] == str(error)
         assert headers.items() <= dict(response.headers).items()
         assert response.headers["traceparent"] == "00-1-2-01"
+
+
+@pytest.mark.parametrize(
+    "told, kept",
+    [("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", True), ("00-1-2-01", False), ("", False)],
+)
+async def test_the_place_of_a_request_in_a_trace_is_that_of_its_message(
+    client: Client, taken: Taken, told: str, kept: bool
+) -> None:
+    async with post(client, "/process/k", "json", b'{"a": 1}', X_Seq="0", X_Run="0", traceparent=told):
+        assert taken.attributes == ([{"traceparent": told}] if kept else [{}])
 
 
 @pytest.mark.parametrize("kind", [SetAside, InvalidMessage, Unavailable])

@@ -10,6 +10,7 @@ import pytest
 from opentelemetry import trace
 
 from holdfast import App, Context, StreamHandler
+from holdfast.common.traceparent import read_traceparent
 from holdfast.ports.queue import Outgoing
 from holdfast.testing import node_for_tests
 from tests.collector import Collector, collecting
@@ -85,3 +86,71 @@ def test_a_message_is_handled_committed_and_sent_on_in_the_trace_of_its_producer
     assert (process.kind, delivery.kind) == ("consumer", "producer")
     assert process.attributes["messaging.operation.type"] == "process"
     assert process.attributes["messaging.destination.name"] == "cameras"
+
+
+def test_what_a_sender_says_of_sampling_is_not_heeded(collector: Collector) -> None:
+    recorded = f"00-{'f' * 16}{'0' * 16}-{PRODUCER}-00"
+    with node_for_tests(site(), settings=traced(collector, 0.5)) as node:
+        send(node, {"person": "ada"}, traceparent=f"00-{'f' * 32}-{PRODUCER}-01")
+        (first,) = node.results("sites", 1)
+        send(node, {"person": "bob"}, traceparent=recorded)
+        node.results("sites", 2)
+        collector.until("process sites", trace_id=recorded[3:35])
+    assert {span.trace_id for span in collector.spans} == {recorded[3:35]}
+    assert first.value["traceparent"] == f"00-{'f' * 32}-{PRODUCER}-00", "it is passed on, and not recorded"
+
+
+@pytest.mark.parametrize("sample", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("told", ["nonsense", "00-" + "f" * 49 + "\r\n", "\u0664" * 60, "x" * 10_000])
+def test_nonsense_of_a_sender_is_not_passed_on(told: str, sample: float, collector: Collector) -> None:
+    with node_for_tests(site(), settings=traced(collector, sample)) as node:
+        send(node, {"person": "ada"}, traceparent=told)
+        (first,) = node.results("cameras", 1)
+        (second,) = node.results("sites", 1)
+    for result in (first, second):
+        place = result.value["traceparent"]
+        assert place == "" or read_traceparent(place) is not None
+        assert told[:8] not in place
+
+
+def test_a_failed_try_and_its_repeat_stand_side_by_side_and_the_dead_letter_keeps_the_place(
+    collector: Collector,
+) -> None:
+    with node_for_tests(site(), settings=traced(collector)) as node:
+        send(node, {"fails": True}, traceparent=TRACEPARENT)
+        node.results("cameras")
+        (letter,) = node.dead_letters("cameras")
+        assert letter.attributes["traceparent"] == TRACEPARENT
+        node._run(node._services.queue("cameras").redrive([letter.id]))
+        collector.until("process cameras", trace_id=TRACE)
+        node.results("cameras")
+    tries = collector.named("process cameras")
+    assert [span.parent_id for span in tries] == [PRODUCER] * len(tries)
+    assert [span.attributes["holdfast.attempt"] for span in tries][:2] == [1, 2]
+    assert all(span.failed and "the lens is dirty" in span.error for span in tries)
+
+
+def test_the_deliveries_of_a_refused_effect_fail_and_its_dead_letter_keeps_the_place(
+    collector: Collector,
+) -> None:
+    app = App("site")
+
+    @app.stream("cameras")
+    class Camera(StreamHandler[dict[str, Any]]):
+        def process(self, message: dict[str, Any], context: Context) -> None:
+            context.send("ftp://nowhere", {"person": message["person"]})
+
+    with node_for_tests(app, settings=traced(collector)) as node:
+        send(node, {"person": "ada"}, traceparent=TRACEPARENT)
+        node.results("cameras")
+        assert [letter.attributes["traceparent"][:35] for letter in node.dead_letters("cameras")] == [
+            TRACEPARENT[:35]
+        ]
+
+
+def test_without_a_collector_nothing_is_traced() -> None:
+    with node_for_tests(site()) as node:
+        assert node._node.host.tracer is None
+        send(node, {"person": "ada"}, traceparent=TRACEPARENT)
+        (first,) = node.results("cameras", 1)
+    assert (first.value["traceparent"], first.value["current"]) == ("", f"{0:032x}-{0:016x}")

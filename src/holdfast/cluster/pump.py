@@ -13,7 +13,7 @@ from holdfast.common.held import Receipt
 from holdfast.common.polling import Polling
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
-from holdfast.common.traceparent import TRACEPARENT, read_traceparent
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
 
@@ -121,7 +121,7 @@ class Pump:
     def _trace(self, tracer: Tracer, deliveries: Sequence[Delivery], began_ns: int) -> None:
         """Record a receive that brought messages of recorded traces, as their producers began them."""
         told = (delivery.attributes.get(TRACEPARENT) for delivery in deliveries)
-        causes = [each for each in told if each and read_traceparent(each) and tracer.place(each)]
+        causes = [each for each in told if each and tracer.is_recorded(each)]
         if causes:
             attributes = {
                 **conventions.operation(conventions.RECEIVE, self._stream),

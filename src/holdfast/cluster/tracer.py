@@ -57,10 +57,22 @@ class Tracer:
         """Return the wall time."""
         return int(self._clock.wall() * 1e9)
 
+    def refuses(self, traceparent: str) -> bool:
+        """Return True if ``traceparent``, valid or not, surely leads to no trace that is recorded."""
+        return self._rate.refuses(traceparent)
+
+    def is_recorded(self, traceparent: str) -> bool:
+        """Return True if ``traceparent`` is one in a trace that is recorded."""
+        return not self._rate.refuses(traceparent) and read_traceparent(traceparent) is not None
+
     def place(self, traceparent: str) -> TraceContext | None:
         """Return where a span under ``traceparent`` stands, in a trace of its own if there is none; None if
         that trace isn't recorded."""
         context = read_traceparent(traceparent) if traceparent else None
+        return self.place_under(context)
+
+    def place_under(self, context: TraceContext | None) -> TraceContext | None:
+        """As ``place``, for a ``traceparent`` that was read."""
         if context is not None:
             return context if self._rate.takes(context.trace_id) else None
         return TraceContext(self._new_trace_id()) if self._clock.random() < self._rate.ratio else None

@@ -9,7 +9,7 @@ import msgspec
 
 from holdfast.common.message import Life, Place, Span, may_follow
 from holdfast.common.progress import Visibility
-from holdfast.common.traceparent import TRACEPARENT
+from holdfast.common.traceparent import TRACEPARENT, checked
 
 
 class Receipt(Visibility):
@@ -52,7 +52,7 @@ class Held(msgspec.Struct, eq=False):
     detail: str = ""
     traceparent: str = ""
     """The context of what its handling leads to: that of its span if the trace is recorded, else of its
-    sender's."""
+    sender's, which isn't checked yet."""
 
     @property
     def may_be_known(self) -> bool:
@@ -63,7 +63,7 @@ class Held(msgspec.Struct, eq=False):
     @property
     def context(self) -> str:
         """Its place in a trace: that of its handling, or of its sender; "" for none."""
-        return self.traceparent or self.attributes.get(TRACEPARENT, "")
+        return checked(self.traceparent or self.attributes.get(TRACEPARENT, ""))
 
     @property
     def again(self) -> dict[str, str]:

@@ -15,6 +15,8 @@ _FORM = re.compile("(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-
 
 _SAMPLED = "-01"
 
+_FLAGS_AT = 53
+
 _RANDOM_BITS = 64
 """How many bits of a trace id decide whether a trace is recorded: the last ones, as in the samplers of
 OpenTelemetry."""
@@ -46,11 +48,20 @@ def says_sampled(traceparent: str) -> bool:
     return traceparent.endswith(_SAMPLED)
 
 
-def unsampled(traceparent: str) -> str:
-    """Return a ``traceparent`` of somebody else's as it is passed on in a trace that isn't recorded here; ""
-    for one that isn't valid."""
-    found = read_traceparent(traceparent) if traceparent else None
-    return "" if found is None else write_traceparent(*found, sampled=False)
+def passed_on(context: TraceContext | None) -> str:
+    """Return the ``traceparent`` of what follows a message whose trace isn't recorded here; "" for none."""
+    return "" if context is None else write_traceparent(*context, sampled=False)
+
+
+def cut(traceparent: str) -> str:
+    """Return a text, valid or not, as the place in a trace that isn't recorded. Whoever passes it on has it
+    ``checked``: most messages lead to nothing, and to read it costs more."""
+    return traceparent[:_FLAGS_AT] + "00"
+
+
+def checked(traceparent: str) -> str:
+    """Return a ``traceparent`` if it is valid, else ""."""
+    return traceparent if traceparent and read_traceparent(traceparent) else ""
 
 
 class SampleRate:
@@ -65,3 +76,11 @@ class SampleRate:
     def takes(self, trace_id: str) -> bool:
         """Return True if the trace with this id is recorded."""
         return int(trace_id[-_RANDOM_BITS // 4 :], 16) < self.bound
+
+    def refuses(self, traceparent: str) -> bool:
+        """Return True if a ``traceparent``, valid or not, surely leads to no trace that is recorded. It is
+        what most messages have, and costs far less than to read it."""
+        try:
+            return int(traceparent[19:35], 16) >= self.bound
+        except ValueError:
+            return False

@@ -8,14 +8,19 @@ and goes to the node with the answer to the call.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from types import ModuleType
 
+from holdfast.common.traceparent import says_sampled
 from holdfast.ports.tracing import TracedCall
 
 current_call: ContextVar[TracedCall | None] = ContextVar("holdfast_traced_call", default=None)
 """What takes the spans that user code makes now."""
+
+NOT_OF_APPS = ("opentelemetry.trace", "holdfast.slots.span_api")
+"""The modules of the providers that no app has set."""
 
 _api: list[ModuleType | None] = []
 
@@ -30,6 +35,15 @@ def span_api() -> ModuleType | None:
         else:
             _api.append(module)
     return _api[0]
+
+
+def joins(traceparent: str) -> bool:
+    """Return True if spans of user code are to join this place: its trace is recorded, or the app has a
+    provider of its own, which must know that it isn't."""
+    if says_sampled(traceparent):
+        return True
+    api = sys.modules.get("opentelemetry.trace")
+    return api is not None and type(api.get_tracer_provider()).__module__ not in NOT_OF_APPS
 
 
 @contextlib.contextmanager

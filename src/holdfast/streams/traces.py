@@ -9,7 +9,7 @@ import structlog
 from holdfast.cluster.tracer import OpenSpan, Tracer, trace_of
 from holdfast.common import conventions
 from holdfast.common.held import Held
-from holdfast.common.traceparent import TRACEPARENT, unsampled
+from holdfast.common.traceparent import TRACEPARENT, cut, passed_on, read_traceparent
 from holdfast.ports.slots import Ran
 from holdfast.ports.tracing import AttributeValue
 from holdfast.streams.rules.timers import timer_of
@@ -24,9 +24,13 @@ class HandlingSpans:
         self._open: dict[int, OpenSpan] = {}
         for number, held in enumerate(messages):
             cause = held.attributes.get(TRACEPARENT, "")
-            place = tracer.place(cause)
+            if cause and tracer.refuses(cause):
+                held.traceparent = cut(cause)
+                continue
+            context = read_traceparent(cause) if cause else None
+            place = tracer.place_under(context)
             if place is None:
-                held.traceparent = unsampled(cause)
+                held.traceparent = passed_on(context)
                 continue
             name = f"{conventions.PROCESS} {stream}"
             attributes: dict[str, AttributeValue] = {

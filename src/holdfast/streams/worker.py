@@ -22,6 +22,7 @@ from holdfast.common.acts import Acts
 from holdfast.common.codec import decoder, encode_result
 from holdfast.common.exact_json import decode_plain
 from holdfast.common.trace import raised_at
+from holdfast.common.traceparent import checked
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import (
     ConfigError,
@@ -38,7 +39,7 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import EFFECTS_BYTES_MAX
-from holdfast.slots.traced import handling
+from holdfast.slots.traced import handling, joins
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
@@ -54,7 +55,7 @@ QUERY = "\0query"
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq", "traceparent")
+    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq", "told")
 
     def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
@@ -64,7 +65,12 @@ class StreamContext:
         self.run = 0
         self.seq = 0
         self.attempt = 1
-        self.traceparent = ""
+        self.told = ""
+
+    @property
+    def traceparent(self) -> str:
+        """As Context.traceparent."""
+        return checked(self.told)
 
     def model(self, wanted: str | Callable[[], Any]) -> Any:
         """As Context.model. One that doesn't load is never held against the stream's state."""
@@ -333,9 +339,9 @@ class StreamWorker:
             end_at = self.host.now() + after_s
             for item in work[:limit]:
                 context.run, context.seq, context.attempt = item.run, item.seq, item.attempt
-                context.traceparent = item.traceparent
+                context.told = item.traceparent
                 await self.host.begin(stream, key, item)
-                if item.traceparent:
+                if item.traceparent and joins(item.traceparent):
                     traced = traced or TracedCall()
                     with handling(traced, len(results), item.traceparent, self.host.wall):
                         result = await self._handle(handler, item, context, decode)

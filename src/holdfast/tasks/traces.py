@@ -5,7 +5,7 @@ from __future__ import annotations
 from holdfast.cluster.tracer import OpenSpan, Tracer
 from holdfast.common import conventions
 from holdfast.common.redaction import redact
-from holdfast.common.traceparent import TRACEPARENT, unsampled
+from holdfast.common.traceparent import TRACEPARENT, passed_on, read_traceparent
 from holdfast.ports.tracing import AttributeValue
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.rules.task import Task
@@ -15,9 +15,10 @@ from holdfast.tasks.running import Ended, How
 def begin_attempt(tracer: Tracer, item: InHand, task: Task) -> OpenSpan | None:
     """Begin the span of an attempt, under which stands what it leads to; None if its trace isn't recorded."""
     cause = item.held.attributes.get(TRACEPARENT, "")
-    place = tracer.place(cause)
+    context = read_traceparent(cause) if cause else None
+    place = tracer.place_under(context)
     if place is None:
-        item.held.traceparent = unsampled(cause)
+        item.held.traceparent = passed_on(context)
         return None
     attributes: dict[str, AttributeValue] = {
         **conventions.operation(conventions.PROCESS, item.queue),

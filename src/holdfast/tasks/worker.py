@@ -22,7 +22,7 @@ from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import SendRecorder, check_seconds
-from holdfast.slots.traced import handling
+from holdfast.slots.traced import handling, joins
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
@@ -158,7 +158,7 @@ class TaskExecutor:
     async def attempt(self, number: int, attempt: Attempt) -> Tried:
         """As TaskWorker.attempt."""
         job = AttemptJob(self._host, self._app, number, attempt, self._targets)
-        traced = TracedCall() if attempt.traceparent else None
+        traced = TracedCall() if attempt.traceparent and joins(attempt.traceparent) else None
         try:
             if traced is None:
                 result = await self._attempt(attempt, job)

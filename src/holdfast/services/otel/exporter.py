@@ -7,6 +7,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
 from urllib.parse import urlsplit
@@ -41,6 +42,8 @@ CLOSE_S = 2.0
 NOISY = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
 """The exporter's own log, which tells of each try that fails."""
 
+SCOPES_MAX = 100
+
 KINDS = {
     "internal": SpanKind.INTERNAL,
     "client": SpanKind.CLIENT,
@@ -63,6 +66,7 @@ class OtlpExporter:
         self._url = url
         self._log = log
         self._resource = Resource.create(dict(resource))
+        self._scopes = lru_cache(SCOPES_MAX)(_scope)
         self._waiting: deque[SpanRecord] = deque()
         self._wake, self._hurry = threading.Event(), threading.Event()
         self._closing = threading.Event()
@@ -146,10 +150,6 @@ class OtlpExporter:
 
     def _as_readable(self, span: SpanRecord) -> ReadableSpan:
         context = _context(span.trace_id, span.span_id, is_remote=False)
-        ours = span.scope == HOLDFAST
-        scope = InstrumentationScope(
-            span.scope, version(HOLDFAST) if ours else None, SCHEMA_URL if ours else None
-        )
         return ReadableSpan(
             span.name,
             context,
@@ -166,8 +166,14 @@ class OtlpExporter:
             status=Status(StatusCode.ERROR, span.error or None) if span.failed else Status(StatusCode.UNSET),
             start_time=span.start_ns,
             end_time=max(span.start_ns, span.end_ns),
-            instrumentation_scope=scope,
+            instrumentation_scope=self._scopes(span.scope),
         )
+
+
+def _scope(name: str) -> InstrumentationScope:
+    if name != HOLDFAST:
+        return InstrumentationScope(name)
+    return InstrumentationScope(name, version(HOLDFAST), SCHEMA_URL)
 
 
 def endpoint_of(url: str) -> str:

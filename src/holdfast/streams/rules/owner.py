@@ -47,6 +47,7 @@ from holdfast.common.effects import EffectLimits, EffectMaker, Effects, PendingR
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
+from holdfast.common.traceparent import checked
 from holdfast.streams.rules.commands import (
     CheckClaim,
     Command,
@@ -1150,7 +1151,10 @@ class Owner:
             if (held := entry.held) is None:
                 continue
             if entry.acts is not None:
-                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes), held.traceparent)
+                traceparent = checked(held.traceparent) if entry.acts.sends else ""
+                sends = entry.acts.sends
+                traceparent = checked(held.traceparent) if sends else ""
+                maker.add(sends, held.place.name, hops_of(held.attributes), traceparent)
             elif entry.kind == "skip" and held.place.run == TIMER_RUN:
                 maker.set_aside(held.body, held.place.name, entry.reason)
         return maker.made

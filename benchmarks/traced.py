@@ -1,0 +1,150 @@
+"""What traces cost: the processor time of a message with traces on, against the same without.
+
+Every message carries the place of its sender in a trace. A share of the traces is recorded and exported to
+a collector, which runs in this process and isn't counted. Messages, nodes and slots are those of
+``streams``; by turns nodes have traces on and off. Processor time is of all nodes and slots, from the
+instant at which all messages show until the last one is off the queue.
+
+Run as ``python -m benchmarks.traced``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from statistics import median
+from typing import Any
+
+from benchmarks.cluster import Cluster, Spent, cluster
+from benchmarks.report import Report
+from benchmarks.streams import NODES, TIMEOUT_S, verify
+from holdfast.common.traceparent import write_traceparent
+from holdfast.ports.queue import Outgoing
+
+LEAD_S = 1.5
+SAMPLE = 0.01
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Takes spans, and forgets them."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - its name is inherited
+        pass
+
+
+@contextmanager
+def collector() -> Iterator[str]:
+    """A collector; yields its URL."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Collector)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+async def spent_ms(messages: int, keys: int, slots: int, lead_s: float, **settings: Any) -> float:
+    """Milliseconds of processor time a message, on nodes with these settings."""
+    spent = Spent()
+    async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
+        await nodes.start_all(NODES)
+        await _send(nodes, [(key, 0) for key in range(keys)], None)
+        await nodes.empty(TIMEOUT_S)
+        clock = nodes.services.clock
+        begin_at = clock.monotonic() + lead_s
+        await _send(nodes, [(n % keys, n // keys) for n in range(keys, keys + messages)], begin_at)
+        if clock.monotonic() >= begin_at:
+            raise RuntimeError(f"sending took longer than {lead_s} s")
+        await clock.sleep(begin_at - clock.monotonic())
+        spent.begin()
+        await nodes.empty(TIMEOUT_S)
+        spent.end()
+        await verify(nodes, messages + keys, keys)
+    return spent.seconds / messages * 1000
+
+
+def _trace_id(due_at: float | None) -> str:
+    """The id of a new trace; one that is recorded at any rate for the messages before the measured ones, so
+    that all is imported and connected by then."""
+    return secrets.token_hex(16) if due_at is not None else secrets.token_hex(8) + "0" * 16
+
+
+async def _send(nodes: Cluster, numbers: list[tuple[int, int]], due_at: float | None) -> None:
+    queue, clock = nodes.services.queue("noop"), nodes.services.clock
+    made = [
+        (
+            b'{"key":"k%d","n":%d}' % (key, n),
+            {"traceparent": write_traceparent(_trace_id(due_at), secrets.token_hex(8), sampled=True)},
+        )
+        for key, n in numbers
+    ]
+
+    async def send(some: list[tuple[bytes, dict[str, str]]]) -> None:
+        delay_s = 0.0 if due_at is None else due_at - clock.monotonic()
+        await queue.send([Outgoing(body, attributes, delay_s) for body, attributes in some])
+
+    size = queue.max_batch
+    await asyncio.gather(*(send(made[i : i + size]) for i in range(0, len(made), size)))
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="benchmarks.traced", description=__doc__)
+    parser.add_argument("--full", action="store_true", help="more rounds")
+    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--keys", type=int, default=64)
+    parser.add_argument("--slots", type=int, default=1, help="of each of the two nodes")
+    parser.add_argument("--rounds", type=int, help="the median counts (default 3, with --full 7)")
+    parser.add_argument("--lead-s", type=float, default=LEAD_S, help="for sending, before all show")
+    parser.add_argument("--sample", type=float, default=SAMPLE, help="the share of traces that is recorded")
+    asked = parser.parse_args()
+    report = Report("traced")
+    report.say(
+        f"traced: {asked.messages:,} no-op messages of {asked.keys} keys, each with a place in a trace, on"
+        f" {NODES} nodes; {asked.sample:.0%} of the traces recorded, against none"
+    )
+    took: dict[str, list[float]] = {"untraced": [], "traced": []}
+    with collector() as url:
+        contenders: dict[str, dict[str, Any]] = {
+            "untraced": {},
+            "traced": {"trace_url": url, "trace_sample": asked.sample},
+        }
+        for number in range(asked.rounds or (7 if asked.full else 3)):
+            for name in sorted(contenders, reverse=bool(number % 2)):  # neither is always the first
+                one = spent_ms(asked.messages, asked.keys, asked.slots, asked.lead_s, **contenders[name])
+                took[name].append(asyncio.run(one))
+                report.say(f"    {name} {took[name][-1]:.4f} ms a message")
+    middle = {name: median(each) for name, each in took.items()}
+    report.figure("ms_per_message", middle["traced"])
+    report.figure(
+        "vs_untraced", middle["untraced"] / middle["traced"] if middle["traced"] else math.nan, "≥ 0.95"
+    )
+    report.end(
+        ["opentelemetry-sdk"],
+        durability="SQLite, as nodes have it by themselves",
+        messages=asked.messages,
+        keys=asked.keys,
+        nodes=NODES,
+        slots_per_node=asked.slots,
+        sample=asked.sample,
+        ms_per_message={name: [round(each, 4) for each in some] for name, some in took.items()},
+    )
+
+
+if __name__ == "__main__":
+    main()
