@@ -133,6 +133,7 @@ async def console_app(services: Services) -> Console:
         {"Origin": "https://evil.example", "Sec-Fetch-Site": None},
         {"Origin": "null", "Sec-Fetch-Site": None},
         {"Origin": None, "Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "cross-site"},
         {"Origin": None, "Sec-Fetch-Site": "same-site"},
         {"Origin": None, "Sec-Fetch-Site": "none"},
         {"Origin": None, "Sec-Fetch-Site": None},
@@ -144,6 +145,19 @@ async def test_another_sites_page_changes_nothing_even_with_the_form_token(
 ) -> None:
     assert (await operator.post(PAUSE, headers=headers, key=KEY)).status == 403
     assert await parked(services) == ""
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [{"Sec-Fetch-Site": None}, {"Origin": None}, {"Origin": "http://behind-a-proxy.example"}],
+    ids=str,
+)
+async def test_a_page_of_the_console_may_change_by_what_its_browser_sends(
+    operator: Browser, services: Services, headers: dict[str, str | None]
+) -> None:
+    assert (await operator.post(PAUSE, headers=headers, key=KEY)).status == 200
+    assert await parked(services) == "paused"
+    await operator.post("/stream/resume", key=KEY)
 
 
 @pytest.mark.parametrize("form_token", [None, "", "0" * 64, "ä"])

@@ -293,3 +293,27 @@ async def test_what_cant_be_audited_isnt_done(
     state = await services.state().peek("cameras/front")
     assert state is not None
     assert state.parked == ""
+
+
+async def test_an_action_ends_though_its_browser_hangs_up(
+    operator: Browser, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+    opening = services.state().open
+
+    async def slow(*given: Any) -> Any:
+        began.set()
+        await go_on.wait()
+        return await opening(*given)
+
+    monkeypatch.setattr(services.state(), "open", slow)
+    asking = asyncio.create_task(operator.post("/stream/pause", key="cameras/front"))
+    await began.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    go_on.set()
+    text = ""
+    async with asyncio.timeout(20):
+        while "cameras/front is paused" not in text:
+            text = shown((await operator.get("/audit")).text)
+    await operator.post("/stream/resume", key="cameras/front")
