@@ -86,6 +86,13 @@ async def test_a_stream_tells_what_it_waits_for_and_what_it_did(reader: Browser)
     assert "last commit: number" in text
 
 
+async def test_a_streams_failures_are_part_of_its_life(reader: Browser) -> None:
+    await reader.until("broken", "/dead-letters", queue="cameras", key="broken")
+    page = await reader.get("/stream", key="cameras/broken")
+    assert "0:0 was set aside: ValueError: a bad frame" in shown(page.text)
+    assert "/dead-letters?queue=cameras&amp;key=broken" in page.text
+
+
 @pytest.mark.parametrize("key", ["", "cameras", "cameras/", "/x", "cameras/unknown", "x/" + "y" * 5000])
 async def test_a_stream_that_isnt_there_is_no_failure(reader: Browser, key: str) -> None:
     assert (await reader.get("/stream", key=key)).status == 404
