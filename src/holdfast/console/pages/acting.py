@@ -28,9 +28,8 @@ async def act(
     who, failed = caller_of(request).name, False
     try:
         # A browser that hangs up, or loads another page, must not stop it in the middle.
-        text = await asyncio.shield(
-            asyncio.ensure_future(_audited(parts, who, action, subject, work, details))
-        )
+        doing = asyncio.ensure_future(_audited(parts, who, action, subject, work, details))
+        text = await asyncio.shield(doing)
     except HoldfastError as error:
         text, failed = redact(str(error)), True
     parts.cache.clear()
