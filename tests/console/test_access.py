@@ -313,3 +313,12 @@ async def test_every_answer_binds_the_browser(reader: Browser, path: str) -> Non
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert headers["Cache-Control"] == "no-store"
     assert headers["X-Frame-Options"] == "DENY"
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_another_sites_page_loads_nothing_and_may_link_here(reader: Browser, site: str) -> None:
+    for path in ("/events", "/parts/overview"):
+        loads = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "no-cors"}
+        assert (await reader.get(path, headers=loads)).status == 403
+    follows = {"Sec-Fetch-Site": site, "Sec-Fetch-Mode": "navigate"}
+    assert (await reader.get("/", headers=follows)).status == 200

@@ -107,6 +107,7 @@ class Admission:
         of other sites send."""
         request[_CALLER] = NOBODY
         self._check_host(request)
+        self._check_use(request)
         caller = request[_CALLER] = self._caller(request)
         if request.path in OPEN_PATHS or request.path.startswith("/static/"):
             if request.method not in SAFE_METHODS:
@@ -182,6 +183,13 @@ class Admission:
         if _is_address(name) or is_loopback(name) or name in self._settings.names:
             return
         raise foreign(f"Host is {host[:200]!r}, which is no name of this console; --name adds one")
+
+    def _check_use(self, request: web.Request) -> None:
+        """Refuse what pages of other sites load by themselves; a link of theirs may lead here."""
+        site = request.headers.get("Sec-Fetch-Site", "same-origin")
+        mode = request.headers.get("Sec-Fetch-Mode", "navigate")
+        if site not in ("same-origin", "none") and mode != "navigate":
+            raise foreign("a page of another site loads this; open it in a window of its own")
 
     def _check_site(self, request: web.Request) -> None:
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
