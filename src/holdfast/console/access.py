@@ -107,6 +107,7 @@ class Admission:
         of other sites send."""
         request[_CALLER] = NOBODY
         self._check_host(request)
+        self._check_use(request)
         caller = request[_CALLER] = self._caller(request)
         if request.path in OPEN_PATHS or request.path.startswith("/static/"):
             if request.method not in SAFE_METHODS:
@@ -183,14 +184,23 @@ class Admission:
             return
         raise foreign(f"Host is {host[:200]!r}, which is no name of this console; --name adds one")
 
+    def _check_use(self, request: web.Request) -> None:
+        """Refuse what pages of other sites load by themselves; a link of theirs may lead here."""
+        site = request.headers.get("Sec-Fetch-Site", "same-origin")
+        mode = request.headers.get("Sec-Fetch-Mode", "navigate")
+        if site not in ("same-origin", "none") and mode != "navigate":
+            raise foreign("a page of another site loads this; open it in a window of its own")
+
     def _check_site(self, request: web.Request) -> None:
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        if site is not None and site != "same-origin":
+        if site == "same-origin":
+            return
+        if site is not None:
             raise foreign(f"Sec-Fetch-Site is {site[:50]!r}; only pages of this console may change something")
-        if origin is not None and origin.lower().partition("://")[2] != request.host.lower():
-            raise foreign(f"Origin is {origin[:200]!r}, another site")
-        if site is None and origin is None:
+        if origin is None:  # browsers always send one of the two
             raise foreign("neither Sec-Fetch-Site nor Origin is there; programs show a token instead")
+        if origin.lower().partition("://")[2] != request.host.lower():
+            raise foreign(f"Origin is {origin[:200]!r}, another site")
 
     async def _check_form(self, request: web.Request, caller: Caller) -> None:
         given = request.headers.get(FORM_HEADER)
