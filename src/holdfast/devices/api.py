@@ -274,7 +274,7 @@ class DeviceOperations:
         adding = await store.adding(name)
         if adding is None:
             raise OperationRefused(f"no node has said how commands are added to outbox {name!r}; start one")
-        # Only the app knows how ids travel in payloads: its node tells of a command that has no place for one.
+        # Only the app knows how ids travel in payloads: its node tells of a command that can't hold one.
         spec = OutboxSpec(
             name=name,
             dialect=PlainDialect(),
