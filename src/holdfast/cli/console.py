@@ -109,20 +109,25 @@ def console_token(
     output.say(add(tokens, name, [right for wanted, right in asked if wanted]))
 
 
-def beside(services: Services, log: Any) -> Console:
-    """The console of whoever runs nodes and wants to see them, on loopback."""
+async def start_beside(services: Services, log: Any) -> Console:
+    """Start the console of whoever runs nodes and wants to see them, on loopback: at the usual port, or where
+    another program has that, at a free one."""
     from holdfast.console.service import Console, ConsoleSettings  # noqa: PLC0415
 
-    return Console(services, ConsoleSettings(port=PORT), log)
+    running = Console(services, ConsoleSettings(port=PORT), log)
+    try:
+        await running.start()
+    except ConfigError:
+        await running.stop()
+        running = Console(services, ConsoleSettings(port=0), log)
+        await running.start()
+    return running
 
 
-async def start(running: Console) -> None:
-    """Start a console, and say where it is."""
-    await running.start()
-    if running.own_token:
-        output.remark(f"console: {running.address}/enter?token={running.own_token}")
-    else:
-        output.remark(f"console: {running.address}")
+def address(running: Console) -> str:
+    """Where a console is served, with the token that it has made, if it has made one."""
+    token = f"/enter?token={running.own_token}" if running.own_token else ""
+    return f"console: {running.address}{token}"
 
 
 async def serve(config: Config, settings: ConsoleSettings) -> int:
@@ -136,7 +141,8 @@ async def serve(config: Config, settings: ConsoleSettings) -> int:
         running = Console(services, settings, log)
         crashed = running.host.crashed
         crashed.add_done_callback(lambda _: told.set())
-        await start(running)
+        await running.start()
+        output.say(address(running))
         await told.wait()
         if crashed.done():
             log.error("console crashed", exc_info=crashed.result())

@@ -14,7 +14,7 @@ from cyclopts import Parameter
 
 from holdfast import legacy_env
 from holdfast.assembly import look_for_queues, make_node
-from holdfast.cli import exits
+from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError
@@ -155,11 +155,11 @@ async def beside(services: Services, log: Any, *, wanted: bool) -> AsyncIterator
         return
     from holdfast.cli import console  # noqa: PLC0415
 
-    running = console.beside(services, log)
+    running = await console.start_beside(services, log)
     running.host.crashed.add_done_callback(
         lambda crashed: log.error("the console crashed; nodes go on", exc_info=crashed.result())
     )
-    await console.start(running)
+    output.remark(console.address(running))
     try:
         yield
     finally:
