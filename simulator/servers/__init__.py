@@ -10,7 +10,8 @@ A program that is missing raises ``ConfigError``, which names what installs it.
 from simulator.servers.aws import FauxqsServer, MotoServer
 from simulator.servers.ftp import FtpFaults, FtpServer, VsftpdServer
 from simulator.servers.mosquitto import MosquittoServer
-from simulator.servers.postgresql import PgbouncerServer, PostgresqlServer
+from simulator.servers.postgresql import PgbouncerServer, PostgresqlServer, PostgresqlStandby
+from simulator.servers.prometheus import PrometheusServer, promtool
 from simulator.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from simulator.servers.server import Group, Server
 from simulator.servers.sftp import SftpFaults, SftpServer
@@ -25,6 +26,8 @@ __all__ = [
     "MotoServer",
     "PgbouncerServer",
     "PostgresqlServer",
+    "PostgresqlStandby",
+    "PrometheusServer",
     "RedisCluster",
     "RedisSentinel",
     "RedisServer",
@@ -34,4 +37,5 @@ __all__ = [
     "VsftpdServer",
     "ZooKeeperEnsemble",
     "ZooKeeperServer",
+    "promtool",
 ]

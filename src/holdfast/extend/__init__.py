@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
     from holdfast.ports.registry import Document, Registry
-    from holdfast.ports.state import Logged, Risk, StateStore, TransferableState
+    from holdfast.ports.state import DatabaseHealth, Logged, Risk, StateStore, TransferableState
     from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import TaskStore, TransferableTasks
     from holdfast.streams.rules import ledger
@@ -76,6 +76,7 @@ else:  # A service that offers a queue needs no state store.
             "Clock": "holdfast.ports.clock",
             "Commit": "holdfast.streams.rules.ledger",
             "Coordinator": "holdfast.ports.coordinator",
+            "DatabaseHealth": "holdfast.ports.state",
             "DeadLetter": "holdfast.ports.queue",
             "Delivery": "holdfast.ports.queue",
             "Depth": "holdfast.ports.queue",
@@ -132,6 +133,7 @@ __all__ = [
     "Clock",
     "Commit",
     "Coordinator",
+    "DatabaseHealth",
     "DeadLetter",
     "Delivery",
     "Depth",
