@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
+from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.cli.tasks import ago
@@ -204,11 +205,13 @@ async def _redrive_tasks(
     count = passed = 0
     async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_letters(services, owner)
-        if source:
-            async with backup_at(source) as place:
-                count, passed = await letters.redrive_kept(place, types, choice)
-        else:
-            count = await letters.redrive(types, choice)
+        wish = {"types": " ".join(types), "trace": choice.trace, "error": choice.error}
+        async with audited(services, "send dead letters again", owner, wish):
+            if source:
+                async with backup_at(source) as place:
+                    count, passed = await letters.redrive_kept(place, types, choice)
+            else:
+                count = await letters.redrive(types, choice)
     if json:
         output.json_line({"redriven": count} | ({"passed_over": passed} if source else {}))
     else:
@@ -266,7 +269,10 @@ async def _act(
             read = ReadPatience(services.clock).read
             ids = await dead_letters.ids_in_order(services, stream, key, read=read)
         chosen = {stream: ids} if stream and ids else dead_letters.by_stream(ids)
-        count = await act(services, chosen, complain)
+        action = "remove dead letters" if done == "purged" else "send dead letters again"
+        wish = {"count": len(ids), "ids": " ".join(ids)}
+        async with audited(services, action, " ".join(chosen), wish):
+            count = await act(services, chosen, complain)
     if json:
         output.json_line({done: count, "asked": len(ids)})
     else:

@@ -9,6 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
+from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.settings import COUNT_MAX
 from holdfast.errors import ConfigError
@@ -60,9 +61,11 @@ async def set_(
         raise ConfigError("give what to set, --global, --node, --strict or --rate: such as --global 40")
     rates = dict(map(_rate, rate or ()))
     async with options.services() as services:
-        record = await limits.change_limits(
-            services, owner, maximum=maximum, per_node=per_node, strict=strict, rates=rates
-        )
+        wish = {"global": maximum, "node": per_node, "strict": strict, "rates": " ".join(rate or ())}
+        async with audited(services, "set limits", owner, wish):
+            record = await limits.change_limits(
+                services, owner, maximum=maximum, per_node=per_node, strict=strict, rates=rates
+            )
     _print([record], json)
 
 

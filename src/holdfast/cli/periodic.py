@@ -8,6 +8,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
+from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
@@ -76,7 +77,9 @@ async def set_(
     )
     async with producing(options.load(), owner) as services:
         try:
-            await periodic.set_entry(services, owner, name, entry)
+            wish = {"cron": cron, "zone": zone, "task_type": task_type}
+            async with audited(services, "set in the schedule", f"{owner}/{name}", wish):
+                await periodic.set_entry(services, owner, name, entry)
         except InvalidMessage as error:
             raise ConfigError(str(error)) from None
     output.say(f"{name}: is sent at {cron} ({zone})")
@@ -95,7 +98,10 @@ async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None
     """
     from holdfast.operate import periodic  # noqa: PLC0415
 
-    async with producing(options.load(), owner) as services:
+    async with (
+        producing(options.load(), owner) as services,
+        audited(services, "remove from the schedule", f"{owner}/{name}"),
+    ):
         await periodic.remove_entry(services, owner, name)
     output.say(f"{name}: is sent no more")
 

@@ -7,6 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from holdfast.cli import output
+from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.operate import nodes, streams
 from holdfast.operate.explanation import explain
@@ -24,7 +25,7 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
     Args:
         to: Name of the node, or its membership.
     """
-    async with options.services(reads_only=True) as services:
+    async with options.services(reads_only=True) as services, audited(services, "move", key, {"to": to}):
         moved = await streams.move(services, key, to)
     if moved.was_there:
         output.say(f"{key} is on {moved.target} already")
@@ -45,7 +46,8 @@ async def drain(
         node: Name of the node, or its membership.
     """
     async with options.services(reads_only=True) as services:
-        member = await nodes.drain(services, node)
+        async with audited(services, "drain", node):
+            member = await nodes.drain(services, node)
         output.say(f"{member.name} drains")
         await nodes.wait_until_left(services, member)
         output.say(f"{member.name} has left")

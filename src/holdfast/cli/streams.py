@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
+from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.replay import replay
 from holdfast.common.redaction import redact
@@ -37,7 +38,7 @@ async def pause(key: Key, /, *, json: Json = False, options: Options = DEFAULTS)
     Args:
         json: Print the stream as a JSON object.
     """
-    await _operate(key, json, options, lambda services: streams.pause(services, key))
+    await _operate(key, json, options, "pause", lambda services: streams.pause(services, key))
 
 
 @app.command
@@ -58,7 +59,7 @@ async def resume(key: Key, /, *, json: Json = False, options: Options = DEFAULTS
             output.say(f"{sent} dead letters sent to the queue again")
         return record
 
-    await _operate(key, json, options, go_on)
+    await _operate(key, json, options, "resume", go_on)
 
 
 @app.command
@@ -84,7 +85,14 @@ async def skip(
         run: The run that --through counts in; without it, the current one.
         json: Print the stream as a JSON object.
     """
-    await _operate(key, json, options, lambda services: streams.skip(services, key, through, run))
+    await _operate(
+        key,
+        json,
+        options,
+        "skip",
+        lambda services: streams.skip(services, key, through, run),
+        {"through": through, "run": run},
+    )
 
 
 @app.command
@@ -111,7 +119,14 @@ async def reset(
     """
     if not yes:
         raise ConfigError(f"reset forgets the state of {key} for good; say --yes to do it")
-    await _operate(key, json, options, lambda services: streams.reset(services, key, keep_place=keep_place))
+    await _operate(
+        key,
+        json,
+        options,
+        "reset",
+        lambda services: streams.reset(services, key, keep_place=keep_place),
+        {"keep_place": keep_place},
+    )
 
 
 @app.command
@@ -183,7 +198,7 @@ async def drop_effects(
             output.say(f"{count} effects go to the dead letters")
         return record
 
-    await _operate(key, json, options, drop)
+    await _operate(key, json, options, "drop effects", drop, {"ids": " ".join(ids), "target": target})
 
 
 def _check(key: str) -> None:
@@ -193,10 +208,15 @@ def _check(key: str) -> None:
 
 
 async def _operate(
-    key: str, json: bool, options: Options, operation: Callable[[Services], Awaitable[StreamRecord]]
+    key: str,
+    json: bool,
+    options: Options,
+    action: str,
+    operation: Callable[[Services], Awaitable[StreamRecord]],
+    details: Mapping[str, object] | None = None,
 ) -> None:
     _check(key)
-    async with options.services(reads_only=True) as services:
+    async with options.services(reads_only=True) as services, audited(services, action, key, details):
         record = await operation(services)
     if json:
         output.json_line(record)

@@ -17,6 +17,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
+from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
@@ -270,7 +271,10 @@ async def cancel(
     Args:
         reason: What its producer is told.
     """
-    async with producing(options.load(), owner, reads_only=True) as services:
+    async with (
+        producing(options.load(), owner, reads_only=True) as services,
+        audited(services, "cancel a task", f"{owner}/{trace_id}", {"reason": reason}),
+    ):
         await tasks.cancel(services, owner, trace_id, reason)
     output.say(f"{trace_id}: told to end")
 
@@ -285,7 +289,8 @@ async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) ->
     """
     async with producing(options.load(), owner, reads_only=True) as services:
         for trace_id in trace_ids:
-            await tasks.retry(services, owner, trace_id)
+            async with audited(services, "send a task again", f"{owner}/{trace_id}"):
+                await tasks.retry(services, owner, trace_id)
             output.say(f"{trace_id}: sent again")
 
 

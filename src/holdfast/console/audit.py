@@ -49,9 +49,9 @@ class Audited:
 
 
 class AuditLog:
-    """The audit log of a cluster, in its registry."""
+    """The audit log of a cluster, in its registry. ``log`` is told of each action too, unless it is None."""
 
-    def __init__(self, registry: Registry, clock: Clock, log: Any) -> None:
+    def __init__(self, registry: Registry, clock: Clock, log: Any | None) -> None:
         self._registry = registry
         self._clock = clock
         self._log = log
@@ -83,14 +83,15 @@ class AuditLog:
             ended = msgspec.structs.replace(
                 entry, outcome=outcome, text=_short(text), ended_at=self._clock.wall()
             )
-            self._log.info(
-                "an operator's action",
-                who=entry.who,
-                action=action,
-                subject=entry.subject,
-                outcome=outcome,
-                text=ended.text,
-            )
+            if self._log is not None:
+                self._log.info(
+                    "an operator's action",
+                    who=entry.who,
+                    action=action,
+                    subject=entry.subject,
+                    outcome=outcome,
+                    text=ended.text,
+                )
             with contextlib.suppress(HoldfastError):  # the log has it, and the entry says that it began
                 version = document.version if document is not None else 0
                 await self._registry.put(name, msgspec.json.encode(ended), version)

@@ -14,6 +14,7 @@ from holdfast.extend.products import Product, StatusTable
 if TYPE_CHECKING:
     from holdfast import App
     from holdfast.extend import Claim, Member, Target
+    from holdfast.extend.api import Operation
     from holdfast.extend.products import Finding, Host, NodePart, Services
 
 TARGET_KIND = "outbox"
@@ -88,6 +89,14 @@ class DevicesProduct(Product):
         opening = services.opening("outbox_url", services.config.outbox_url)
         store = opening.shared(("holdfast.devices.targets",), lambda: open_outbox(services))
         return {(TARGET_KIND, name): OutboxTarget(outbox, store) for name, outbox in app.outboxes.items()}
+
+    def operations(self, services: Services) -> Sequence[Operation]:
+        """Operations on commands, where the settings name the business's database."""
+        if not services.config.outbox_url:
+            return []
+        from holdfast.devices.api import DeviceOperations  # noqa: PLC0415
+
+        return DeviceOperations(services).all()
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
         """Whether the outboxes' database and the broker answer, where there are any."""

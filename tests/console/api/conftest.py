@@ -26,7 +26,7 @@ def shop() -> App:
     app = App("shop")
 
     @app.stream("frames", key="camera", seq="frame", first_seq=0, gap_timeout_s=3600, max_tries=1)
-    class Frames(StreamHandler):
+    class Frames(StreamHandler[dict[str, Any]]):
         def open(self, context: Context, state: bytes | None) -> None:
             self.count = int(state or 0)
 

@@ -186,4 +186,4 @@ async def test_a_change_goes_on_though_its_caller_hangs_up(console: Console, api
 
 
 def test_every_field_that_may_hold_contents_is_kept_from_the_audit_log() -> None:
-    assert {"body", "body_base64", "messages", "command"} <= {*operations.HIDDEN}
+    assert {"body", "body_base64", "messages", "commands"} <= {*operations.HIDDEN}

@@ -38,7 +38,7 @@ JSON = "application/json"
 ANYBODY = "(nobody named)"
 """Who is in the audit log where the console knows no names."""
 
-HIDDEN = ("body", "body_base64", "messages", "command")
+HIDDEN = ("body", "body_base64", "messages", "commands")
 """Fields of requests that the audit log doesn't have: they may hold what only the receiver should see."""
 
 QueryT = TypeVar("QueryT")

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.devices.ports.outbox import NewCommand, OutboxStore, Writer
+from holdfast.devices.ports.outbox import Adding, NewCommand, OutboxStore, Writer
 from holdfast.devices.rules.device_queue import (
     CommandState,
     Correlation,
@@ -726,6 +726,12 @@ class OutboxConformance:
         assert await store.epochs(OUTBOX) == dispatcher.grants
 
     # --- results
+
+    async def test_how_to_add_is_what_it_was_last_made_ready_with(self, store: OutboxStore) -> None:
+        assert await store.adding("unheard-of") is None
+        for adding in (Adding(3, 60.0, 1_000), Adding(1, None, 2_000)):
+            await store.prepare(OUTBOX, SHARDS, adding)
+            assert await store.adding(OUTBOX) == adding
 
     async def test_results_are_told_in_the_transaction_that_closes(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin

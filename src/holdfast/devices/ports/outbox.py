@@ -121,6 +121,9 @@ class OutboxStore(Protocol):
         """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
         can't be used."""
 
+    async def adding(self, outbox: str) -> Adding | None:
+        """What ``prepare`` was last told; None for an outbox that was never made ready."""
+
     async def describe(self) -> str:
         """What holds the tables, its version, and which are missing, in words. Changes nothing."""
 

@@ -135,6 +135,7 @@ class MemoryOutbox:
         self.tables = Tables()
         self._clock = clock
         self._bell = Bell(clock)
+        self._settings: dict[str, Adding] = {}
         self._rung: set[str] = set()
         self._closings = 0
 
@@ -158,6 +159,10 @@ class MemoryOutbox:
             )
         for shard in range(shards):
             self.tables.shards.setdefault((outbox, shard), 0)
+        self._settings[outbox] = adding
+
+    async def adding(self, outbox: str) -> Adding | None:
+        return self._settings.get(outbox)
 
     async def describe(self) -> str:
         return "memory; all tables are there"

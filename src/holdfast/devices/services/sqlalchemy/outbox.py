@@ -169,6 +169,16 @@ class SqlOutbox:
         connection.execute(delete(tables.setting).where(tables.setting.c.outbox == outbox))
         connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(adding)})
 
+    async def adding(self, outbox: str) -> Adding | None:
+        return await self._read(partial(self._adding, outbox=outbox))
+
+    def _adding(self, connection: Connection, outbox: str) -> Adding | None:
+        s = tables.setting.c
+        row = connection.execute(
+            select(s.lanes, s.expires_in_s, s.max_body).where(s.outbox == outbox)
+        ).one_or_none()
+        return None if row is None else Adding(*row)
+
     async def describe(self) -> str:
         def describe(connection: Connection) -> str:
             name = "PostgreSQL" if self._postgresql else "SQLite"

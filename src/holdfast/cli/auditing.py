@@ -1,0 +1,43 @@
+"""Notes in the audit log what commands change, with who asked: the log that the console shows."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import socket
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.cli import output
+from holdfast.errors import HoldfastError
+
+if TYPE_CHECKING:
+    from holdfast.wiring import Services
+
+
+@contextlib.asynccontextmanager
+async def audited(
+    services: Services, action: str, subject: str, details: Mapping[str, object] | None = None
+) -> AsyncIterator[None]:
+    """Note the intent before the block, and the outcome after it. An operator must be able to act while the
+    registry is away, so if nothing can be noted, the block is run all the same, and people are told."""
+    from holdfast.console.audit import AuditLog  # noqa: PLC0415 - a page of help needs none
+
+    given = {name: value for name, value in (details or {}).items() if value not in (None, "", False, ())}
+    async with contextlib.AsyncExitStack() as stack:
+        try:
+            log = AuditLog(services.registry(), services.clock, None)
+            await stack.enter_async_context(log.doing(who(), action, subject, given))
+        except HoldfastError as error:
+            output.complain(f"this is done, but not in the audit log: {error}")
+        yield
+
+
+def who() -> str:
+    """The user and the machine that a command is run by."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()} (command line)"
