@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 SMALL = {
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
+    "observed": ("--messages 200 --keys 8 --rounds 1", {"vs_without"}),
     "overhead": (
         "--seconds 0.4 --width 160 --streams 2 --processes 1 --rounds 1",
         {"frames_per_s", "vs_bare_loop"},
@@ -170,6 +171,7 @@ LONG = {
     "outbox_silent",
     "outbox_recovery",
     "overhead",
+    "observed",
     "hung",
     "fairness",
     "publish_night",
