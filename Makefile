@@ -65,13 +65,15 @@ $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 
 SERVERS := .cache/servers/.
 # The servers of the tests.
-SERVED := fauxqs mosquitto pgbouncer postgresql prometheus redis-server vsftpd zookeeper
+SERVED := axe-core chromium fauxqs mosquitto pgbouncer postgresql prometheus redis-server vsftpd zookeeper
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
 	@mkdir -p $(@D) && touch $@
 
-$(SERVERS)fauxqs: $(VENV)/.node $(wildcard tools/servers/fauxqs/*)
+$(SERVERS)axe-core $(SERVERS)fauxqs: $(VENV)/.node
+$(SERVERS)axe-core: $(wildcard tools/servers/axe-core/*)
+$(SERVERS)fauxqs: $(wildcard tools/servers/fauxqs/*)
 
 # --- to use
 

@@ -10,7 +10,7 @@ A program that is missing raises ``ConfigError``, which names what installs it.
 from simulator.servers.aws import FauxqsServer, MotoServer
 from simulator.servers.ftp import FtpFaults, FtpServer, VsftpdServer
 from simulator.servers.mosquitto import MosquittoServer
-from simulator.servers.postgresql import PgbouncerServer, PostgresqlServer
+from simulator.servers.postgresql import PgbouncerServer, PostgresqlServer, PostgresqlStandby
 from simulator.servers.prometheus import PrometheusServer, promtool
 from simulator.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from simulator.servers.server import Group, Server
@@ -26,6 +26,7 @@ __all__ = [
     "MotoServer",
     "PgbouncerServer",
     "PostgresqlServer",
+    "PostgresqlStandby",
     "PrometheusServer",
     "RedisCluster",
     "RedisSentinel",

@@ -1,4 +1,4 @@
-"""PostgreSQL: one server with a fresh cluster; and PgBouncer, which pools its connections."""
+"""PostgreSQL: a server with a fresh cluster; a standby of it; and PgBouncer, which pools its connections."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import psutil
 
 from holdfast.errors import ConfigError, Unavailable
 from simulator.servers import programs
 from simulator.servers.loopback import HOST
-from simulator.servers.server import ASK_TIMEOUT_S, POLL_S, START_TIMEOUT_S, Server
+from simulator.servers.server import ASK_TIMEOUT_S, POLL_S, START_TIMEOUT_S, Server, until
 
 USERS = ("postgres", "nobody")
 """Whom the server runs as where root starts it: it refuses to run as root."""
@@ -29,6 +29,13 @@ PROTOCOL = 3 << 16
 
 PUBLIC = Path("/var/tmp")  # noqa: S108 - a folder with a name of its own is made there
 """Where another user may go, though this process was told of a folder of its own for what is temporary."""
+
+WHICH = "POSTGRESQL_SERVER"
+"""The environment variable that names another PostgreSQL than the system's, one of those that
+``tools/servers/install`` gets: ``postgresql18``."""
+
+REPLICATES = {"wal_level": "replica", "max_wal_senders": "4"}
+"""Settings of a server that a standby follows."""
 
 DELETE_ALL = """
 DO $$
@@ -125,6 +132,22 @@ class PostgresqlServer(Server):
             while _lives(child):
                 time.sleep(POLL_S)
 
+    async def stop(self) -> None:
+        """End it and delete its data. Raises AssertionError if transactions have waited for each other, so
+        that it had to end one: Holdfast's never do."""
+        log = self.log.read_text(errors="replace") if self._folder is not None and self.log.exists() else ""
+        await super().stop()
+        deadlock = log.find("deadlock detected")
+        assert deadlock < 0, log[max(0, deadlock - 500) : deadlock + 2000]
+
+    def limit_files(self, most_bytes: int) -> None:
+        """As on a full disk: no file can be written beyond so many bytes, until it is started anew. The
+        server's own process is first, from which others have their limits."""
+        for process in (psutil.Process(self.pid), *psutil.Process(self.pid).children(recursive=True)):
+            drop = _dropped()
+            with suppress(Unavailable):  # it has ended meanwhile
+                self._run([*drop, programs.find("prlimit"), f"--pid={process.pid}", f"--fsize={most_bytes}:"])
+
     def parent_folder(self) -> Path:
         return _reachable(super().parent_folder())
 
@@ -139,19 +162,63 @@ class PostgresqlServer(Server):
     def _make(self, drop: Sequence[str | Path]) -> None:
         """Make the cluster, for a superuser ``postgres`` who needs no password."""
         asked = [*drop, *_program("initdb"), "-D", self.data, "-U", "postgres", "-A", "trust"]
-        asked += ["-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"]
+        self._run([*asked, "-E", "UTF8", "--locale=C", "--no-sync", "--no-instructions"])
+
+    def _run(self, command: Sequence[str | Path]) -> None:
+        """Run one of its programs. Raises Unavailable, which says what it told."""
         done = subprocess.run(  # noqa: S603
-            [str(argument) for argument in asked],
+            [str(argument) for argument in command],
             cwd=self.folder,
             capture_output=True,
             text=True,
             check=False,
         )
         if done.returncode:
-            raise Unavailable(f"initdb failed: {done.stderr.strip()}")
+            raise Unavailable(f"PostgreSQL can't be set up: {done.stderr.strip()}")
 
     async def answers(self) -> bool:
         return await _greets(self.port)
+
+
+class PostgresqlStandby(PostgresqlServer):
+    """Follows a server that runs, which was started with the settings ``REPLICATES``, until it is promoted.
+    Its name among ``synchronous_standby_names`` is ``standby``."""
+
+    def __init__(self, primary: PostgresqlServer, *, fsync: bool = False) -> None:
+        followed = f"host={HOST} port={primary.port} user=postgres application_name=standby"
+        super().__init__(fsync=fsync, settings={**REPLICATES, "primary_conninfo": followed})
+        self._primary = primary
+
+    async def promote(self) -> None:
+        """Make it take writes, in the place of its primary; returns once it does."""
+        await asyncio.to_thread(self._ask, "SELECT pg_promote()")
+
+    async def cut_off(self) -> None:
+        """Have it hear no more of its primary; returns once it doesn't."""
+        await asyncio.to_thread(
+            self._ask, "ALTER SYSTEM SET primary_conninfo = ''", "SELECT pg_reload_conf()"
+        )
+
+        async def hears_nothing() -> bool:
+            return not await asyncio.to_thread(self._ask, "SELECT count(*) FROM pg_stat_wal_receiver")
+
+        await until(hears_nothing, "the standby is cut off")
+
+    def _ask(self, *statements: str) -> Any:
+        """The first column of what the last one returns."""
+        import psycopg  # noqa: PLC0415 (an extra)
+
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            for statement in statements[:-1]:
+                connection.execute(statement.encode())
+            row = connection.execute(statements[-1].encode()).fetchone()
+            return row[0] if row else None
+
+    def _make(self, drop: Sequence[str | Path]) -> None:
+        self.data.chmod(0o700)  # or the server refuses it
+        source = ["-h", HOST, "-p", str(self._primary.port), "-U", "postgres"]
+        options = ["--checkpoint=fast", "--no-sync", "--write-recovery-conf"]
+        self._run([*drop, *_program("pg_basebackup"), *source, *options, "-D", self.data])
 
 
 class PgbouncerServer(Server):
@@ -244,6 +311,8 @@ def _lives(process: psutil.Process) -> bool:
 
 def _program(name: str) -> list[str | Path]:
     """One of PostgreSQL's programs: from the system, else by what ``tools/servers/install`` got."""
+    if which := os.environ.get(WHICH):
+        return [programs.find(which), name]
     try:
         return [programs.find(name)]
     except ConfigError:

@@ -118,6 +118,7 @@ def make_node(services: Services, place: str | App) -> Node:
         config.node_name,
         services.meter,
         _machine,
+        services.tracer(app.name),
     )
     place = "" if isinstance(place, App) else place
     streams = _streams(services, app, host, place) if app.streams else None
@@ -172,6 +173,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         archives={
             name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
         },
+        values=services.values(app.name),
     )
 
 
@@ -181,8 +183,10 @@ def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
     if app.streams:
         from holdfast.streams.target import StreamTarget  # noqa: PLC0415
 
+        values = services.values(app.name)
         made |= {
-            ("stream", name): StreamTarget(spec, services.queue(name)) for name, spec in app.streams.items()
+            ("stream", name): StreamTarget(spec, services.queue(name), values)
+            for name, spec in app.streams.items()
         }
     if app.tasks:
         from holdfast.tasks.opening import make_producer  # noqa: PLC0415

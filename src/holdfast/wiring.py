@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -36,13 +37,15 @@ from holdfast.registration import (
 )
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
-from holdfast.urls import find_secret
+from holdfast.urls import extra, find_secret
+from holdfast.values import Values
 
 if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
+    from holdfast.cluster.tracer import Tracer
     from holdfast.config import Config
     from holdfast.http.serving import Connections, PeerTls
 
@@ -222,9 +225,14 @@ class Services:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
-    def values(self) -> Objects:
-        """The object store for values of tasks that are too large for a queue."""
-        return self._objects_at("values_url", self.config.values_url)
+    def value_objects(self) -> Objects | None:
+        """The object store for values that are too large for a queue, if there is one."""
+        url = self.config.values_url
+        return self._objects_at("values_url", url) if url else None
+
+    def values(self, app: str) -> Values:
+        """The values of an app's streams that are too large for a queue."""
+        return Values(app, self.clock, self.value_objects())
 
     def slot_objects(self) -> Objects:
         """The object store as a handler in this process reads it, outside of any event loop."""
@@ -278,6 +286,24 @@ class Services:
                 before_metrics=before_metrics,
             )
         )
+
+    def tracer(self, app: str) -> Tracer | None:
+        """Makes the spans of a node of the app of that name; None where traces are off. Raises ConfigError if
+        what exports them isn't installed."""
+        config = self.config
+        if not config.trace_url:
+            return None
+        import structlog  # noqa: PLC0415
+
+        from holdfast.cluster.tracer import Tracer  # noqa: PLC0415
+
+        with extra("otel", "trace_url"):
+            from holdfast.services.otel.exporter import OtlpExporter  # noqa: PLC0415
+        resource = {"service.name": app, "service.instance.id": config.node_name, "host.name": gethostname()}
+        exporter = OtlpExporter(
+            config.trace_url, resource, structlog.get_logger().bind(node=config.node_name)
+        )
+        return Tracer(self._kept(exporter), config.trace_sample, self.clock)
 
     def slots(self, app: str) -> StreamSlotMaker:
         """Makes slots for the app at ``module:name``."""

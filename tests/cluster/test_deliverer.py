@@ -59,6 +59,7 @@ class Bench:
             tasks=SimpleNamespace(spawn=self.work.append),
             stats=Stats(),
             timings=Timings(),
+            tracer=None,
             log=self.log,
             clock=SimpleNamespace(monotonic=lambda: self.now, wall=lambda: self.now),
             membership=SimpleNamespace(alive=True),

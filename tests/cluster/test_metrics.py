@@ -25,6 +25,7 @@ def a_host(meter: Meter | None = None) -> Any:
     return SimpleNamespace(
         stats=Stats(handled=7),
         timings=Timings(),
+        tracer=None,
         meter=meter or Meter(),
         membership=SimpleNamespace(alive=True),
     )

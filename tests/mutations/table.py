@@ -102,6 +102,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/rules/owner.py",
+        "a message goes because of a commit that the store may have forgotten",
+        "        elif just_opened:\n",
+        "        elif True:\n",
+        "tests/streams/test_owners.py::test_what_a_store_has_forgotten_and_its_queue_too_runs_again",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
         "one that left is still at risk",
         "if counted is not None and self._is_held(counted) else",
         "if counted is not None else",

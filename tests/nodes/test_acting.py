@@ -12,6 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from aiohttp import web
 
@@ -29,6 +30,8 @@ SOAK_KILL_S = 2.0
 REFUSE_EACH = 25
 """The receiver of webhooks doesn't take each such request, and breaks the connection of each that follows on
 one, which it has taken."""
+
+CONNECTIONS_MOST = 4
 
 NOTE_HAND_OVERS = """
 CREATE TABLE handed_over (number INTEGER PRIMARY KEY, queue TEXT, body BLOB);
@@ -128,6 +131,9 @@ class Site:
         await self.cluster.until_all()
         await until(self._all_rests, "no effects are pending, no timers stand")
         await until(self._is_delivered, "targets have handled all")
+        handed_over = {effect_of(effect) for effect in self.handed_over()}
+        # Results are read in the background, so the last ones may not have come here yet.
+        await self.cluster.until(lambda: handed_over <= {effect_of(body) for body in self.arrived})
         self._check_sites()
         self._check_webhooks()
         await self._check_tasks()
@@ -278,6 +284,41 @@ async def services(
             "receive_wait_s": 2.0,
             "visibility_s": 6.0,
         }
+
+
+async def test_a_busy_node_has_four_connections_to_postgresql_at_most(
+    make_cluster: MakeCluster, receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With streams, tasks and effects, and every port on it."""
+    told = tmp_path / "handed-over"
+    told.touch()
+    monkeypatch.setenv("CHAOS_HANDED_OVER", str(told))
+    async with (
+        PostgresqlServer() as server,
+        await psycopg.AsyncConnection.connect(server.url, autocommit=True) as looks,
+    ):
+        site = await acting(make_cluster, receiver, [f"cam-{i}" for i in range(10)], slots=2, url=server.url)
+        node = site.cluster.spawn("n0", url=f"{server.url}?application_name=n0")
+        counts: list[int] = []
+
+        async def count() -> None:
+            while not working.done():
+                found = await looks.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'n0'"
+                )
+                counts.extend(number for (number,) in await found.fetchall())
+
+        async def work() -> None:
+            await node.until_said("node runs")
+            async with site.cluster.load(site.keys, 30):
+                pass
+            await site.check()
+
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(work())
+            group.create_task(count())
+        assert max(counts) == CONNECTIONS_MOST
+        await site.cluster.close()
 
 
 @pytest.mark.soak

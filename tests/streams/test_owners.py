@@ -288,6 +288,24 @@ async def test_an_older_snapshot_stands_and_is_named(town: Town) -> None:
     assert told["follows"] == "it goes on from the older checkpoint"
 
 
+async def test_what_a_store_has_forgotten_and_its_queue_too_runs_again(town: Town) -> None:
+    """As after a fail-over of a database that holds both: no message goes for a commit that is lost."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    older = town.state.standing[KEY]
+    await town.send(*numbers(1, 2))
+    await finished(town, 3)
+    lose(town, older)
+    await town.send(*numbers(1, 2))
+    await town.until_over()
+    standing = town.state.standing[KEY]
+    assert standing.log is not None
+    assert (standing.log.seq, standing.state) == (2, b"3")
+    [told] = losses(node)
+    assert told["follows"] == "it goes on from the older checkpoint"
+
+
 async def test_a_stream_that_was_released_before_the_loss_is_named_when_it_comes_again(town: Town) -> None:
     node = await town.start(app_of(idle_timeout_s=1.0))
     await town.send(*numbers(0))

@@ -13,6 +13,8 @@ import msgspec
 from holdfast.cluster.effect_letters import letter_of
 from holdfast.cluster.host import Host
 from holdfast.cluster.timings import Histogram
+from holdfast.cluster.tracer import OpenSpan
+from holdfast.common import conventions
 from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
@@ -166,9 +168,12 @@ class Deliverer:
             # Somebody else may have the sender by now, or the target has its pause.
             _tell(runs, "failed")
             return
+        outgoing = [_outgoing(run.sender, effect) for run in runs for effect in run.effects]
+        spans = self._begin_spans(name, outgoing)
         try:
-            await lane.target.take([_outgoing(run.sender, effect) for run in runs for effect in run.effects])
+            await lane.target.take(outgoing)
         except HoldfastError as error:
+            _end_spans(spans, error)
             said = {"target": redact(name), "error": redact(str(error))}
             if isinstance(error, Busy):
                 lane.paused_until = now + min(error.retry_after_s, PAUSE_MAX_S)
@@ -189,9 +194,11 @@ class Deliverer:
             _judge(runs, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
+            _end_spans(spans, error)
             self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
             _tell(runs, "failed")
             return
+        _end_spans(spans)
         if lane.failures >= AWAY_AFTER:
             self._log.info("a target takes effects again", target=redact(name))
         lane.failures = 0
@@ -204,6 +211,26 @@ class Deliverer:
                 for effect in run.effects:
                     lane.took.note(wall - effect.at)
         _tell(runs, "taken")
+
+    def _begin_spans(self, name: str, outgoing: list[OutgoingEffect]) -> list[OpenSpan]:
+        """Begin a span for each effect whose trace is recorded; it is passed on with the effect."""
+        spans: list[OpenSpan] = []
+        if (tracer := self._host.tracer) is None:
+            return spans
+        for index, effect in enumerate(outgoing):
+            place = tracer.place(effect.traceparent) if effect.traceparent else None
+            if place is None:
+                continue
+            attributes = {
+                **conventions.operation(conventions.SEND, redact(name)),
+                conventions.MESSAGE_ID: effect.id,
+                conventions.BODY_SIZE: len(effect.body),
+                conventions.SENDER: effect.sender,
+            }
+            span = tracer.begin(place, f"{conventions.SEND} {redact(name)}", "producer", attributes)
+            outgoing[index] = msgspec.structs.replace(effect, traceparent=span.traceparent)
+            spans.append(span)
+        return spans
 
 
 class LettersTarget:
@@ -218,6 +245,11 @@ class LettersTarget:
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         at = self._clock.wall()
         await self._queue.bury([letter_of(effect, self._name, at) for effect in effects])
+
+
+def _end_spans(spans: Sequence[OpenSpan], error: Exception | None = None) -> None:
+    for span in spans:
+        span.end(None if error is None else redact(str(error)))
 
 
 def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:
@@ -247,4 +279,5 @@ def _outgoing(sender: str, effect: Effect) -> OutgoingEffect:
         effect.cause,
         effect.hops,
         redact(effect.refused) if effect.refused else "",
+        effect.traceparent,
     )

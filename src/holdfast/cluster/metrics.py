@@ -40,6 +40,7 @@ class NodeMetrics(Collector):
         """Return every counter as ``holdfast_…_total``, gauges of what the node holds now, and histograms."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             yield CounterMetricFamily(f"holdfast_{name}", MEANINGS[name], value=value)
+        yield from self._spans()
         yield self._calls()
         yield self._dollars()
         yield from self._timings()
@@ -60,6 +61,19 @@ class NodeMetrics(Collector):
         alive = self._host.membership.alive
         yield GaugeMetricFamily(
             "holdfast_member", "1 while the node's membership may be trusted.", value=alive
+        )
+
+    def _spans(self) -> Iterable[Metric]:
+        tracer = self._host.tracer
+        exported = 0 if tracer is None else tracer.exporter.exported
+        dropped = 0 if tracer is None else tracer.exporter.dropped + tracer.dropped
+        yield CounterMetricFamily(
+            "holdfast_spans", "Spans of traces that the collector took.", value=exported
+        )
+        yield CounterMetricFamily(
+            "holdfast_spans_dropped",
+            "Spans that were lost: more than may wait, or not taken in time.",
+            value=dropped,
         )
 
     def _calls(self) -> Metric:

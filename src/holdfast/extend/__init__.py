@@ -7,6 +7,7 @@ change what they keep. The other modules are
 * :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
 * :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
 * :mod:`holdfast.extend.products`: what a product adds to nodes, to ``holdfast status`` and ``doctor``;
+* :mod:`holdfast.extend.api`: what a product adds to the JSON API of the console;
 * :mod:`holdfast.extend.s3`: Holdfast's own client of S3.
 
 A package registers what it adds as entry points. Holdfast finds it once the package is installed. The groups

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError, TooLarge
-from holdfast.operate.records import body, moment, seq, split_key
+import msgspec
+
+from holdfast.errors import ConfigError, HoldfastError, TooLarge
+from holdfast.operate.records import Shows, body, moment, seq, split_key
 from holdfast.operate.survey import stream_names
-from holdfast.ports.dead_letters import dead_letters, in_order
+from holdfast.operate.tasks import counts, runners, services_of
+from holdfast.ports.dead_letters import PAGE, dead_letters, in_order
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.streams import operations
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.opening import make_producer
 from holdfast.wiring import Services
 
 T = TypeVar("T")
+
+READ_MAX = 10_000
+"""How many dead letters are read to find some of them."""
 
 Act = Callable[[Queue, Sequence[str]], Awaitable[int]]
 """What is done with some dead letters of a queue; returns how many there were."""
@@ -110,8 +119,101 @@ async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], fail
     return count
 
 
-def letter_record(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter as a JSON record."""
+class LetterSample(NamedTuple):
+    """Some dead letters of a queue, in order of id. ``next`` is the id after which there may be more; empty
+    where there are none."""
+
+    letters: Sequence[DeadLetter]
+    next: str
+
+
+async def sample(
+    services: Services, queue: str, *, key: str | None = None, reason: str = "", after: str = "", limit: int
+) -> LetterSample:
+    """Dead letters of a queue after the id ``after``: at most ``limit``, of one key, and with a reason that
+    contains this text, if given. At most ``READ_MAX`` are read for it."""
+    found: list[DeadLetter] = []
+    for _ in range(READ_MAX // PAGE):
+        page = await services.queue(queue).dead_letters(PAGE, after, key)
+        for letter in page:
+            after = letter.id
+            if reason in letter.reason:
+                found.append(letter)
+                if len(found) == limit:
+                    return LetterSample(found, after)
+        if len(page) < PAGE:
+            return LetterSample(found, "")
+    return LetterSample(found, after)
+
+
+class LettersDone(msgspec.Struct):
+    """What became of some dead letters: how many were ``asked`` for, ``done``, the ids that were ``missing``,
+    and the texts of what ``failed``."""
+
+    asked: int
+    done: int
+    missing: list[str]
+    failed: list[str]
+
+
+async def redrive_ids(services: Services, queue: str, ids: Sequence[str]) -> LettersDone:
+    """Send exactly these dead letters of a queue again, in the order of their messages. Those of tasks get
+    all their tries again."""
+    letters, missing = await _with_ids(services, queue, ids)
+    failed: list[str] = []
+    owner = (await _task_queues(services)).get(queue)
+    if owner is not None:
+        app, task_type = owner
+        async with services_of(services, app) as theirs:
+            done = await make_producer(theirs, app).redrive(task_type, letters)
+        return LettersDone(len(ids), done, missing, failed)
+    done = await redrive(
+        services,
+        {queue: [letter.id for letter in letters]},
+        lambda where, error: failed.append(f"{where}: {error}"),
+    )
+    return LettersDone(len(ids), done, missing, failed)
+
+
+async def purge_ids(services: Services, queue: str, ids: Sequence[str]) -> LettersDone:
+    """Remove exactly these dead letters of a queue for good."""
+    letters, missing = await _with_ids(services, queue, ids)
+    failed: list[str] = []
+    done = await purge(
+        services,
+        {queue: [letter.id for letter in letters]},
+        lambda where, error: failed.append(f"{where}: {error}"),
+    )
+    return LettersDone(len(ids), done, missing, failed)
+
+
+async def _with_ids(services: Services, queue: str, ids: Sequence[str]) -> tuple[list[DeadLetter], list[str]]:
+    """The dead letters with these ids in the order of their messages, and the ids that there are not."""
+    left, found = {*ids}, list[DeadLetter]()
+    async for letter in dead_letters(services.queue(queue)):
+        if letter.id in left:
+            found.append(letter)
+            left.discard(letter.id)
+            if not left:
+                break
+    return sorted(found, key=in_order), sorted(left)
+
+
+async def _task_queues(services: Services) -> dict[str, tuple[str, str]]:
+    """The queues of tasks, as far as they are known: the app and the type of each."""
+    found = {}
+    for app in await services.task_apps():
+        async with services_of(services, app) as theirs:
+            types = {name for name, _ in await counts(theirs, app)}
+            types |= {runner.type for runner in await runners(theirs, app)}
+        for name in types:
+            with contextlib.suppress(ConfigError):  # a task that no queue could take
+                found[task_queue(app, name)] = (app, name)
+    return found
+
+
+def letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
+    """A dead letter as a JSON record, with its body as ``shown``."""
     return {
         "id": letter.id,
         "stream": letter.stream,
@@ -122,5 +224,5 @@ def letter_record(letter: DeadLetter) -> dict[str, Any]:
         "reason": letter.reason,
         "detail": letter.detail,
         "attributes": letter.attributes,
-        **body(letter.body, "body"),
+        **shown(letter.body, "body"),
     }

@@ -11,7 +11,7 @@ from holdfast.cluster.rules.balance import BAND
 from holdfast.common.protocol import Explain
 from holdfast.common.record import reading
 from holdfast.common.redaction import redact
-from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.operate.nodes import ask
 from holdfast.operate.survey import all_checkpoints, of_streams
 from holdfast.ports.coordinator import Member
@@ -134,7 +134,7 @@ async def _full_key(services: Services, key: str) -> str:
         raise OperationRefused(f"several streams have the key {key!r}: say which of {', '.join(meant)}")
     near = difflib.get_close_matches(key, known, 3)
     hint = f"; did you mean {' or '.join(near)}?" if near else ""
-    raise OperationRefused(
+    raise NotKnown(
         f"nothing is known of {key!r}: no node owns such a stream, and nothing of it was committed{hint}"
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.common.protocol import Done, Drain, Request
-from holdfast.errors import OperationRefused
+from holdfast.errors import NotKnown, OperationRefused
 from holdfast.ports.coordinator import Member
 from holdfast.wiring import Services
 
@@ -18,7 +18,7 @@ def named(members: Sequence[Member], name: str) -> Member:
         if name in (member.name, member.id):
             return member
     known = ", ".join(sorted(member.name for member in members)) or "none"
-    raise OperationRefused(f"no node is called {name!r}; there are: {known}")
+    raise NotKnown(f"no node is called {name!r}; there are: {known}")
 
 
 async def owner_of(services: Services, members: Sequence[Member], key: str) -> Member:

@@ -6,8 +6,12 @@ What a page of help has no use for is imported inside the functions: its reader 
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
+
+Shows = Callable[[bytes, str], dict[str, Any]]
+"""What shows a body as a field of this name."""
 
 
 def body(data: bytes, name: str) -> dict[str, Any]:

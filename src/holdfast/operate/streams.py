@@ -6,19 +6,23 @@ can't be reached, it notices at its next commit.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
 
 from holdfast.common.acts import Effect
+from holdfast.common.message import Place
 from holdfast.common.protocol import Move
 from holdfast.common.redaction import redact
-from holdfast.errors import OperationRefused
+from holdfast.errors import NotKnown
 from holdfast.operate.nodes import ask, named, owner_of
-from holdfast.operate.records import body, moment, split_key
+from holdfast.operate.records import Shows, body, moment, split_key
+from holdfast.ports.state import Logged
 from holdfast.streams import operations
 from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.rules.sequencer import SKIP_MARK
 from holdfast.wiring import Services
 
 
@@ -101,12 +105,12 @@ async def pending_effects(services: Services, key: str) -> Sequence[Effect]:
     that the state store doesn't have."""
     checkpoint = await services.state().peek(key)
     if checkpoint is None:
-        raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
+        raise NotKnown(f"no stream {key!r} in the state store; `holdfast status` lists them")
     return checkpoint.effects
 
 
-def effect_record(effect: Effect) -> dict[str, Any]:
-    """A pending effect as a JSON record."""
+def effect_record(effect: Effect, shown: Shows = body) -> dict[str, Any]:
+    """A pending effect as a JSON record, with its body as ``shown``."""
     return {
         "id": effect.id,
         "target": redact(effect.target),
@@ -115,7 +119,7 @@ def effect_record(effect: Effect) -> dict[str, Any]:
         "at": moment(effect.at),
         "not_before": moment(effect.not_before),
         "refused": effect.refused,
-        **body(effect.body, "body"),
+        **shown(effect.body, "body"),
     }
 
 
@@ -142,3 +146,17 @@ async def _told(services: Services, checkpoint: Checkpoint) -> StreamRecord:
     record = record_of(checkpoint)
     record.told = await operations.poke(services.coordinator(), services.peer(), checkpoint.key)
     return record
+
+
+async def latest_results(services: Services, checkpoint: Checkpoint, limit: int) -> Sequence[Logged]:
+    """The latest results of a stream, newest first, as far as they are kept and its checkpoint tells their
+    names."""
+    if checkpoint.log is None:
+        return []
+    log, state = checkpoint.log, services.state()
+    names = [name for name in reversed(checkpoint.recent) if not name.startswith(SKIP_MARK)][:limit]
+    if not names:
+        first = max(log.start, log.seq - limit + 1)
+        names = [Place(log.run, seq).name for seq in range(log.seq, first - 1, -1)]
+    found = await asyncio.gather(*(state.result(checkpoint.key, name) for name in names))
+    return [logged for logged in found if logged is not None]

@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import NamedTuple
 
-from holdfast.errors import OperationRefused
-from holdfast.tasks.opening import make_producer
+from holdfast.errors import NotKnown, OperationRefused
+from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
 from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services
 
@@ -24,13 +25,15 @@ async def listed(
     services: Services,
     app: str,
     limit: int,
+    after: str = "",
     *,
     state: State | None = None,
     task_type: str = "",
     since: float = 0.0,
 ) -> Sequence[Task]:
-    """Tasks in this state, of this type, that moved since this wall time: at most ``limit``."""
-    return await services.task_store(app).list(limit, state=state, type=task_type, since=since)
+    """Tasks in order of their trace ids, after the id ``after``: at most ``limit``, in this state, of this
+    type, and that were queued, started or ended since this wall time."""
+    return await services.task_store(app).list(limit, after, state=state, type=task_type, since=since)
 
 
 async def counts(services: Services, app: str) -> Mapping[tuple[str, State], int]:
@@ -52,9 +55,7 @@ async def known(services: Services, app: str, trace_id: str) -> Task:
     """One task whole, with what it returned. Raises OperationRefused if it isn't known."""
     task = await make_producer(services, app).status(trace_id)
     if task is None:
-        raise OperationRefused(
-            f"no task {trace_id!r} is known, or not any more; `holdfast tasks ls` lists them"
-        )
+        raise NotKnown(f"no task {trace_id!r} is known, or not any more; `holdfast tasks ls` lists them")
     return task
 
 
@@ -71,3 +72,14 @@ async def retry(services: Services, app: str, trace_id: str) -> None:
     """Run a task anew that failed and lies with the dead letters. Raises OperationRefused if it doesn't."""
     task = await known(services, app, trace_id)
     await make_producer(services, app).retry(task)
+
+
+@contextlib.asynccontextmanager
+async def services_of(services: Services, app: str) -> AsyncIterator[Services]:
+    """The services that know an app's tasks: these, or those that its nodes have told the registry."""
+    found = await discovered(services.config, lambda: app, needs=PRODUCER_NEEDS, reads_only=True)
+    if found is services.config:
+        yield services
+        return
+    async with Services(found, reads_only=True) as others:
+        yield others

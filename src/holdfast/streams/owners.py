@@ -16,6 +16,7 @@ from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
+from holdfast.cluster.tracer import trace_of
 from holdfast.common.effects import EffectLimits
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import CommitPlace
@@ -27,6 +28,7 @@ from holdfast.errors import (
     Fenced,
     HandlerFailed,
     HoldfastError,
+    InvalidMessage,
     MembershipLost,
     ModelFailed,
     OperationRefused,
@@ -35,11 +37,13 @@ from holdfast.errors import (
     StateRejected,
     TooLarge,
     Unavailable,
+    ValueLost,
 )
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.archiver import Archiver
+from holdfast.streams.codec import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
@@ -52,6 +56,8 @@ from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.stalls import Stalls, waited_since
+from holdfast.streams.traces import HandlingSpans, begin_commit
+from holdfast.values import Values
 
 T = TypeVar("T")
 
@@ -86,6 +92,7 @@ class Owned:
         "spec",
         "stands_since",
         "timer_at",
+        "traced",
         "tries_alone",
     )
 
@@ -111,6 +118,8 @@ class Owned:
         self.timer_at: float | None = None
         self.failed_loads = 0
         """How many times an undeclared model has failed to load since a message was last handled."""
+        self.traced: list[str] = []
+        """The contexts of handled messages of recorded traces that no commit covers yet."""
         self.tries_alone = False
         """True while it waits for such a model, which perhaps no other stream needs."""
 
@@ -193,6 +202,7 @@ class Owners:
         *,
         on_obstacle: Callable[[str], None],
         archivers: Mapping[str, Archiver] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._host = host
         self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
@@ -207,6 +217,7 @@ class Owners:
         self._report = report
         self._deliverer = deliverer
         self._archivers = archivers or {}
+        self._values = values or Values("", host.clock)
         for name, archiver in self._archivers.items():
             archiver.on_change = partial(self._archive_changed, name)
         self.requests: ClientRequests
@@ -423,7 +434,7 @@ class Owners:
         """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
         of its run."""
         if model not in self._models:
-            self._wait_alone(entry, generation, model, reason, handled)
+            self._wait_alone(entry, generation, reason, handled)
             return
         if entry.seat is not None:  # else the stream was released meanwhile
             self.obstacles.found(entry.spec.name, model, reason, entry.seat)
@@ -435,9 +446,10 @@ class Owners:
         self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
 
-    def _wait_alone(self, entry: Owned, generation: int, model: str, reason: str, handled: int) -> None:
-        """Have the stream wait for a model that isn't declared. Only a message can show whether it loads, and
-        nobody knows which other streams need it, so this stream waits here alone."""
+    def _wait_alone(self, entry: Owned, generation: int, reason: str, handled: int) -> None:
+        """Have the stream wait for what its next message needs, a model that isn't declared or a stored body.
+        Only a message can show whether that loads, and nobody knows which other streams need it, so this
+        stream waits here alone."""
         self._answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
         if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
             return
@@ -445,9 +457,8 @@ class Owners:
         entry.tries_alone = True
         if entry.failed_loads == 1:
             self._log.error(
-                "a model that is not declared does not load here; the stream waits",
+                "what the next message needs does not load here; the stream waits",
                 key=entry.key,
-                model=model,
                 error=reason,
             )
         self._tasks.spawn(self._try_alone(entry, generation, entry.seat))
@@ -879,18 +890,28 @@ class Owners:
     async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
         commit, sent_at = command.commit, self._clock.monotonic()
+        span = None
+        if entry.traced and self._host.tracer is not None:
+            span = begin_commit(self._host.tracer, entry.spec.name, entry.plain_key, entry.traced)
+            entry.traced = []
         try:
             await self._insist(entry, generation, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
         except Fenced:
+            if span is not None:
+                span.end("another opening of the stream has fenced this one")
             self._stats.fenced += 1
             self._answer(entry, generation, entry.owner.fenced)
             return
         except TooLarge as error:
             text = str(error)
+            if span is not None:
+                span.end(text)
             self._log.error("a commit is too large", key=entry.key, error=text)
             self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
         self._took_commit[entry.spec.name].note(self._clock.monotonic() - sent_at)
+        if span is not None:
+            span.end()
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
@@ -927,8 +948,21 @@ class Owners:
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
+        if (works := await self._works(entry, generation, command)) is None:
+            return
+        tracer = self._host.tracer
+        spans = None
+        if tracer is not None:
+            spans = HandlingSpans(tracer, spec.name, entry.plain_key, command.messages)
         works = [
-            MessageWork(held.place.run, held.place.seq, held.body, held.tries + 1, timer_of(held.place))
+            MessageWork(
+                held.place.run,
+                held.place.seq,
+                held.body,
+                held.tries + 1,
+                timer_of(held.place),
+                held.traceparent,
+            )
             for held in command.messages
         ]
         try:
@@ -955,18 +989,26 @@ class Owners:
             )
         except StateRejected as error:
             reason = redact(str(error))
+            if spans is not None:
+                spans.failed(reason)
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
+            if spans is not None:
+                spans.failed(redact(str(error)))
             self._model_failed(entry, generation, error.model, redact(str(error)))
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
+            if spans is not None:
+                spans.failed(text)
             self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
+            if spans is not None:
+                spans.failed(redact(str(error)))
             if error.model in spec.models:
                 self._model_failed(entry, generation, error.model, _died_loading(error))
                 return
@@ -977,6 +1019,9 @@ class Owners:
         self.loads.note(entry.key, took_s)
         if count:
             self._took_handler[spec.name].note(took_s / count, count)
+        if spans is not None:
+            entry.traced += spans.ran(ran)
+        self.loads.note(entry.key, self._clock.monotonic() - began_at)
         self._stats.handled += len(ran.results)
         if any(ran.acts):
             self.acting.add(spec.name)
@@ -996,6 +1041,46 @@ class Owners:
                 ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
             ),
         )
+
+    async def _works(self, entry: Owned, generation: int, command: commands.Run) -> list[MessageWork] | None:
+        """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
+        for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
+        messages, body = command.messages, command.messages[0].body
+        is_stored = [STORED in held.attributes for held in messages]
+        if is_stored[0]:
+            try:
+                body = await self._stored_body(messages[0])
+            except (ValueLost, InvalidMessage) as error:
+                reason = redact(str(error))
+                self._log.warning("a stored body is lost", key=entry.key, error=reason)
+                self._answer(
+                    entry,
+                    generation,
+                    lambda now: entry.owner.ran([], None, 0, reason, "", True, now),
+                )
+                return None
+            except (HoldfastError, OSError) as error:
+                reason = f"a stored body can't be read: {redact(str(error))}"
+                if entry.owner.generation == generation:
+                    self._seat(entry)
+                    self._wait_alone(entry, generation, reason, 0)
+                return None
+        count = 1 if is_stored[0] else is_stored.index(True) if True in is_stored else len(messages)
+        return [
+            MessageWork(
+                held.place.run,
+                held.place.seq,
+                body if place == 0 else held.body,
+                held.tries + 1,
+                timer_of(held.place),
+            )
+            for place, held in enumerate(messages[:count])
+        ]
+
+    async def _stored_body(self, held: Held) -> bytes:
+        stored = stored_of(held.attributes)
+        assert stored is not None
+        return await self._values.get(stored.value)
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         spec, key = entry.spec, entry.plain_key
@@ -1064,7 +1149,11 @@ class Owners:
         for letter in command.letters:
             if letter.held is not None:
                 self._log.warning(
-                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                    "message set aside",
+                    key=entry.key,
+                    message=letter.held.place.name,
+                    reason=letter.reason,
+                    **trace_of(letter.held.traceparent),
                 )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:

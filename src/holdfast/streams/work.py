@@ -58,6 +58,7 @@ from holdfast.streams.router import Router
 from holdfast.streams.slots import Seats
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import Standstills
+from holdfast.values import Values
 
 MOVES_A_SHED = 32
 """The most streams that a node moves away for one request to shed load."""
@@ -93,7 +94,8 @@ def first_hide_s(limits: Limits) -> float:
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
     declared models. ``targets`` take effects, by what handlers call them, and ``open_target`` opens those
-    at URLs. ``archives`` are the object stores of the streams that are archived."""
+    at URLs. ``archives`` are the object stores of the streams that are archived. ``values`` has bodies that
+    were too large for a queue."""
 
     def __init__(
         self,
@@ -107,6 +109,7 @@ class StreamWork:
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
         archives: Mapping[str, Objects] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
@@ -132,6 +135,7 @@ class StreamWork:
             deliverer,
             on_obstacle=self._obstacle_changed,
             archivers=self._archivers,
+            values=values,
         )
         self.requests = Requests(host, state, self.owners)
         self.queries = Queries(host, specs, state, self.pool, self.owners)

@@ -122,6 +122,11 @@ class Bench:
     def committed(self) -> None:
         self.owner.committed(self.now)
 
+    def known(self) -> None:
+        """The store still knows the last commit."""
+        self.only(Peek)
+        self.owner.peeked(Checkpoint(KEY, epoch=self.owner.epoch, number=self.owner.number), self.now)
+
     def tick(self) -> None:
         assert self.owner.wake_at is not None
         self.now = self.owner.wake_at
@@ -260,12 +265,75 @@ class TestDeliveries:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         message = held(3)
         bench.offer(message)
+        bench.known()
         assert bench.out() == [Settle((), (message,), duplicate=True)]
+
+    def test_a_done_message_is_not_deleted_by_who_may_not_own_the_stream_any_more(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(3))
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch + 1, number=9), 0)
+        bench.only(CheckClaim)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch + 1, number=9), 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=9, number=1, log=RunLog(0, 0, 2)), 0)
+        bench.only(Start)
+
+    def test_a_done_message_that_the_store_has_forgotten_runs_again(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4), number=5)
+        message, other = held(3), held(4)
+        bench.offer(message)
+        bench.only(Peek)
+        bench.offer(other)
+        bench.silent()
+        assert set(bench.owner.holding()) == {message, other}
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch, number=3), 0)
+        bench.only(CheckClaim)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=1, number=3), 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=2, number=3, log=RunLog(0, 0, 2)), 0)
+        assert bench.only(Start).head == name(3)
+
+    def test_a_done_message_that_comes_again_during_the_look_is_looked_for_again(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(3))
+        bench.only(Peek)
+        message = held(3)
+        message.receipts[0].receipt = "again"
+        bench.offer(message)
+        bench.silent()
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch), 0)
+        bench.known()
+        settled = bench.only(Settle)
+        assert [receipt.receipt for receipt in settled.messages[0].receipts] == ["r0.3", "again"]
+
+    def test_a_stream_does_not_move_before_the_store_has_shown_what_it_knows(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(3))
+        bench.only(Peek)
+        assert bench.owner.move("other", 0)
+        bench.silent()
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch), 0)
+        assert [type(command) for command in bench.out()] == [Settle, Transfer]
+
+    def test_who_is_told_of_a_change_during_a_look_looks_again(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(3))
+        bench.only(Peek)
+        bench.owner.poked()
+        bench.silent()
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch), 0)
+        assert [type(command) for command in bench.out()] == [Settle, Peek]
 
     def test_a_skipped_message_is_set_aside_again(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4, (Span(3, 3),)))
         message = held(3)
         bench.offer(message)
+        bench.known()
         assert bench.out() == [
             Settle((PendingDeadLetter("skipped before", message),), (message,), duplicate=True)
         ]
@@ -773,6 +841,7 @@ class TestRestarts:
         bench = self.bench(29.0)
         message = held(0, run=NO_RUN)
         bench.offer(message)
+        bench.known()
         assert bench.only(Settle).duplicate
         assert message.place == Place(2, 0)
         bench.now = 1.0
@@ -784,16 +853,19 @@ class TestRestarts:
         handled(bench, held(10, run=NO_RUN))
         bench.now = 29.0
         bench.offer(held(0, run=NO_RUN))
+        bench.known()
         assert bench.only(Settle).duplicate
         bench.owner.settled(bench.now)
         bench.offer(held(12, run=NO_RUN))
         bench.now = 90.0
         bench.offer(held(1, run=NO_RUN))
+        bench.known()
         assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
 
     def test_what_repeats_the_last_begins_none(self) -> None:
         bench = self.bench()
         bench.offer(held(9, run=NO_RUN))
+        bench.known()
         assert bench.only(Settle).duplicate
 
     def test_what_came_before_the_opening_is_judged_from_the_lowest_on(self) -> None:
@@ -1627,6 +1699,7 @@ class TestIdling:
     def test_an_owner_is_not_idle_while_deletes_are_under_way(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(4))
+        bench.known()
         bench.only(Settle)
         assert bench.owner.wake_at is None
         bench.owner.settled(1)

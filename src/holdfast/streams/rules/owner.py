@@ -176,6 +176,7 @@ class Owner:
         "_commit",
         "_composed",
         "_counted",
+        "_covered",
         "_dirty",
         "_due",
         "_effects",
@@ -189,6 +190,8 @@ class Owner:
         "_loading",
         "_look_at",
         "_looked",
+        "_looking",
+        "_looks_again",
         "_lost_effects",
         "_marked",
         "_next_head",
@@ -245,6 +248,7 @@ class Owner:
         self._seq = Sequencer(rules.order, Checkpoint(key))
         self._held: dict[Place, Held] = {}
         self._unjudged: dict[Place, Held] = {}
+        self._covered: dict[Place, tuple[Held, Verdict]] = {}  # until the store shows that it still knows it
         self._out: list[Command] = [Peek()]
         self._target = ""
         self._settling = 0
@@ -272,6 +276,8 @@ class Owner:
         self._run_cap = 0
         self._look_at = 0.0
         self._looked = 0
+        self._looking: set[Place] | None = None  # those of the covered that a look under way decides
+        self._looks_again = False
         self._batch: list[BatchEntry] = []
         self._batch_at = 0.0
         self._flying: list[BatchEntry] = []
@@ -298,7 +304,7 @@ class Owner:
     @property
     def waiting(self) -> int:
         """The number of messages held, in any state."""
-        return len(self._held) + len(self._unjudged)
+        return len(self._held) + len(self._unjudged) + len(self._covered)
 
     @property
     def gapped(self) -> bool:
@@ -365,9 +371,13 @@ class Owner:
         """Yield the messages whose deliveries must be extended. Left out are those that wait for a message
         which the queue hasn't delivered: it delivers that one only when it may deliver these again too."""
         behind = set(self._seq.behind_gap())
-        for held in (*self._held.values(), *self._unjudged.values()):
+        for held in self._all_held():
             if held.place not in behind:
                 yield held
+
+    def _all_held(self) -> tuple[Held, ...]:
+        covered = [held for held, _ in self._covered.values()]
+        return (*self._held.values(), *covered, *self._unjudged.values())
 
     # -- deliveries -----------------------------------------------------------------------------------------
 
@@ -379,6 +389,9 @@ class Owner:
         if self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             self._place_in_run(held, now)
         standing = self._held.get(held.place) or self._unjudged.get(held.place)
+        if standing is None and held.place in self._covered:
+            standing, _ = self._covered[held.place]
+            self._doubt(held.place)
         if standing is not None:
             self._merge(standing, held)
             self._advance(now)
@@ -450,7 +463,7 @@ class Owner:
         if held.counted and held.place.run <= self._run_answered:
             held.place = Place(NO_RUN, held.place.seq)
 
-    def _judge(self, held: Held, now: float) -> bool:
+    def _judge(self, held: Held, now: float, *, just_opened: bool = False) -> bool:
         verdict = self._seq.judge(held.place)
         if verdict is Verdict.NEW:
             rejected = self._seq.offer(held.place, held.after)
@@ -470,9 +483,22 @@ class Owner:
                 return False
             self._held[held.place] = held
             self._append(self._set_aside(held, verdict), now)
-        else:
+        elif just_opened:
             self._settle_judged(held, verdict)
+        elif len(self._covered) >= self.rules.order.inbox_limit:
+            return False
+        else:
+            self._covered[held.place] = held, verdict
+            self._doubt(held.place)
         return True
+
+    def _doubt(self, place: Place) -> None:
+        """Have the store show that it still knows the commit that covers a message. A standby that has taken
+        over may not have had it, and then neither the deletion of the message, which is to run again."""
+        if self._looking is None:
+            self._look()
+        else:
+            self._looking.discard(place)
 
     def _set_aside(self, held: Held, verdict: Verdict) -> BatchEntry:
         if verdict is Verdict.LATE:
@@ -534,6 +560,13 @@ class Owner:
             self._out.append(Open(epoch))
         elif checkpoint is None or epoch != self.epoch or checkpoint.number < self._looked:
             self.fenced(now)
+        else:
+            known, self._looking = self._looking or set(), None
+            for place in [place for place in self._covered if place in known]:
+                self._settle_judged(*self._covered.pop(place))
+            if self._covered or self._looks_again:
+                self._look()
+            self._advance(now)
 
     def opened(
         self, checkpoint: Checkpoint, now: float, quiet_s: float = 0.0, *, recalled: bool = False
@@ -560,7 +593,7 @@ class Owner:
         self._nudged = recalled or (not self._due and checkpoint.acts)
         self._busy_at = now
         self._look_at = now + LOOK_S
-        self._judge_held(now)
+        self._judge_held(now, just_opened=True)
         self._advance(now)
 
     def hold_back(self, is_held_back: bool, now: float) -> None:
@@ -576,7 +609,7 @@ class Owner:
             self._nudged = True
             self._advance(now)
 
-    def _judge_held(self, now: float) -> None:
+    def _judge_held(self, now: float, *, just_opened: bool = False) -> None:
         unjudged, self._unjudged = self._unjudged, {}
         arrived = list(unjudged.values())
         if self.rules.order.restart_after_s is not None:
@@ -589,7 +622,7 @@ class Owner:
             standing = self._held.get(held.place)
             if standing is not None:  # its place was different before its run was known
                 self._merge(standing, held)
-            elif not self._judge(held, now):
+            elif not self._judge(held, now, just_opened=just_opened):
                 self._return(held)
 
     def open_failed(self, now: float) -> None:
@@ -609,17 +642,18 @@ class Owner:
     def fenced(self, now: float) -> None:
         """The store has refused a write, because another opening exists. Open again if the claim is still
         ours."""
-        for held in self._held.values():
+        covered = [held for held, _ in self._covered.values()]
+        for held in (*self._held.values(), *covered):
             held.tries, held.spent, held.retry_at = 0, False, 0.0
             self._come_back(held)
         unjudged = self._unjudged
-        self._unjudged = {held.place: held for held in self._held.values()}
+        self._unjudged = {held.place: held for held in (*self._held.values(), *covered)}
         for held in unjudged.values():
             if held.place in self._unjudged:  # it had another name as long as its run was known
                 self._merge(self._unjudged[held.place], held)
             else:
                 self._unjudged[held.place] = held
-        self._held = {}
+        self._held, self._covered = {}, {}
         self._forget_opening()
         self.generation += 1
         self.phase = OwnerPhase.CLAIMED
@@ -644,20 +678,23 @@ class Owner:
 
     def _look(self) -> None:
         """Read the store: another owner may have opened the stream, or the store may have lost a commit."""
-        self._looked = self.number
+        self._looks_again = self._looking is not None
+        if self._looking is not None:
+            return
+        self._looking, self._looked = set(self._covered), self.number
         self._out.append(Peek())
 
     def drop(self) -> None:
         """End this owner. Held messages go back."""
         if self.phase is OwnerPhase.DROPPED:
             return
-        self._leave(Return((*self._held.values(), *self._unjudged.values())))
+        self._leave(Return(self._all_held()))
 
     def _leave(self, last: Return | HandOff) -> None:
         self.phase = OwnerPhase.DROPPED
         self.generation += 1
         self.wake_at = None
-        self._held, self._unjudged = {}, {}
+        self._held, self._covered, self._unjudged = {}, {}, {}
         self._forget_opening()
         for held in last.messages:
             self._come_back(held)
@@ -1113,7 +1150,7 @@ class Owner:
             if (held := entry.held) is None:
                 continue
             if entry.acts is not None:
-                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes))
+                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes), held.traceparent)
             elif entry.kind == "skip" and held.place.run == TIMER_RUN:
                 maker.set_aside(held.body, held.place.name, entry.reason)
         return maker.made
@@ -1254,6 +1291,8 @@ class Owner:
         return not (self._running or self._batch or self._commit is not None or self._starting is not None)
 
     def _plan_rest(self, now: float) -> None:
+        if self._covered:
+            return  # the look at the store, which is under way, comes first
         if self.phase is OwnerPhase.MOVING and self._marked:
             self._unmark(now)
         elif self.phase is OwnerPhase.MOVING and (self._effects.has_taken or self._effects.has_refused):
@@ -1309,7 +1348,7 @@ class Owner:
     def transferred(self, outcome: Literal["done", "kept", "refused"], now: float) -> None:
         """Answer to Transfer. ``kept``: the target is gone, and the claim is still ours."""
         if outcome == "done":
-            self._leave(HandOff(self._target, (*self._held.values(), *self._unjudged.values())))
+            self._leave(HandOff(self._target, self._all_held()))
         elif outcome == "refused":
             self.drop()
         else:
