@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import importlib
 import math
 import time
@@ -24,6 +25,9 @@ from benchmarks.report import Report
 
 PEERS = {"huey": "benchmarks.peers.huey_sqlite", "dramatiq": "benchmarks.peers.dramatiq_redis"}
 
+Beside = Callable[[Cluster], contextlib.AbstractAsyncContextManager[None]]
+"""What is done while the nodes work."""
+
 NODES = 2
 TIMEOUT_S = 120.0
 BUDGET_S = 45.0
@@ -32,10 +36,16 @@ LEAD_S = 1.0
 
 
 async def holdfast(
-    messages: int, keys: int, slots: int, lead_s: float, url: str = "", spent: Spent | None = None
+    messages: int,
+    keys: int,
+    slots: int,
+    lead_s: float,
+    url: str = "",
+    spent: Spent | None = None,
+    beside: Beside | None = None,
 ) -> float:
     """Messages a second, after a check that all results are there and in order. ``url`` of the services; on
-    SQLite if it is empty. ``spent`` is from when they show until they are done."""
+    SQLite if it is empty. ``spent`` is from when they show until they are done, while ``beside`` is done."""
     settings: dict[str, Any] = {"url": url} if url else {}
     async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
         empty = partial(nodes.drained, "noop") if url else nodes.empty
@@ -48,11 +58,12 @@ async def holdfast(
         if nodes.services.clock.monotonic() >= begin_at:
             raise RuntimeError(f"sending took longer than {lead_s} s")
         await nodes.services.clock.sleep(begin_at - nodes.services.clock.monotonic())
-        if spent is not None:
-            spent.begin()
-        end_at = await empty(TIMEOUT_S)
-        if spent is not None:
-            spent.end()
+        async with beside(nodes) if beside is not None else contextlib.nullcontext():
+            if spent is not None:
+                spent.begin()
+            end_at = await empty(TIMEOUT_S)
+            if spent is not None:
+                spent.end()
         await verify(nodes, messages + keys, keys)
         return messages / (end_at - begin_at)
 

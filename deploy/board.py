@@ -239,8 +239,8 @@ ROWS = (
                 "By kind of work, with the slots that there are.",
                 "short",
                 (
-                    _sum("holdfast_slots_busy", "work"),
-                    Query(f"sum (holdfast_slots{JOB})", "slots"),
+                    Query(f"sum by (work) (holdfast_slots_busy{JOB})", "{{work}} at work"),
+                    Query(f"sum by (work) (holdfast_slots_max{JOB})", "{{work}} at most"),
                 ),
             ),
             Panel(

@@ -129,7 +129,7 @@ async def test_a_url_that_nothing_serves_is_a_config_error(setting: str, url: st
             "tasks_url": lambda: services.task_store("app"),
             "registry_url": services.registry,
             "objects_url": services.objects,
-            "values_url": services.values,
+            "values_url": services.value_objects,
         }
         with pytest.raises(ConfigError, match=rf"^{setting} is '.*(use|write) "):
             opening[setting]()

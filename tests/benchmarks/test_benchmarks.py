@@ -18,6 +18,7 @@ SMALL = {
     ),
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
     "traced": ("--messages 200 --keys 8 --rounds 1", {"ms_per_message", "vs_untraced"}),
+    "observed": ("--messages 200 --keys 8 --rounds 1", {"vs_without"}),
     "overhead": (
         "--seconds 0.4 --width 160 --streams 2 --processes 1 --rounds 1",
         {"frames_per_s", "vs_bare_loop"},
@@ -176,6 +177,7 @@ LONG = {
     "outbox_recovery",
     "overhead",
     "traced",
+    "observed",
     "hung",
     "fairness",
     "publish_night",

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
-from holdfast.cluster.deliverer import LANES_MAX, PAUSE_MAX_S, Deliverer
+from holdfast.cluster.deliverer import BY_URL, LANES_MAX, PAUSE_MAX_S, Deliverer
 from holdfast.cluster.stats import Stats
 from holdfast.cluster.timings import Timings
 from holdfast.common.acts import Effect
@@ -60,6 +60,7 @@ class Bench:
             tasks=SimpleNamespace(spawn=self.work.append),
             stats=Stats(),
             timings=Timings(),
+            tracer=None,
             log=self.log,
             clock=SimpleNamespace(monotonic=lambda: self.now, wall=lambda: self.now),
             membership=SimpleNamespace(alive=True),
@@ -169,3 +170,18 @@ async def test_nothing_is_handed_over_once_the_membership_has_ended(bench: Bench
     bench.host.membership.alive = False
     assert await bench.hand_over("a") == [("a", "failed", "")]
     assert bench.office.calls == []
+
+
+async def test_effects_are_timed_by_target_and_those_by_url_together(bench: Bench) -> None:
+    """Handlers may make up URLs without end: they make no label."""
+    for number in range(5):
+        await bench.hand_over("a", target=f"{URL}/{number}")
+    took = bench.host.timings.effect_seconds
+    assert [(target, sum(each.counts)) for target, each in took.items()] == [(BY_URL, 5)]
+    assert took.of(BY_URL).sum_s == 5 * bench.now, "from the commit, which was at 0"
+
+
+async def test_an_effect_that_is_not_taken_is_not_timed(bench: Bench) -> None:
+    bench.office.error = Unavailable("away")
+    await bench.hand_over("a")
+    assert sum(bench.host.timings.effect_seconds.of(BY_URL).counts) == 0

@@ -26,6 +26,7 @@ def a_host(meter: Meter | None = None) -> Any:
         tracer=None,
         stats=Stats(handled=7),
         timings=Timings(),
+        tracer=None,
         meter=meter or Meter(),
         membership=SimpleNamespace(alive=True),
         tracer=None,

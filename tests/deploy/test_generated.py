@@ -6,8 +6,8 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
-import yaml
 from prometheus_client.core import GaugeMetricFamily, HistogramMetricFamily
 
 from deploy import generate
@@ -48,7 +48,7 @@ def test_a_name_that_nothing_shows_is_refused() -> None:
 
 
 def test_the_rules_are_yaml_with_all_that_is_declared() -> None:
-    groups = yaml.safe_load(generate.RULES.read_text())["groups"]
+    groups = msgspec.yaml.decode(generate.RULES.read_text())["groups"]
     recordings, alerts = (group["rules"] for group in groups)
     assert [rule["record"] for rule in recordings] == [recording.name for recording in RECORDINGS]
     assert [rule["alert"] for rule in alerts] == [alert.name for alert in ALERTS]

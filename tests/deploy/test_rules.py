@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deploy.alerts import ALERTS
 from deploy.generate import RULES
@@ -106,7 +106,7 @@ def check(tmp_path: Path, *tests: dict[str, Any]) -> None:
     """Have promtool run tests of the rules."""
     file = tmp_path / "tests.yml"
     whole = {"rule_files": [str(RULES)], "evaluation_interval": "1m", "tests": list(tests)}
-    file.write_text(yaml.safe_dump(whole))
+    file.write_text(json.dumps(whole))  # which YAML reads as it is
     content, said = promtool("test", "rules", file)
     assert content, said
 

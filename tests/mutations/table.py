@@ -1835,6 +1835,48 @@ OTHERS = [
         "SET last = %s WHERE last < 0 * %s",
         "tests/services/postgres/test_state.py",
     ),
+    _at(
+        "src/holdfast/cluster/questions.py",
+        "what is not known any more is told as it was",
+        "            self._answer = None\n            self._host.log.debug(",
+        "            self._host.log.debug(",
+        "tests/cluster/test_service_metrics.py::test_a_depth_that_is_not_known_is_not_told_as_zero",
+    ),
+    _at(
+        "src/holdfast/cluster/questions.py",
+        "every reader of metrics asks",
+        "now >= self._asked_at + self._pause_s",
+        "now >= self._asked_at",
+        "tests/cluster/test_service_metrics.py::test_many_readers_ask_no_more_often",
+    ),
+    _at(
+        "src/holdfast/cluster/deliverer.py",
+        "every URL is a label",
+        "return self._host.timings.effect_seconds.of(BY_URL)",
+        "return self._host.timings.effect_seconds.of(name)",
+        "tests/cluster/test_deliverer.py::test_effects_are_timed_by_target_and_those_by_url_together",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "every commit ends a stall",
+        ".note(now - since)\n            entry.stands_since = None",
+        ".note(now - since)",
+        "tests/streams/test_timings.py::test_the_stall_of_a_fail_over_is_from_the_loss_to_the_first_commit",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "streams without work stall",
+        "since = max(entry.stands_since, waited_since(command.messages, entry.since))",
+        "since = entry.stands_since",
+        "tests/streams/test_timings.py::test_a_stream_without_work_does_not_stall",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "a move is no stall",
+        "            entry.stands_since = warming.ready_at",
+        "            entry.stands_since = None",
+        "tests/streams/test_timings.py::test_the_stall_of_a_move_is_told_by_the_new_owner",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

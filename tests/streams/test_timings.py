@@ -142,3 +142,43 @@ async def test_the_oldest_message_that_waits_is_told(town: Town) -> None:
     assert 29.0 < numbers["oldest_message_seconds"]["s"] < 32.0
     assert numbers["longest_wait_seconds"]["gap"] > 20.0
     assert numbers["longest_wait_seconds"]["parked"] == 0.0
+
+
+async def test_loads_of_models_are_counted_and_undeclared_ones_together(town: Town) -> None:
+    made = App("town")
+    fails = [True]
+
+    def load() -> str:
+        if fails.pop() if fails else False:
+            raise OSError("no such file")
+        return "weights"
+
+    made.model("weights", load)
+    made.stream("s", message=Item, seq="n", first_seq=0, models="weights")(Echo)
+    node = await town.start(made)
+    await town.send({"key": "k", "n": 0})
+    await town.until_over()
+    node.work.pool.model_loads.update({f"made up {n}": 1 for n in range(3)})
+    numbers = {each.name: each.values for each in node.work.numbers()}
+    assert numbers["model_load_failures"] == {"weights": 1.0}
+    assert numbers["model_loads"] == {"weights": 1.0, "(undeclared)": 3.0}
+    assert numbers["models_loaded"] == {"weights": 1.0}
+
+
+async def test_slots_at_work_are_told(town: Town) -> None:
+    node = await town.start(app())
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def wait(slot: MemorySlot) -> None:
+        began.set()
+        await go_on.wait()
+
+    town.deeds[b'{"key": "k", "n": 0}'] = wait
+    await town.send({"key": "k", "n": 0})
+    await began.wait()
+    busy = {each.name: each.values for each in node.work.numbers()}
+    assert busy["slots_busy"] == {"streams": 1}
+    assert busy["slots_max"] == {"streams": 2}
+    go_on.set()
+    await town.until_over()
+    assert {each.name: each.values for each in node.work.numbers()}["slots_busy"] == {"streams": 0}

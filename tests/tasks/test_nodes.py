@@ -58,6 +58,21 @@ async def test_whatever_a_handler_does_others_go_on(
     await fleet.check()
 
 
+async def test_how_long_tasks_wait_and_run_is_told(make_fleet: MakeFleet) -> None:
+    fleet = make_fleet()
+    await fleet.start("a")
+    await fleet.until_ended(await fleet.send("deed", {"do": "this"}, {"do": "that"}))
+    node = fleet.nodes["a"]
+    assert await node.metric('holdfast_task_run_seconds_count{type="deed"}') == 2
+    assert await node.metric('holdfast_task_wait_seconds_count{type="deed"}') == 2
+    assert await node.metric('holdfast_task_wait_seconds_sum{type="deed"}') > 0
+    assert await node.metric('holdfast_task_run_seconds_count{type="long"}') == 0, (
+        "it is there before it runs"
+    )
+    assert await node.metric('holdfast_queue_messages{queue="hurt-deed",state="dead"}') == 0
+    assert await node.metric('holdfast_slots_busy{work="tasks"}') == 0
+
+
 async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet()
     await fleet.start("a")

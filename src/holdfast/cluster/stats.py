@@ -7,6 +7,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
+BUSY = "Slots that are at work, by kind of work."
+SLOTS_MAX = "Slots that may be at work at once (limits: slots, task_slots)."
+
 
 class Numbers(NamedTuple):
     """The values of one metric by the value of its label, which must be a name that the app or this code

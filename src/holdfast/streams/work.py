@@ -16,7 +16,7 @@ from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
 from holdfast.cluster.rules.placement import acting_streams, spread
-from holdfast.cluster.stats import Numbers
+from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.protocol import (
@@ -310,7 +310,8 @@ class StreamWork:
             "reason",
             self.standstills.longest(),
         )
-        yield Numbers("gauge", "slots_busy", "Slots that are at work.", "work", {"streams": pool.busy})
+        yield Numbers("gauge", "slots_busy", BUSY, "work", {"streams": pool.busy})
+        yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {"streams": self._host.limits.slots})
         yield Numbers(
             "gauge",
             "models_loaded",

@@ -16,7 +16,7 @@ from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
-from holdfast.cluster.stats import Numbers
+from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.acts import Send
 from holdfast.common.held import Held, Receipt
@@ -234,7 +234,8 @@ class TaskWork:
 
     def numbers(self) -> Iterable[Numbers]:
         """What the node holds of tasks by names that the app or this code declares."""
-        yield Numbers("gauge", "slots_busy", "Slots that are at work.", "work", {"tasks": self.slots.busy})
+        yield Numbers("gauge", "slots_busy", BUSY, "work", {"tasks": self.slots.busy})
+        yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {"tasks": self._slots_max})
 
     # --- in
 

@@ -41,7 +41,7 @@ from simulator.servers import certificate
 from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
-SERVED = ("routes", "ready", "connections", "registry")
+SERVED = ("routes", "ready", "connections", "registry", "before_metrics")
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -630,6 +630,20 @@ async def test_huge_headers_are_refused(make_peer: MakePeer) -> None:
 
 
 # --- other pages
+
+
+async def test_services_are_asked_before_the_metrics_are_read(make_peer: MakePeer) -> None:
+    registry = CollectorRegistry()
+    depth = Gauge("holdfast_depth", "The depth.", registry=registry)
+
+    async def look() -> None:
+        depth.inc()
+
+    address = await make_peer(registry=registry, before_metrics=look).serve(agree)
+    async with aiohttp.ClientSession(address) as session:
+        for times in (1, 2):
+            async with session.get("/metrics") as response:
+                assert f"holdfast_depth {times}.0" in await response.text()
 
 
 async def test_health_metrics_and_mounted_pages_are_served(make_peer: MakePeer) -> None:
