@@ -177,8 +177,9 @@ class PostgresState:
 
     # --- transfer
 
-    async def stored(self, key: str) -> Checkpoint | None:
-        return (await self._lane.read(partial(self._changes.load, keys=[key]))).get(key)
+    async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
+        found = await self._lane.read(partial(self._changes.load, keys=list(keys)))
+        return [found[key] for key in keys if key in found]
 
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         for checkpoint in checkpoints:
