@@ -18,7 +18,7 @@ SERVICES ?=
 NAME ?= streams
 PART ?=
 ARGS ?=
-CODE := $(wildcard src simulator tests benchmarks examples)
+CODE := $(wildcard src simulator tests benchmarks examples deploy)
 
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps
 LOCKED := $(INSTALL) --require-hashes --only-binary :all:
@@ -65,13 +65,15 @@ $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 
 SERVERS := .cache/servers/.
 # The servers of the tests.
-SERVED := fauxqs mosquitto pgbouncer postgresql redis-server vsftpd zookeeper
+SERVED := axe-core chromium fauxqs mosquitto pgbouncer postgresql prometheus redis-server vsftpd zookeeper
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
 	@mkdir -p $(@D) && touch $@
 
-$(SERVERS)fauxqs: $(VENV)/.node $(wildcard tools/servers/fauxqs/*)
+$(SERVERS)axe-core $(SERVERS)fauxqs: $(VENV)/.node
+$(SERVERS)axe-core: $(wildcard tools/servers/axe-core/*)
+$(SERVERS)fauxqs: $(wildcard tools/servers/fauxqs/*)
 
 # --- to use
 
@@ -166,8 +168,9 @@ mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in so
 	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
 
 .PHONY: docs
-docs: $(VENV)/.demo ## refresh what the docs take from the code
+docs: $(VENV)/.demo ## refresh what the docs, Prometheus' rules and Grafana's board take from the code
 	@$(BIN)/python docs/generate.py
+	@$(BIN)/python -m deploy.generate
 
 .PHONY: lock
 lock: $(VENV)/.dev ## pin the newest dependencies in locks/

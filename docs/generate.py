@@ -10,7 +10,7 @@ import asyncio
 import re
 import tempfile
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 
+from deploy.alerts import ALERTS
 from holdfast import config
 from holdfast.assembly import make_node
 from holdfast.devices.metrics import OutboxMetrics
@@ -72,18 +73,46 @@ def commands() -> str:
 
 def metrics() -> str:
     """Every metric of a node, but those of outboxes."""
-    return _table(asyncio.run(_metrics_of_nodes()))
+    return _table(_of_nodes())
 
 
 def outbox_metrics() -> str:
     """Every metric of a node that serves outboxes."""
-    return _table(OutboxMetrics([]).collect())
+    return _table(_of_outboxes())
 
 
 def gateway_metrics() -> str:
     """Every metric of a gateway that isn't its data plane's own."""
+    return _table(_of_gateways())
+
+
+def all_metrics() -> list[Metric]:
+    """Every metric that anything of Holdfast's shows."""
+    return [*_of_nodes(), *_of_outboxes(), *_of_gateways()]
+
+
+@cache
+def _of_nodes() -> list[Metric]:
+    return asyncio.run(_metrics_of_nodes())
+
+
+def _of_outboxes() -> list[Metric]:
+    return list(OutboxMetrics([]).collect())
+
+
+def _of_gateways() -> list[Metric]:
     nothing: Any = SimpleNamespace(members=(), answers={}, retries=0)
-    return _table(GatewayMetrics(Routes(), nothing, nothing).collect())
+    return list(GatewayMetrics(Routes(), nothing, nothing).collect())
+
+
+def alerts() -> str:
+    """Every alert, with what it means and what to do."""
+    lines = ["| alert | what it means | what to do |", "|---|---|---|"]
+    lines += [
+        f"| [`{alert.name}`]({alert.see}), {alert.severity} | {alert.meaning} | {alert.to_do} |"
+        for alert in ALERTS
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def example(file: str, first: str, last: str) -> str:
@@ -148,6 +177,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "metrics": metrics,
     "outbox_metrics": outbox_metrics,
     "gateway_metrics": gateway_metrics,
+    "alerts": alerts,
     "site_app": partial(example, "site.py", "datetime", "doors"),
     "site_cameras": partial(example, "site.py", "Sight", "Camera"),
     "site_sites": partial(example, "site.py", "Site", "Site"),

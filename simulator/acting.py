@@ -37,6 +37,9 @@ LOOSE = "loose"
 PICKY = "picky"
 PINGS = "pings"
 PONGS = "pongs"
+KILLED = "k0"
+"""The key that has a timer which ends nodes."""
+
 HOPS_LIMIT = 3
 """How often a ping comes back."""
 
@@ -104,7 +107,7 @@ class Actor(Chain):
                 "cause": cause,
                 "left": seq % 3,
                 "fails": seq % 7 == 1,
-                "kills": seq == 7 and message.key == "k0",
+                "kills": seq == 7 and message.key == KILLED,
             }
             context.wake(f"t{seq % 3}", after_s=(0.5, 5.0, 40.0)[seq % 3], body=body)
         if seq % 5 == 4:
@@ -215,8 +218,11 @@ class ActingWorld(World):
         self.early: list[str] = []
         self._questions = scenario.random("queries")
         self._has_asker = self._questions.random() > 1.0 - ASKED_SEEDS
-        self.timers_kill = not any(message.kills for message in scenario.messages)
-        """Of one poison only it is sure that it doesn't pull others with it."""
+        self.timers_kill = not any(
+            message.kills or (message.hangs and message.key == KILLED) for message in scenario.messages
+        )
+        """Of one poison only it is sure that it doesn't pull others with it. A message of the same key that
+        hangs at its first try would do so in each opening that the timer ends."""
 
     def _queue(self) -> MemoryQueue:
         queue = MemoryQueue(self.clock, frees_on_evict=self.scenario.frees_on_evict)
@@ -412,9 +418,9 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
         acted.chains[commit.key][commit.number].add(chain)
     by_cause: dict[str, list[Effect]] = defaultdict(list)
     for effect in commit.effects:
-        if effect.id in acted.effects:
+        if acted.effects.get(effect.id, (commit.key, effect)) != (commit.key, effect):
             wrong.append(f"{commit.key}: the id of effect {effect.id} was used twice")
-        acted.effects[effect.id] = (commit.key, effect)
+        acted.effects[effect.id] = (commit.key, effect)  # again the same: a forgotten commit came late
         acted.standing.append(effect.id)
         by_cause[effect.cause].append(effect)
     for refused in commit.refused:

@@ -11,6 +11,7 @@ from simulator.servers.aws import FauxqsServer, MotoServer
 from simulator.servers.ftp import FtpFaults, FtpServer, VsftpdServer
 from simulator.servers.mosquitto import MosquittoServer
 from simulator.servers.postgresql import PgbouncerServer, PostgresqlServer, PostgresqlStandby
+from simulator.servers.prometheus import PrometheusServer, promtool
 from simulator.servers.redis import RedisCluster, RedisSentinel, RedisServer
 from simulator.servers.server import Group, Server
 from simulator.servers.sftp import SftpFaults, SftpServer
@@ -26,6 +27,7 @@ __all__ = [
     "PgbouncerServer",
     "PostgresqlServer",
     "PostgresqlStandby",
+    "PrometheusServer",
     "RedisCluster",
     "RedisSentinel",
     "RedisServer",
@@ -35,4 +37,5 @@ __all__ = [
     "VsftpdServer",
     "ZooKeeperEnsemble",
     "ZooKeeperServer",
+    "promtool",
 ]

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from holdfast.cluster.host import Host
     from holdfast.cluster.node import Node
+    from holdfast.cluster.stats import Numbers
     from holdfast.ports.target import Target
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.periodic import Deed, Times
@@ -43,6 +44,7 @@ def make_node(services: Services, place: str | App) -> Node:
     from holdfast.cluster.host import Host  # noqa: PLC0415
     from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
     from holdfast.cluster.node import Node  # noqa: PLC0415
+    from holdfast.cluster.service_metrics import ServiceMetrics  # noqa: PLC0415
     from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 
     config, app = services.config, place if isinstance(place, App) else load_app(place)
@@ -59,6 +61,9 @@ def make_node(services: Services, place: str | App) -> Node:
             return "draining"
         obstacles = streams.owners.obstacles.streams if streams is not None else {}
         return "; ".join(f"stream {name!r}: {known.reason}" for name, known in sorted(obstacles.items()))
+
+    async def look_at_services() -> None:
+        await of_services.look()
 
     secret, also = revealed(config.peer_secret), revealed(config.peer_secret_also)
     routes: list[web.AbstractRouteDef] = []
@@ -100,13 +105,20 @@ def make_node(services: Services, place: str | App) -> Node:
         routes += api.routes()
     host = Host(
         services.coordinator(),
-        services.peer(routes=routes, ready=why_not_ready, connections=connections, registry=registry),
+        services.peer(
+            routes=routes,
+            ready=why_not_ready,
+            connections=connections,
+            registry=registry,
+            before_metrics=look_at_services,
+        ),
         services.clock,
         Limits.of(config),
         structlog.get_logger().bind(node=config.node_name),
         config.node_name,
         services.meter,
         _machine,
+        services.tracer(app.name),
     )
     place = "" if isinstance(place, App) else place
     streams = _streams(services, app, host, place) if app.streams else None
@@ -120,6 +132,14 @@ def make_node(services: Services, place: str | App) -> Node:
         if streams is not None:
             yield from streams.gauges({name: model.memory_mb for name, model in app.models.items()})
 
+    def numbers() -> Iterable[Numbers]:
+        for work in (streams, tasks):
+            if work is not None:
+                yield from work.numbers()
+
+    queues = {name: services.queue(name) for name in queues_of(app)}
+    of_services = ServiceMetrics(host, queues, services.risks, services.database_health)
+    registry.register(of_services)
     node = Node(host, [*(work for work in (streams, tasks) if work is not None), *works])
     registry.register(
         NodeMetrics(
@@ -127,6 +147,8 @@ def make_node(services: Services, place: str | App) -> Node:
             node.load,
             gauges,
             lambda: streams.standstills.counts() if streams is not None else {},
+            numbers,
+            services.prices(),
         )
     )
     for collector in (each for part in parts for each in part.collectors):
@@ -151,6 +173,7 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         archives={
             name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
         },
+        values=services.values(app.name),
     )
 
 
@@ -160,8 +183,10 @@ def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
     if app.streams:
         from holdfast.streams.target import StreamTarget  # noqa: PLC0415
 
+        values = services.values(app.name)
         made |= {
-            ("stream", name): StreamTarget(spec, services.queue(name)) for name, spec in app.streams.items()
+            ("stream", name): StreamTarget(spec, services.queue(name), values)
+            for name, spec in app.streams.items()
         }
     if app.tasks:
         from holdfast.tasks.opening import make_producer  # noqa: PLC0415

@@ -167,7 +167,8 @@ class AsyncClient:
         spec = self._spec(name)
 
         async def producer() -> StreamProducer:
-            return StreamProducer(name, (await self._services()).queue(name), spec)
+            services = await self._services()
+            return StreamProducer(name, services.queue(name), spec, services.values(self._app))
 
         return AsyncStreamSender(producer)
 

@@ -98,7 +98,7 @@ class Config(BaseSettings):
     values_url: str = _setting(
         "",
         "An object store that all producers and nodes of an app share. Bodies and results of tasks that have"
-        " more than 64 KiB go there.",
+        " more than 64 KiB go there, and so do bodies of messages of streams over `max_message_bytes`.",
         shown="none",
     )
     dlq_backup_url: str = _setting(
@@ -251,6 +251,20 @@ class Config(BaseSettings):
         gt=0,
     )
 
+    trace_url: str = _setting(
+        "",
+        "The collector that takes traces by OTLP over HTTP, such as `http://localhost:4318`; none: no traces"
+        " ([tracing](tracing.md)).",
+        shown="none",
+    )
+    trace_sample: float = _setting(
+        0.01,
+        "The share of traces that is recorded, from 0 to 1; their ids decide which. What senders say of that"
+        " isn't heeded.",
+        ge=0,
+        le=1,
+    )
+
     log_format: Format = _setting("auto", "`console`, `json`, or `auto`: console on a terminal.")
     log_level: Level = _setting("info", "Lowest level that is logged.")
 
@@ -263,6 +277,17 @@ class Config(BaseSettings):
         if text is not None and not (len(text) >= SECRET_CHARS_MIN and text.isascii() and text.isprintable()):
             raise ValueError(f"should be {SECRET_CHARS_MIN} printable ASCII characters or more")
         return secret
+
+    @field_validator("trace_url")
+    @classmethod
+    def _takes_traces(cls, url: str) -> str:
+        scheme, mark, rest = url.partition("://")
+        if url and (scheme not in ("http", "https") or not mark or not rest.strip("/") or "@" in rest):
+            raise ValueError(
+                "should be the URL of a collector, such as 'http://localhost:4318', without a user"
+                " (OpenTelemetry's variable OTEL_EXPORTER_OTLP_HEADERS has what it asks for)"
+            )
+        return url
 
     @field_validator("target_secrets")
     @classmethod

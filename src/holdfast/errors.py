@@ -8,9 +8,10 @@ LoginRefused           NEVER       a service refuses the credentials, or can't p
 AlreadyThere           NEVER       a file of that name is there, and was not to be replaced
 InvalidMessage         NEVER       a message can't be understood; it becomes a dead letter
 TooLarge               NEVER       a message, state or result is over a stated limit
-ValueLost              NEVER       an object that holds a task's body or result is gone, or is damaged
+ValueLost              NEVER       an object that holds a large body or result is gone, or is damaged
 UnsupportedStore       NEVER       a database file can't be used (newer schema, network disk)
 OperationRefused       NEVER       an operator's wish makes no sense for the stream as it stands
+NotKnown               NEVER       what an operator names isn't there
 EffectRefused          NEVER       the target of an effect never takes it; it becomes a dead letter
 Unavailable            SAFE        nothing happened; the same call may be made again
 NobodyThere            SAFE        the same, for no process listens at a node's address
@@ -80,8 +81,8 @@ class TooLarge(HoldfastError):
 
 
 class ValueLost(HoldfastError):
-    """An object that holds the body or the result of a task is gone, or isn't what was stored. The text names
-    it."""
+    """An object that holds the body of a message, or the body or the result of a task, is gone, or isn't what
+    was stored. The text names it."""
 
 
 class UnsupportedStore(HoldfastError):
@@ -90,6 +91,10 @@ class UnsupportedStore(HoldfastError):
 
 class OperationRefused(HoldfastError):
     """An operator's request isn't possible in the present state; the text says why."""
+
+
+class NotKnown(OperationRefused):
+    """What an operator names isn't there: no such stream, node, task or dead letter."""
 
 
 class EffectRefused(HoldfastError):

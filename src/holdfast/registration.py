@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from holdfast.ports.queue import Queue
     from holdfast.ports.queue_setup import QueueSetup
     from holdfast.ports.registry import Registry
-    from holdfast.ports.state import Risk, StateStore
+    from holdfast.ports.state import DatabaseHealth, Risk, StateStore
     from holdfast.ports.target import Target
     from holdfast.ports.tasks import TaskStore
     from holdfast.system.files import Access
@@ -212,6 +212,16 @@ class Service:
     async def risks(self, opening: Opening) -> list[Risk]:
         """Return what the settings of the servers put at risk of what is kept there. Raises Unavailable."""
         return []
+
+    async def database_health(self, opening: Opening) -> DatabaseHealth | None:
+        """Return what a node's metrics tell of the database; None if the service is none, or doesn't tell.
+        Raises Unavailable."""
+        return None
+
+    def prices(self, url: str) -> Mapping[tuple[str, str], float]:
+        """Return the list price of a million calls in dollars, by service and operation as ``Meter`` counts
+        them. An empty operation stands for all others of the service. Empty if calls are free."""
+        return {}
 
     async def migrate(self, opening: Opening) -> list[int] | None:
         """Bring the tables that the service keeps up to date, which else happens when it is first used.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.common.acts import HOPS
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, EffectRefused
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
@@ -53,4 +54,6 @@ class QueueTarget:
 
 def _outgoing(effect: OutgoingEffect) -> Outgoing:
     attributes = {"id": effect.id, SENDER: effect.sender, HOPS: str(effect.hops)}
+    if effect.traceparent:
+        attributes[TRACEPARENT] = effect.traceparent
     return Outgoing(effect.body, attributes, key=effect.key, dedupe_id=effect.id)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from socket import gethostname
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -21,7 +22,7 @@ from holdfast.ports.queue import Queue
 from holdfast.ports.queue_setup import QueueSetup
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import StreamSlotMaker, TaskSlotMaker
-from holdfast.ports.state import Risk, StateStore
+from holdfast.ports.state import DatabaseHealth, Risk, StateStore
 from holdfast.ports.tasks import TaskStore
 from holdfast.registration import (
     Closing,
@@ -36,13 +37,15 @@ from holdfast.registration import (
 )
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
-from holdfast.urls import find_secret
+from holdfast.urls import extra, find_secret
+from holdfast.values import Values
 
 if TYPE_CHECKING:
     from aiohttp import web
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
+    from holdfast.cluster.tracer import Tracer
     from holdfast.config import Config
     from holdfast.http.serving import Connections, PeerTls
 
@@ -131,6 +134,24 @@ class Services:
             found += [(setting, risk) for risk in risks]
         return found
 
+    async def database_health(self) -> dict[str, DatabaseHealth]:
+        """How the databases are that keep anything, each by a setting that names it. Raises Unavailable."""
+        found = {}
+        for url, setting in self._kept_at().items():
+            health = await service_of(url).database_health(self.opening(setting, url))
+            if health is not None:
+                found[setting] = health
+        return found
+
+    def prices(self) -> dict[tuple[str, str], float]:
+        """The list prices of a million calls to the services, in dollars, by service and operation."""
+        config = self.config
+        found: dict[tuple[str, str], float] = {}
+        for url in (*self._kept_at(), config.objects_url, config.values_url):
+            if url:
+                found |= service_of(url).prices(url)
+        return found
+
     async def migrate(self) -> list[tuple[str, list[int]]]:
         """Bring the tables of all services up to date that keep any; returns the URL of each, and the numbers
         of the migrations that were applied. Raises Unavailable."""
@@ -208,9 +229,14 @@ class Services:
         """The object store."""
         return self._open("objects_url", lambda service, it: service.objects(it))
 
-    def values(self) -> Objects:
-        """The object store for values of tasks that are too large for a queue."""
-        return self._objects_at("values_url", self.config.values_url)
+    def value_objects(self) -> Objects | None:
+        """The object store for values that are too large for a queue, if there is one."""
+        url = self.config.values_url
+        return self._objects_at("values_url", url) if url else None
+
+    def values(self, app: str) -> Values:
+        """The values of an app's streams that are too large for a queue."""
+        return Values(app, self.clock, self.value_objects())
 
     def slot_objects(self) -> Objects:
         """The object store as a handler in this process reads it, outside of any event loop."""
@@ -237,6 +263,7 @@ class Services:
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
         registry: CollectorRegistry | None = None,
+        before_metrics: Callable[[], Awaitable[None]] | None = None,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
         from prometheus_client import REGISTRY  # noqa: PLC0415
@@ -260,8 +287,27 @@ class Services:
                 ready=ready,
                 connections=connections,
                 registry=registry or REGISTRY,
+                before_metrics=before_metrics,
             )
         )
+
+    def tracer(self, app: str) -> Tracer | None:
+        """Makes the spans of a node of the app of that name; None where traces are off. Raises ConfigError if
+        what exports them isn't installed."""
+        config = self.config
+        if not config.trace_url:
+            return None
+        import structlog  # noqa: PLC0415
+
+        from holdfast.cluster.tracer import Tracer  # noqa: PLC0415
+
+        with extra("otel", "trace_url"):
+            from holdfast.services.otel.exporter import OtlpExporter  # noqa: PLC0415
+        resource = {"service.name": app, "service.instance.id": config.node_name, "host.name": gethostname()}
+        exporter = OtlpExporter(
+            config.trace_url, resource, structlog.get_logger().bind(node=config.node_name)
+        )
+        return Tracer(self._kept(exporter), config.trace_sample, self.clock)
 
     def slots(self, app: str) -> StreamSlotMaker:
         """Makes slots for the app at ``module:name``."""

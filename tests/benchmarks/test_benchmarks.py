@@ -12,6 +12,10 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 SMALL = {
+    "console": (
+        "--streams 500 --letters 50 --requests 10 --idle-s 1",
+        {"first_byte_p99_ms", "page_kb", "streams_p99_ms", "cpu_percent", "memory_mb"},
+    ),
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
     "overhead": (
         "--seconds 0.4 --width 160 --streams 2 --processes 1 --rounds 1",

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.cli.doctor import _targets_away
-from holdfast.cli.survey import PendingEffects
 from holdfast.devices.services.mqtt import roundtrip
+from holdfast.operate.survey import PendingEffects
 from holdfast.ports.coordinator import Member
 from simulator.servers import MosquittoServer, RedisServer
 

@@ -13,6 +13,7 @@ from structlog.testing import CapturingLogger
 
 from holdfast.cluster.deliverer import LANES_MAX, PAUSE_MAX_S, Deliverer
 from holdfast.cluster.stats import Stats
+from holdfast.cluster.timings import Timings
 from holdfast.common.acts import Effect
 from holdfast.errors import Busy, ConfigError, EffectRefused, Unavailable
 from holdfast.ports.target import OutgoingEffect
@@ -55,10 +56,12 @@ class Bench:
         self.work: list[Any] = []
         self.answers: list[tuple[str, str, str]] = []
         host = SimpleNamespace(
+            tracer=None,
             tasks=SimpleNamespace(spawn=self.work.append),
             stats=Stats(),
+            timings=Timings(),
             log=self.log,
-            clock=SimpleNamespace(monotonic=lambda: self.now),
+            clock=SimpleNamespace(monotonic=lambda: self.now, wall=lambda: self.now),
             membership=SimpleNamespace(alive=True),
         )
         self.host = host

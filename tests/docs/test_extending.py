@@ -18,12 +18,12 @@ from holdfast import App, Context, reports
 from holdfast.assembly import check_app, queues_of
 from holdfast.cli.doctor import examine
 from holdfast.cli.options import Options
-from holdfast.cli.survey import survey
 from holdfast.config import load
 from holdfast.devices.adapters import open_devices
 from holdfast.errors import ConfigError
 from holdfast.extend import Member, Service, SystemClock, lookup
 from holdfast.loading import load_app
+from holdfast.operate.survey import survey
 from holdfast.registration import check_target, target_service
 from holdfast.reports.sinks.file.sink import FileSink
 from holdfast.reports.sinks.memory import MemorySink

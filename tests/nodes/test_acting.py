@@ -131,6 +131,9 @@ class Site:
         await self.cluster.until_all()
         await until(self._all_rests, "no effects are pending, no timers stand")
         await until(self._is_delivered, "targets have handled all")
+        handed_over = {effect_of(effect) for effect in self.handed_over()}
+        # Results are read in the background, so the last ones may not have come here yet.
+        await self.cluster.until(lambda: handed_over <= {effect_of(body) for body in self.arrived})
         self._check_sites()
         self._check_webhooks()
         await self._check_tasks()

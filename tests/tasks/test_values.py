@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 
 from holdfast import App, Job
+from holdfast.common.stored import StoredValue
 from holdfast.errors import ConfigError, TooLarge, Unavailable, ValueLost
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import work
-from holdfast.tasks.body import Body, StoredValue, body_of
+from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.proto import TaskBrief, TaskMessage
 from holdfast.tasks.rules.task import State
-from holdfast.tasks.values import INLINE_BYTES_MAX, Values
+from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues
 from holdfast.tasks.wire import (
     Envelope,
     SentTask,
@@ -34,6 +35,7 @@ from holdfast.tasks.wire import (
     encode_task,
 )
 from holdfast.testing import NodeForTests, node_for_tests
+from holdfast.values import Values
 from tests.cluster.fakes import Log
 from tests.tasks.plain import plain
 
@@ -42,8 +44,8 @@ ENVELOPE = Envelope(app=APP, trace_id="t", task_type=TYPE)
 LARGE = "x" * (INLINE_BYTES_MAX + 1)
 
 
-def values(objects: MemoryObjects | None = None) -> Values:
-    return Values(APP, SystemClock(), objects or MemoryObjects())
+def values(objects: MemoryObjects | None = None) -> TaskValues:
+    return TaskValues(APP, SystemClock(), objects or MemoryObjects())
 
 
 async def test_a_value_comes_back_as_it_was() -> None:
@@ -72,11 +74,11 @@ async def test_what_can_not_be_a_value_is_not_looked_for() -> None:
         with pytest.raises(ValueLost):
             await values().get(StoredValue(url, size, "0" * 64))
     with pytest.raises(ConfigError, match="set values_url"):
-        await Values(APP, SystemClock()).get(StoredValue("memory:///a", 10, "0" * 64))
+        await TaskValues(APP, SystemClock()).get(StoredValue("memory:///a", 10, "0" * 64))
 
 
 async def test_a_value_has_a_largest_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.tasks.values.VALUE_BYTES_MAX", 1000)
+    monkeypatch.setattr("holdfast.values.VALUE_BYTES_MAX", 1000)
     with pytest.raises(TooLarge, match="a value of 1001 bytes is too large; it may have 1000"):
         await values().put(bytes(1001))
 
@@ -119,7 +121,7 @@ class Rig:
         self.store = MemoryTasks(clock)
         self.objects = objects
         self.producer = Producer(
-            APP, lambda _: self.queue, self.store, clock, Log(), values=Values(APP, clock, objects)
+            APP, lambda _: self.queue, self.store, clock, Log(), values=TaskValues(APP, clock, objects)
         )
 
     def sent(self) -> list[SentTask]:

@@ -20,7 +20,7 @@ from holdfast.vision.jpeg import encode
 class Slot:
     """The context of one stream: serves frames by URL."""
 
-    key, run, seq, attempt = "cam", 0, 0, 1
+    key, run, seq, attempt, traceparent = "cam", 0, 0, 1, ""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self.objects = objects

@@ -29,6 +29,8 @@ COMMANDS = {
         ("node", "node:run", "Run a node until it is told to stop."),
         ("gateway", "gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
         ("gateway-key", "gateway:gateway_key", "Make a key for a client of gateways."),
+        ("console", "console:console", "Show the cluster in a browser, and steer it from there."),
+        ("console-token", "console:console_token", "Make a token for somebody who uses a console."),
         ("send", "send:send", "Send messages to a stream."),
         ("query", "query:query", "Ask a stream a question, which its handler answers."),
         ("status", "status:status", "Show nodes, queues and streams, who owns what, what waits."),

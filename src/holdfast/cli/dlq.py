@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
-from holdfast.cli.survey import stream_names
 from holdfast.cli.tasks import ago
 from holdfast.common.redaction import redact_url
-from holdfast.errors import ConfigError, HoldfastError, OperationRefused, TooLarge
-from holdfast.ports.dead_letters import dead_letters, in_order
-from holdfast.ports.peer import Peer
-from holdfast.ports.queue import DeadLetter, Queue
-from holdfast.streams.operations import poke
+from holdfast.errors import ConfigError, HoldfastError, OperationRefused
+from holdfast.operate import dead_letters
+from holdfast.operate.dead_letters import letter_record
+from holdfast.ports.queue import DeadLetter
 from holdfast.tasks.opening import backup_at, make_letters, producing
 from holdfast.wiring import Services
 
@@ -29,8 +26,7 @@ if TYPE_CHECKING:
 
 app = App(name="dlq", help="Dead letters: messages set aside, each with its reason.")
 
-Act = Callable[[Queue, Sequence[str]], Awaitable[int]]
-"""What is done with some dead letters of a queue; returns how many there were."""
+Acting = Callable[[Services, Mapping[str, Sequence[str]], dead_letters.Failed], Awaitable[int]]
 
 REASON_CHARS = 100
 
@@ -80,7 +76,7 @@ async def ls(
         found = [letter async for letter in _first(limit, _letters(services, stream, key))]
     if json:
         for letter in found:
-            output.json_line(record(letter))
+            output.json_line(letter_record(letter))
     else:
         rows = [
             [letter.id, letter.stream, letter.key, output.moment(letter.at), letter.reason[:REASON_CHARS]]
@@ -103,15 +99,15 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         json: Print a JSON object.
     """
     async with options.services(reads_only=True) as services:
-        async for letter in _letters(services, _stream_of(letter_id), None):
+        async for letter in _letters(services, dead_letters.stream_of(letter_id), None):
             if letter.id == letter_id:
                 break
         else:
             raise OperationRefused(f"no dead letter {letter_id!r}; `holdfast dlq ls` lists them")
     if json:
-        output.json_line(record(letter))
+        output.json_line(letter_record(letter))
     else:
-        for name, value in record(letter).items():
+        for name, value in letter_record(letter).items():
             output.say(f"{name}: {value}")
 
 
@@ -144,7 +140,6 @@ async def redrive(
         stream: The stream that --all is for.
         json: Print a JSON object.
     """
-    from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
     if source and not owner:
@@ -154,12 +149,7 @@ async def redrive(
         await _redrive_tasks(owner, task_type, choice, source, json, options)
         return 0
 
-    def redriving(services: Services) -> Act:
-        peer = functools.cache(services.peer)
-        tell = partial(_told, services, peer)
-        return lambda queue, some: redrive_letters(services.state(), queue, some, tell)
-
-    return await _each_queue(ids, stream, key, all_, json, options, "redriven", redriving)
+    return await _act(ids, stream, key, all_, json, options, "redriven", dead_letters.redrive)
 
 
 @app.command
@@ -208,10 +198,6 @@ async def backup(
             await asyncio.sleep(every_s)
 
 
-async def _told(services: Services, peer: Callable[[], Peer], key: str) -> str:
-    return await poke(services.coordinator(), peer(), key)
-
-
 async def _redrive_tasks(
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
@@ -253,12 +239,10 @@ async def purge(
     """
     if not yes:
         raise ConfigError("purge removes messages for good; give --yes to confirm")
-    return await _each_queue(
-        ids, stream, key, all_, json, options, "purged", lambda _: lambda queue, some: queue.purge(some)
-    )
+    return await _act(ids, stream, key, all_, json, options, "purged", dead_letters.purge)
 
 
-async def _each_queue(
+async def _act(
     ids: Sequence[str],
     stream: str,
     key: str | None,
@@ -266,38 +250,23 @@ async def _each_queue(
     json: bool,
     options: Options,
     done: str,
-    acting: Callable[[Services], Act],
+    act: Acting,
 ) -> int:
-    """Do something with letters, queue by queue, whatever becomes of those of others. Returns the exit
-    code."""
+    """Do something with dead letters, whatever becomes of some of them. Returns the exit code."""
     if bool(ids) == everything or (everything and not stream):
         raise ConfigError("name dead letters by their ids, or give --stream NAME --all")
+    failed: set[str] = set()
+
+    def complain(where: str, error: HoldfastError) -> None:
+        failed.add(where)
+        output.complain(f"{where}: {error}")
+
     async with options.services(reads_only=True) as services:
         if everything:
             read = ReadPatience(services.clock).read
-            chosen = [letter async for letter in dead_letters(services.queue(stream), key, read=read)]
-            ids = [letter.id for letter in sorted(chosen, key=in_order)]
-        by_stream: dict[str, list[str]] = {}
-        for letter_id in ids:
-            by_stream.setdefault(stream or _stream_of(letter_id), []).append(letter_id)
-        act, count, failed = acting(services), 0, set[str]()
-        for name, some in by_stream.items():
-            try:
-                queue = services.queue(name)
-                for start in range(0, len(some), queue.max_batch):
-                    batch = some[start : start + queue.max_batch]
-                    try:
-                        count += await act(queue, batch)
-                    except TooLarge:  # which of them it is shows when they go one by one
-                        for letter_id in batch:
-                            try:
-                                count += await act(queue, [letter_id])
-                            except TooLarge as error:
-                                failed.add(letter_id)
-                                output.complain(f"{letter_id}: {error}")
-            except HoldfastError as error:
-                failed.add(name)
-                output.complain(f"{name}: {error}")
+            ids = await dead_letters.ids_in_order(services, stream, key, read=read)
+        chosen = {stream: ids} if stream and ids else dead_letters.by_stream(ids)
+        count = await act(services, chosen, complain)
     if json:
         output.json_line({done: count, "asked": len(ids)})
     else:
@@ -306,21 +275,14 @@ async def _each_queue(
     return 1 if failed else 0
 
 
-def _stream_of(letter_id: str) -> str:
-    return output.split_key(letter_id)[0]
-
-
-async def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
-    """Letters of one stream, or of all: a queue that fails is named, and hides none of the others."""
-    read = ReadPatience(services.clock).read
-    for name in [stream] if stream else await read(partial(stream_names, services)):
-        try:
-            async for letter in dead_letters(services.queue(name), key, read=read):
-                yield letter
-        except HoldfastError as error:
-            if stream:
-                raise
-            output.complain(f"{name}: {error}")
+def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
+    return dead_letters.listed(
+        services,
+        stream,
+        key,
+        lambda where, error: output.complain(f"{where}: {error}"),
+        read=ReadPatience(services.clock).read,
+    )
 
 
 async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[DeadLetter]:
@@ -330,19 +292,3 @@ async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterato
         left -= 1
         if left <= 0:
             return
-
-
-def record(letter: DeadLetter) -> dict[str, Any]:
-    """A dead letter as a JSON record."""
-    return {
-        "id": letter.id,
-        "stream": letter.stream,
-        "key": letter.key,
-        "run": letter.run,
-        "seq": output.seq(letter.seq),
-        "at": output.moment(letter.at),
-        "reason": letter.reason,
-        "detail": letter.detail,
-        "attributes": letter.attributes,
-        **output.body(letter.body, "body"),
-    }

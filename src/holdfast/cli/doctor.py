@@ -16,13 +16,13 @@ from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
 from holdfast.cli.findings import Finding, look_at
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.cli.survey import PendingEffects, nobody_s, stream_names, what_waits
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.extend.products import products
 from holdfast.legacy_env import ANY_BUCKET
 from holdfast.loading import declared, load_app
+from holdfast.operate.survey import PendingEffects, nobody_s, stream_names, what_waits
 from holdfast.ports.coordinator import Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue_setup import QueueFinding

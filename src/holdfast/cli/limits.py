@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.settings import COUNT_MAX
 from holdfast.errors import ConfigError
-from holdfast.tasks.concurrency import PREFIX, document_name
-from holdfast.tasks.documents import change, record_in
-from holdfast.tasks.rules import concurrency as rules
-from holdfast.tasks.rules.concurrency import ConcurrencyLimits
+from holdfast.operate import limits
+from holdfast.operate.limits import LimitRecord
 
 app = App(name="limits", help="How many tasks of an app may run at once. Changes are heeded while nodes run.")
 
@@ -60,14 +60,10 @@ async def set_(
         raise ConfigError("give what to set, --global, --node, --strict or --rate: such as --global 40")
     rates = dict(map(_rate, rate or ()))
     async with options.services() as services:
-        limits = await change(
-            services.registry(),
-            services.clock,
-            document_name(owner),
-            ConcurrencyLimits,
-            lambda limits: rules.limit(limits, maximum, per_node, strict, rates),
+        record = await limits.change_limits(
+            services, owner, maximum=maximum, per_node=per_node, strict=strict, rates=rates
         )
-    _print([_row(owner, limits)], json)
+    _print([record], json)
 
 
 @app.command(name="ls")
@@ -88,13 +84,8 @@ async def ls(
         json: Print JSON lines, one an app.
     """
     async with options.services(reads_only=True) as services:
-        documents = await services.registry().list(PREFIX)
-    rows = [
-        _row(name, record_in(document, ConcurrencyLimits))
-        for document in documents
-        if (name := document.name.removeprefix(PREFIX)) == owner or not owner
-    ]
-    _print(rows, json)
+        found = await limits.listed(services, owner)
+    _print(found, json)
 
 
 def _rate(text: str) -> tuple[str, float | None]:
@@ -108,29 +99,23 @@ def _rate(text: str) -> tuple[str, float | None]:
     return name, per_s
 
 
-def _row(owner: str, limits: ConcurrencyLimits) -> dict[str, Any]:
-    return {
-        "app": owner,
-        "global": limits.maximum,
-        "node": limits.per_node,
-        "strict": limits.strict,
-        "granted": sum(grant.count for grant in limits.grants.values()),
-        "wanted": sum(grant.wants for grant in limits.grants.values()),
-        "nodes": len(limits.grants),
-        "rates": dict(sorted(limits.rates.items())),
-    }
-
-
-def _print(rows: list[dict[str, Any]], json: bool) -> None:
+def _print(records: Sequence[LimitRecord], json: bool) -> None:
     if json:
-        for row in rows:
-            output.json_line(row)
+        for record in records:
+            output.json_line(record)
         return
-    shown = [
-        row
-        | {name: row[name] or "none" for name in ("global", "node")}
-        | {"rates": ", ".join(f"{name}={rate:g}" for name, rate in row["rates"].items())}
-        for row in rows
+    rows = [
+        [
+            record.app,
+            record.maximum or "none",
+            record.per_node or "none",
+            record.strict,
+            record.granted,
+            record.wanted,
+            record.nodes,
+            ", ".join(f"{name}={rate:g}" for name, rate in record.rates.items()),
+        ]
+        for record in records
     ]
-    table = output.table("Limits", list(_row("", ConcurrencyLimits())), [list(row.values()) for row in shown])
-    output.console().print(table)
+    columns = [field.encode_name for field in msgspec.structs.fields(LimitRecord)]
+    output.console().print(output.table("Limits", columns, rows))

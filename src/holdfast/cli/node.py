@@ -7,14 +7,14 @@ import contextlib
 import gc
 import secrets
 import signal
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from holdfast import legacy_env
 from holdfast.assembly import look_for_queues, make_node
-from holdfast.cli import exits
+from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError
@@ -47,6 +47,7 @@ def run(
     advertise: str | None = None,
     slots: Annotated[int | None, Parameter(show_default=False)] = None,
     nodes: Annotated[int | None, Parameter(show_default=False)] = None,
+    console: bool = False,
     options: Options = DEFAULTS,
 ) -> int:
     """Run a node until it is told to stop (SIGTERM, Ctrl-C): it then brings its streams to other nodes and
@@ -70,6 +71,7 @@ def run(
         slots: Child processes that run handlers (setting slots); with --nodes, of each node. Without it the
             nodes share the cores.
         nodes: Run so many nodes and keep them running.
+        console: Show the cluster in a browser too, on this machine, as `holdfast console` does.
     """
     import structlog  # noqa: PLC0415
     import uvloop  # noqa: PLC0415
@@ -82,11 +84,11 @@ def run(
     }:
         structlog.get_logger().info("older names count", **older)
     if nodes is None:
-        return uvloop.run(serve(app, config))
-    return uvloop.run(supervise(app, config, nodes, options))
+        return uvloop.run(serve(app, config, with_console=console))
+    return uvloop.run(supervise(app, config, nodes, options, with_console=console))
 
 
-async def serve(place: str, config: Config) -> int:
+async def serve(place: str, config: Config, *, with_console: bool = False) -> int:
     """Run one node of the app at ``place`` until a signal or a crash; returns the exit code."""
     import structlog  # noqa: PLC0415
 
@@ -94,7 +96,7 @@ async def serve(place: str, config: Config) -> int:
     config = with_own_name(config)
     bound = structlog.get_logger().bind(node=config.node_name)
     config = await discovered(config, lambda: load_app(place).name)
-    async with Services(config) as services:
+    async with Services(config) as services, beside(services, bound, wanted=with_console):
         node = make_node(services, place)
         for missing in await look_for_queues(services, load_app(place)):
             bound.warning(missing)
@@ -145,7 +147,29 @@ async def _tell_risks(services: Services, log: Any) -> None:
             log.warning(text, server=risk.server, risk=risk.text, fix=risk.fix)
 
 
-async def supervise(place: str, config: Config, count: int, options: Options) -> int:
+@contextlib.asynccontextmanager
+async def beside(services: Services, log: Any, *, wanted: bool) -> AsyncIterator[None]:
+    """Run a console beside the block, if it is ``wanted``. Nodes outlive its crash."""
+    if not wanted:
+        yield
+        return
+    from holdfast.cli import console  # noqa: PLC0415
+
+    running = console.beside(services, log)
+    running.host.crashed.add_done_callback(
+        lambda crashed: log.error("the console crashed; nodes go on", exc_info=crashed.result())
+    )
+    await running.start()
+    output.remark(console.address(running))
+    try:
+        yield
+    finally:
+        await running.stop()
+
+
+async def supervise(
+    place: str, config: Config, count: int, options: Options, *, with_console: bool = False
+) -> int:
     """Run ``count`` nodes of the app at ``place`` until a signal, or until all of them have ended; returns
     the exit code."""
     import structlog  # noqa: PLC0415
@@ -164,13 +188,14 @@ async def supervise(place: str, config: Config, count: int, options: Options) ->
     config = await discovered(config, lambda: load_app(place).name)
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
     launcher = Launcher(["node", place, *options.file_arguments()], share_cores(config, count))
-    async with Services(config) as services:
+    log = structlog.get_logger().bind(node=config.node_name)
+    async with Services(config) as services, beside(services, log, wanted=with_console):
         nodes = Supervisor(
             services.coordinator(),
             services.clock,
             launcher.node,
             names,
-            structlog.get_logger().bind(node=config.node_name),
+            log,
             final=FINAL,
             drain_timeout_s=config.drain_timeout_s + ENDING_S,
         )

@@ -5,15 +5,28 @@ What a page of help has no use for is imported inside the functions: its reader 
 
 from __future__ import annotations
 
-import base64
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+
+from holdfast.operate.records import body, moment, seq, split_key
+
+__all__ = [
+    "body",
+    "complain",
+    "console",
+    "json_line",
+    "moment",
+    "remark",
+    "say",
+    "seq",
+    "split_key",
+    "table",
+]
 
 
 def json_line(record: Any) -> None:
@@ -60,40 +73,3 @@ def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> 
 
 def _cell(value: Any) -> str:
     return f"{value:.1f}" if isinstance(value, float) else str(value)
-
-
-def body(data: bytes, name: str) -> dict[str, Any]:
-    """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
-    from holdfast.common.exact_json import decode_plain  # noqa: PLC0415
-
-    try:
-        return {name: decode_plain(data)}
-    except ValueError:
-        pass
-    try:
-        return {name: data.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(data).decode()}
-
-
-def split_key(full_key: str) -> tuple[str, str]:
-    """Stream and key of a full key."""
-    stream, _, key = full_key.partition("/")
-    return stream, key
-
-
-def seq(stored: str) -> int | str:
-    """A stored seq as a number; where there is no seq, the message's id."""
-    from holdfast.common.message import SEQ_DIGITS  # noqa: PLC0415
-
-    return int(stored) if len(stored) == SEQ_DIGITS and stored.isdigit() else stored
-
-
-def moment(at: float) -> str:
-    """A wall time for people and programs: ISO 8601, UTC. What is no such time is told as a number."""
-    if not at:
-        return ""
-    try:
-        return datetime.fromtimestamp(at, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError):
-        return f"{at:g}"

@@ -55,7 +55,8 @@ async def set_(
         timeout_s: The total time of one attempt, instead of that of its type.
         tries: How many attempts it gets if they fail, instead of that of its type.
     """
-    from holdfast.tasks.schedule import ScheduleEntry, Schedules  # noqa: PLC0415
+    from holdfast.operate import periodic  # noqa: PLC0415
+    from holdfast.tasks.schedule import ScheduleEntry  # noqa: PLC0415
 
     try:
         value = decode_plain(body.encode())
@@ -75,8 +76,7 @@ async def set_(
     )
     async with producing(options.load(), owner) as services:
         try:
-            now = await services.task_store(owner).now()
-            await Schedules(services.registry(), owner, services.clock).set(name, entry, now)
+            await periodic.set_entry(services, owner, name, entry)
         except InvalidMessage as error:
             raise ConfigError(str(error)) from None
     output.say(f"{name}: is sent at {cron} ({zone})")
@@ -93,10 +93,10 @@ async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None
     Args:
         name: Its name in the schedule of the app.
     """
-    from holdfast.tasks.schedule import Schedules  # noqa: PLC0415
+    from holdfast.operate import periodic  # noqa: PLC0415
 
     async with producing(options.load(), owner) as services:
-        await Schedules(services.registry(), owner, services.clock).remove(name)
+        await periodic.remove_entry(services, owner, name)
     output.say(f"{name}: is sent no more")
 
 
@@ -111,17 +111,17 @@ async def ls(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS
     Args:
         json: Print JSON lines.
     """
-    from holdfast.tasks.schedule import Schedules  # noqa: PLC0415
+    from holdfast.operate import periodic  # noqa: PLC0415
 
     async with producing(options.load(), owner, reads_only=True) as services:
-        entries = await Schedules(services.registry(), owner, services.clock).read()
+        entries = await periodic.schedule(services, owner)
     if json:
-        for name, entry in sorted(entries.items()):
+        for name, entry in entries.items():
             output.json_line({"name": name, **msgspec.structs.asdict(entry)})
         return
     columns = ["name", "cron", "zone", "task_type", "missed", "since"]
     rows = [
         [name, entry.cron, entry.zone, entry.task_type, entry.missed, output.moment(entry.since)]
-        for name, entry in sorted(entries.items())
+        for name, entry in entries.items()
     ]
     output.console().print(output.table(f"Schedule of {owner}", columns, rows))

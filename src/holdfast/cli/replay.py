@@ -144,7 +144,8 @@ def _run(services: Services, app: App, spec: StreamSpec, *, compare: bool) -> Re
         return logged.result.body if logged is not None else None
 
     offline = OfflineStream(spec, services.slot_objects(), models=app.models, targets=app.targets)
-    return Replay(offline, SlotThread("holdfast-replay").wait, live_result if compare else None)
+    step = SlotThread("holdfast-replay").wait
+    return Replay(offline, step, live_result if compare else None, services.values(app.name).get)
 
 
 @contextlib.contextmanager

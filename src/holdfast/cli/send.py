@@ -70,7 +70,8 @@ async def send(
         raise ConfigError("the body is given twice; leave out the argument or --file")
     if lines and not (seq is None and run is None and not message_id):
         raise ConfigError("--seq, --run and --message-id are of one message; leave them out with --lines")
-    spec = None if app is None else declared_stream(load_app(app), app, stream)
+    loaded = None if app is None else load_app(app)
+    spec = None if loaded is None or app is None else declared_stream(loaded, app, stream)
 
     def message(data: bytes) -> StreamMessage:
         given: Any = data if raw else _json(data)
@@ -79,7 +80,8 @@ async def send(
     sent = 0
     async with options.services() as services:
         await warn_of_undeclared(services, stream)
-        producer = StreamProducer(stream, services.queue(stream), spec)
+        values = None if loaded is None else services.values(loaded.name)
+        producer = StreamProducer(stream, services.queue(stream), spec, values)
         with _opened(body, file) as source:
             if lines:
                 reader = _lines(source)

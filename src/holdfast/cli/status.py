@@ -42,8 +42,9 @@ async def status(
     # A page of help needs no node.
     from holdfast.assembly import queues_of  # noqa: PLC0415
     from holdfast.cli.patience import ReadPatience  # noqa: PLC0415
-    from holdfast.cli.survey import render, survey  # noqa: PLC0415
+    from holdfast.cli.survey import render  # noqa: PLC0415
     from holdfast.loading import load_app  # noqa: PLC0415
+    from holdfast.operate.survey import survey  # noqa: PLC0415
 
     declared = (*queues_of(load_app(app)),) if app else ()
     async with options.services(reads_only=True) as services:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.replay import replay
-from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
-from holdfast.errors import ConfigError, OperationRefused
-from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.errors import ConfigError
+from holdfast.operate import streams
+from holdfast.operate.streams import StreamRecord
 from holdfast.wiring import Services
 
 app = App(
@@ -38,7 +37,7 @@ async def pause(key: Key, /, *, json: Json = False, options: Options = DEFAULTS)
     Args:
         json: Print the stream as a JSON object.
     """
-    await _operate(key, json, options, lambda services: operations.pause(services.state(), key))
+    await _operate(key, json, options, lambda services: streams.pause(services, key))
 
 
 @app.command
@@ -53,12 +52,11 @@ async def resume(key: Key, /, *, json: Json = False, options: Options = DEFAULTS
         json: Print the stream as a JSON object.
     """
 
-    async def go_on(services: Services) -> Checkpoint:
-        stream, _ = output.split_key(key)
-        checkpoint, sent = await operations.resume(services.state(), services.queue(stream), key)
+    async def go_on(services: Services) -> StreamRecord:
+        record, sent = await streams.resume(services, key)
         if sent and not json:
             output.say(f"{sent} dead letters sent to the queue again")
-        return checkpoint
+        return record
 
     await _operate(key, json, options, go_on)
 
@@ -86,7 +84,7 @@ async def skip(
         run: The run that --through counts in; without it, the current one.
         json: Print the stream as a JSON object.
     """
-    await _operate(key, json, options, lambda services: operations.skip(services.state(), key, through, run))
+    await _operate(key, json, options, lambda services: streams.skip(services, key, through, run))
 
 
 @app.command
@@ -113,9 +111,7 @@ async def reset(
     """
     if not yes:
         raise ConfigError(f"reset forgets the state of {key} for good; say --yes to do it")
-    await _operate(
-        key, json, options, lambda services: operations.reset(services.state(), key, keep_place=keep_place)
-    )
+    await _operate(key, json, options, lambda services: streams.reset(services, key, keep_place=keep_place))
 
 
 @app.command
@@ -131,13 +127,11 @@ async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULT
     """
     _check(key)
     async with options.services(reads_only=True) as services:
-        checkpoint = await services.state().peek(key)
+        pending = await streams.pending_effects(services, key)
         now = services.clock.wall()
-    if checkpoint is None:
-        raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
     if json:
-        for effect in checkpoint.effects:
-            output.json_line(describe_effect(effect))
+        for effect in pending:
+            output.json_line(streams.effect_record(effect))
         return
     rows = [
         [
@@ -148,7 +142,7 @@ async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULT
             len(effect.body),
             f"to the dead letters: {effect.refused}" if effect.refused else "",
         ]
-        for effect in checkpoint.effects
+        for effect in pending
     ]
     title = f"Pending effects: {len(rows)}"
     output.console().print(output.table(title, ["id", "target", "key", "age (s)", "bytes", ""], rows))
@@ -183,11 +177,11 @@ async def drop_effects(
     if sum((bool(ids), bool(target), all_)) != 1:
         raise ConfigError("name effects by their ids, or give --target NAME, or --all")
 
-    async def drop(services: Services) -> Checkpoint:
-        checkpoint, count = await operations.drop_effects(services.state(), key, ids, target)
+    async def drop(services: Services) -> StreamRecord:
+        record, count = await streams.drop_effects(services, key, ids, target)
         if not json:
             output.say(f"{count} effects go to the dead letters")
-        return checkpoint
+        return record
 
     await _operate(key, json, options, drop)
 
@@ -198,49 +192,16 @@ def _check(key: str) -> None:
         raise ConfigError(f"{key!r} must be STREAM/KEY, as `holdfast status` shows them")
 
 
-def describe_effect(effect: Effect) -> dict[str, Any]:
-    """A pending effect as a JSON record."""
-    return {
-        "id": effect.id,
-        "target": redact(effect.target),
-        "key": effect.key,
-        "cause": effect.cause,
-        "at": output.moment(effect.at),
-        "not_before": output.moment(effect.not_before),
-        "refused": effect.refused,
-        **output.body(effect.body, "body"),
-    }
-
-
 async def _operate(
-    key: str, json: bool, options: Options, operation: Callable[[Services], Awaitable[Checkpoint]]
+    key: str, json: bool, options: Options, operation: Callable[[Services], Awaitable[StreamRecord]]
 ) -> None:
     _check(key)
     async with options.services(reads_only=True) as services:
-        checkpoint = await operation(services)
-        told = await operations.poke(services.coordinator(), services.peer(), key)
+        record = await operation(services)
     if json:
-        output.json_line(describe(checkpoint) | {"told": told})
+        output.json_line(record)
     else:
-        place = f"run {checkpoint.log.run}, seq {checkpoint.log.seq}" if checkpoint.log else "no place"
-        standing = f"parked: {checkpoint.parked}" if checkpoint.parked else "free to run"
-        owner = f"; {told} was told" if told else ""
-        output.say(f"{key}: {standing}; {place}; epoch {checkpoint.epoch}{owner}")
-
-
-def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """A checkpoint as a JSON record, without its state."""
-    stream, key = output.split_key(checkpoint.key)
-    return {
-        "stream": stream,
-        "key": key,
-        "epoch": checkpoint.epoch,
-        "number": checkpoint.number,
-        "run": checkpoint.log.run if checkpoint.log else None,
-        "seq": checkpoint.log.seq if checkpoint.log else None,
-        "parked": checkpoint.parked,
-        "done": checkpoint.done,
-        "skipped": checkpoint.skipped,
-        "state_bytes": len(checkpoint.state or b""),
-        "at": output.moment(checkpoint.at),
-    }
+        place = "no place" if record.seq is None else f"run {record.run}, seq {record.seq}"
+        standing = f"parked: {record.parked}" if record.parked else "free to run"
+        owner = f"; {record.told} was told" if record.told else ""
+        output.say(f"{key}: {standing}; {place}; epoch {record.epoch}{owner}")

@@ -19,7 +19,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.exact_json import decode_plain
-from holdfast.errors import ConfigError, InvalidMessage, OperationRefused
+from holdfast.errors import ConfigError, InvalidMessage
+from holdfast.operate import tasks
+from holdfast.operate.tasks import TaskRunner
 from holdfast.tasks.opening import make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
@@ -196,9 +198,8 @@ async def ls(
     from holdfast.tasks.api import shown  # noqa: PLC0415
 
     async with producing(options.load(), owner, reads_only=True) as services:
-        store = services.task_store(owner)
-        found = await store.list(limit, state=state, type=task_type, since=ago(since))
-        counts = await store.counts()
+        found = await tasks.listed(services, owner, limit, state=state, task_type=task_type, since=ago(since))
+        counts = await tasks.counts(services, owner)
     if json:
         for task in found:
             output.json_line(shown(task))
@@ -219,17 +220,14 @@ async def nodes(owner: Owner, /, *, json: Json = False, options: Options = DEFAU
     Args:
         json: Print JSON lines, one for a type and a node.
     """
-    from holdfast.tasks.discovery import Directory  # noqa: PLC0415
-
     async with producing(options.load(), owner, reads_only=True) as services:
-        listing = await Directory(services.registry(), owner, services.clock).read()
-    rows = [[name, each.node, each.address] for name, entries in listing.types.items() for each in entries]
-    columns = ["type", "node", "address"]
+        found = await tasks.runners(services, owner)
     if json:
-        for row in rows:
-            output.json_line(dict(zip(columns, row, strict=True)))
+        for each in found:
+            output.json_line(each._asdict())
     else:
-        output.console().print(output.table(f"Who runs the tasks of {owner}", columns, rows))
+        columns = list(TaskRunner._fields)
+        output.console().print(output.table(f"Who runs the tasks of {owner}", columns, found))
 
 
 @app.command
@@ -246,7 +244,7 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
     from holdfast.tasks.api import shown  # noqa: PLC0415
 
     async with producing(options.load(), owner, reads_only=True) as services:
-        task = await _known(make_producer(services, owner), trace_id)
+        task = await tasks.known(services, owner, trace_id)
     if json:
         output.json_line(shown(task))
         return
@@ -273,11 +271,7 @@ async def cancel(
         reason: What its producer is told.
     """
     async with producing(options.load(), owner, reads_only=True) as services:
-        producer = make_producer(services, owner)
-        task = await _known(producer, trace_id)
-        if task.ended:
-            raise OperationRefused(f"task {trace_id!r} is {task.state.value} already")
-        await producer.cancel(trace_id, reason)
+        await tasks.cancel(services, owner, trace_id, reason)
     output.say(f"{trace_id}: told to end")
 
 
@@ -290,9 +284,8 @@ async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) ->
     ```
     """
     async with producing(options.load(), owner, reads_only=True) as services:
-        producer = make_producer(services, owner)
         for trace_id in trace_ids:
-            await producer.retry(await _known(producer, trace_id))
+            await tasks.retry(services, owner, trace_id)
             output.say(f"{trace_id}: sent again")
 
 
@@ -326,11 +319,11 @@ async def watch(
         with Live(bars, console=bars.console, refresh_per_second=4):
             while True:
                 if trace_ids:
-                    tasks = [task for trace in trace_ids if (task := await store.get(trace)) is not None]
+                    found = [task for trace in trace_ids if (task := await store.get(trace)) is not None]
                 else:
-                    tasks = await store.list(PAGE, state=State.RUNNING, type=task_type)
-                _draw(bars, known, tasks)
-                if trace_ids and all(task.ended for task in tasks):
+                    found = await store.list(PAGE, state=State.RUNNING, type=task_type)
+                _draw(bars, known, found)
+                if trace_ids and all(task.ended for task in found):
                     return
                 await asyncio.sleep(LOOK_S)
 
@@ -393,15 +386,6 @@ def _draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
         bars.update(known[task.trace], completed=task.progress, note=note)
     for trace in known.keys() - {task.trace for task in tasks}:
         bars.remove_task(known.pop(trace))
-
-
-async def _known(producer: Producer, trace_id: str) -> Task:
-    task = await producer.status(trace_id)
-    if task is None:
-        raise OperationRefused(
-            f"no task {trace_id!r} is known, or not any more; `holdfast tasks ls` lists them"
-        )
-    return task
 
 
 def outcome_record(outcome: Outcome) -> dict[str, Any]:

@@ -12,6 +12,9 @@ import msgspec
 
 from holdfast.cluster.effect_letters import letter_of
 from holdfast.cluster.host import Host
+from holdfast.cluster.timings import Histogram
+from holdfast.cluster.tracer import OpenSpan
+from holdfast.common import conventions
 from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
@@ -33,6 +36,9 @@ may happen at any time."""
 LANES_MAX = 1000
 """With more lanes than this, those that are idle are dropped: handlers may make up URLs without end."""
 
+BY_URL = "(url)"
+"""Where the times of targets count that handlers name by URL: they may make up URLs without end."""
+
 PAUSE_MAX_S = 300.0
 """The longest time for which a target that asks for a pause isn't called."""
 
@@ -51,12 +57,14 @@ class WaitingRun(msgspec.Struct, frozen=True):
 
 class TargetLane:
     """What waits for one target, and how many calls to it are under way. ``failures`` in a row are counted.
-    Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked."""
+    Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked. ``took`` has how long
+    effects waited for it, unless it is a queue's dead letters."""
 
-    __slots__ = ("calls", "failures", "paused_until", "target", "waiting")
+    __slots__ = ("calls", "failures", "paused_until", "target", "took", "waiting")
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, took: Histogram | None) -> None:
         self.target = target
+        self.took = took
         self.waiting: deque[WaitingRun] = deque()
         self.calls = 0
         self.failures = 0
@@ -91,6 +99,7 @@ class Deliverer:
         self._host = host
         self._open_url = open_url
         self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
+        self._took = host.timings.effect_seconds.each(targets)
         letters = {
             f"letters of {name}": LettersTarget(name, queue, host.clock) for name, queue in queues.items()
         }
@@ -121,8 +130,13 @@ class Deliverer:
         if lane is None:
             if len(self._lanes) >= LANES_MAX:
                 self._lanes = {each: lane for each, lane in self._lanes.items() if lane.calls}
-            lane = self._lanes[name] = TargetLane(self._target(name))
+            lane = self._lanes[name] = TargetLane(self._target(name), self._took_by(name))
         return lane
+
+    def _took_by(self, name: str) -> Histogram | None:
+        if name in self._targets:
+            return self._took.get(name)
+        return self._host.timings.effect_seconds.of(BY_URL)
 
     def _target(self, name: str) -> Target:
         if name in self._targets:
@@ -154,9 +168,12 @@ class Deliverer:
             # Somebody else may have the sender by now, or the target has its pause.
             _tell(runs, "failed")
             return
+        outgoing = [_outgoing(run.sender, effect) for run in runs for effect in run.effects]
+        spans = self._begin_spans(name, outgoing)
         try:
-            await lane.target.take([_outgoing(run.sender, effect) for run in runs for effect in run.effects])
+            await lane.target.take(outgoing)
         except HoldfastError as error:
+            _end_spans(spans, error)
             said = {"target": redact(name), "error": redact(str(error))}
             if isinstance(error, Busy):
                 lane.paused_until = now + min(error.retry_after_s, PAUSE_MAX_S)
@@ -177,16 +194,43 @@ class Deliverer:
             _judge(runs, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
+            _end_spans(spans, error)
             self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
             _tell(runs, "failed")
             return
+        _end_spans(spans)
         if lane.failures >= AWAY_AFTER:
             self._log.info("a target takes effects again", target=redact(name))
         lane.failures = 0
         letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
         self._stats.effects += sum(len(run.effects) for run in runs) - letters
         self._stats.set_aside += letters
+        if lane.took is not None:
+            wall = self._host.clock.wall()
+            for run in runs:
+                for effect in run.effects:
+                    lane.took.note(wall - effect.at)
         _tell(runs, "taken")
+
+    def _begin_spans(self, name: str, outgoing: list[OutgoingEffect]) -> list[OpenSpan]:
+        """Begin a span for each effect whose trace is recorded; it is passed on with the effect."""
+        spans: list[OpenSpan] = []
+        if (tracer := self._host.tracer) is None:
+            return spans
+        for index, effect in enumerate(outgoing):
+            place = tracer.place(effect.traceparent) if effect.traceparent else None
+            if place is None:
+                continue
+            attributes = {
+                **conventions.operation(conventions.SEND, redact(name)),
+                conventions.MESSAGE_ID: effect.id,
+                conventions.BODY_SIZE: len(effect.body),
+                conventions.SENDER: effect.sender,
+            }
+            span = tracer.begin(place, f"{conventions.SEND} {redact(name)}", "producer", attributes)
+            outgoing[index] = msgspec.structs.replace(effect, traceparent=span.traceparent)
+            spans.append(span)
+        return spans
 
 
 class LettersTarget:
@@ -201,6 +245,11 @@ class LettersTarget:
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         at = self._clock.wall()
         await self._queue.bury([letter_of(effect, self._name, at) for effect in effects])
+
+
+def _end_spans(spans: Sequence[OpenSpan], error: Exception | None = None) -> None:
+    for span in spans:
+        span.end(None if error is None else redact(str(error)))
 
 
 def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:
@@ -230,4 +279,5 @@ def _outgoing(sender: str, effect: Effect) -> OutgoingEffect:
         effect.cause,
         effect.hops,
         redact(effect.refused) if effect.refused else "",
+        effect.traceparent,
     )

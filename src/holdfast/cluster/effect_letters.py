@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.common.acts import HOPS, Effect
 from holdfast.common.progress import chunks
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.target import OutgoingEffect
 
@@ -24,11 +25,12 @@ AGAIN = ".again"
 def letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
     """Return the dead letter of an effect, or of a timer, which has no target."""
     sent_to = {TARGET: effect.target, TARGET_KEY: effect.key, HOPS: str(effect.hops)} if effect.target else {}
+    traced = {TRACEPARENT: effect.traceparent} if effect.traceparent else {}
     return DeadLetter(
         f"{effect.sender}:{effect.id}",
         effect.body,
         effect.refused,
-        {EFFECT: effect.id, **sent_to},
+        {EFFECT: effect.id, **sent_to, **traced},
         stream=stream,
         key=effect.sender.partition("/")[2],
         seq=effect.cause,
@@ -49,6 +51,7 @@ def effect_again(letter: DeadLetter, at: float) -> Effect:
         letter.seq,
         at,
         hops=int(said[HOPS]),
+        traceparent=said.get(TRACEPARENT, ""),
     )
 
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.stats import Stats
+from holdfast.cluster.timings import Timings
+from holdfast.cluster.tracer import Tracer
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator
@@ -93,6 +95,7 @@ class Host:
 
     Attributes:
         machine: the shares of processors and of memory in use.
+        tracer: makes spans; None where traces are off.
         told_to_drain: an event that is set when an operator has asked the node to drain and end.
         crashed: a future with the error that ended the node, if one did.
         news: reports changes of members and claims.
@@ -109,6 +112,7 @@ class Host:
         name: str,
         meter: Meter | None = None,
         machine: Callable[[], tuple[float, float]] = lambda: (0.0, 0.0),
+        tracer: Tracer | None = None,
     ) -> None:
         self.coordinator = coordinator
         self.peer = peer
@@ -118,8 +122,10 @@ class Host:
         self.name = name
         self.meter = meter or Meter()
         self.machine = machine
+        self.tracer = tracer
         self.told_to_drain = asyncio.Event()
         self.stats = Stats()
+        self.timings = Timings()
         self.crashed: asyncio.Future[BaseException] = asyncio.get_running_loop().create_future()
         self.tasks = Tasks(self.crash)
         self.news = News()

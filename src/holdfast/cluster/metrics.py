@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.stats import MEANINGS
+from holdfast.cluster.stats import MEANINGS, Numbers
 from holdfast.ports.coordinator import Load
+
+A_MILLION = 1_000_000
 
 
 class NodeMetrics(Collector):
-    """Reads a node's counters and load at each request for metrics. ``gauges`` returns further numbers, each
-    with its name and meaning; ``waiting`` returns how many streams wait, by cause."""
+    """Reads a node's counters, times and load at each request for metrics. ``gauges`` returns further
+    numbers, each with its name and meaning, and ``numbers`` those with a label; ``waiting`` returns how many
+    streams wait, by cause. ``prices`` are those of a million calls, by service and operation."""
 
     def __init__(
         self,
@@ -23,17 +26,24 @@ class NodeMetrics(Collector):
         load: Callable[[], Load],
         gauges: Callable[[], Iterable[tuple[str, str, float]]],
         waiting: Callable[[], Mapping[str, int]],
+        numbers: Callable[[], Iterable[Numbers]] = lambda: (),
+        prices: Mapping[tuple[str, str], float] | None = None,
     ) -> None:
         self._host = host
         self._load = load
         self._gauges = gauges
         self._waiting = waiting
+        self._numbers = numbers
+        self._prices = prices or {}
 
     def collect(self) -> Iterable[Metric]:
-        """Return every counter as ``holdfast_…_total``, and gauges of what the node holds now."""
+        """Return every counter as ``holdfast_…_total``, gauges of what the node holds now, and histograms."""
         for name, value in msgspec.structs.asdict(self._host.stats).items():
             yield CounterMetricFamily(f"holdfast_{name}", MEANINGS[name], value=value)
+        yield from self._spans()
         yield self._calls()
+        yield self._dollars()
+        yield from self._timings()
         for name, text, number in self._gauges():
             yield GaugeMetricFamily(f"holdfast_{name}", text, value=number)
         waiting = GaugeMetricFamily(
@@ -42,6 +52,7 @@ class NodeMetrics(Collector):
         for reason, count in sorted(self._waiting().items()):
             waiting.add_metric([reason], count)
         yield waiting
+        yield from self._labelled()
         load = self._load()
         yield GaugeMetricFamily("holdfast_streams", "Streams that the node owns.", value=load.streams)
         yield GaugeMetricFamily("holdfast_slots", "Slots of the node.", value=load.slots)
@@ -52,9 +63,51 @@ class NodeMetrics(Collector):
             "holdfast_member", "1 while the node's membership may be trusted.", value=alive
         )
 
+    def _spans(self) -> Iterable[Metric]:
+        tracer = self._host.tracer
+        exported = 0 if tracer is None else tracer.exporter.exported
+        dropped = 0 if tracer is None else tracer.exporter.dropped + tracer.dropped
+        yield CounterMetricFamily(
+            "holdfast_spans", "Spans of traces that the collector took.", value=exported
+        )
+        yield CounterMetricFamily(
+            "holdfast_spans_dropped",
+            "Spans that were lost: more than may wait, or not taken in time.",
+            value=dropped,
+        )
+
     def _calls(self) -> Metric:
         text = "Calls to paid and shared services, whatever came of them, handlers' fetches included."
         calls = CounterMetricFamily("holdfast_api_calls", text, labels=["service", "operation"])
         for names, count in sorted(self._host.meter.calls.items()):
             calls.add_metric(names, count)
         return calls
+
+    def _dollars(self) -> Metric:
+        text = "What these calls cost at list price, in dollars; services of unknown price are left out."
+        dollars = CounterMetricFamily("holdfast_api_dollars", text, labels=["service"])
+        sums: dict[str, float] = {service: 0.0 for service, _ in self._prices}
+        for (service, operation), count in self._host.meter.calls.items():
+            if service in sums:
+                price = self._prices.get((service, operation), self._prices.get((service, ""), 0.0))
+                sums[service] += count * price / A_MILLION
+        for service, total in sorted(sums.items()):
+            dollars.add_metric([service], total)
+        return dollars
+
+    def _timings(self) -> Iterable[Metric]:
+        for name, timings in self._host.timings:
+            family = HistogramMetricFamily(f"holdfast_{name}", timings.meaning, labels=[timings.label])
+            for value, histogram in timings.items():
+                family.add_metric([value], histogram.buckets(), histogram.sum_s)
+            yield family
+
+    def _labelled(self) -> Iterable[Metric]:
+        """Return the numbers with a label; kinds of work that have the same ones share a metric."""
+        families: dict[str, CounterMetricFamily | GaugeMetricFamily] = {}
+        for kind, name, text, label, values in self._numbers():
+            made = CounterMetricFamily if kind == "counter" else GaugeMetricFamily
+            family = families.setdefault(name, made(f"holdfast_{name}", text, labels=[label]))
+            for value, number in values.items():
+                family.add_metric([value], number)
+        return families.values()

@@ -110,6 +110,8 @@ class Node(Startable):
         await host.tasks.close()
         for work in self._works:
             await work.close()
+        if host.tracer is not None:
+            await host.tracer.exporter.close()
         await host.peer.close()
 
     def abandon(self) -> None:

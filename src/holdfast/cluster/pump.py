@@ -4,13 +4,16 @@ receives at once as the load needs."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from holdfast.cluster.host import Host
+from holdfast.cluster.tracer import Tracer
+from holdfast.common import conventions
 from holdfast.common.held import Receipt
 from holdfast.common.polling import Polling
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
+from holdfast.common.traceparent import TRACEPARENT, read_traceparent
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
 
@@ -94,12 +97,16 @@ class Pump:
 
     async def _receive(self, limit: int) -> int:
         self._stats.receive_calls += 1
+        tracer = self._host.tracer
+        began_ns = 0 if tracer is None else tracer.now_ns()
         deliveries = await self._queue.receive(
             limit, self._limits.receive_wait_s, self._hide_s, self._host.membership.id
         )
         now = self._clock.monotonic()
         expires_at = now + self._hide_s
         self._stats.received += len(deliveries)
+        if tracer is not None:
+            self._trace(tracer, deliveries, began_ns)
         seen: dict[str, int] = {}
         malformed: list[tuple[Delivery, InvalidMessage]] = []
         for delivery in deliveries:
@@ -110,6 +117,18 @@ class Pump:
         for delivery, reason in malformed:  # last, because this may fail
             await self._set_aside(delivery, reason)
         return len(deliveries)
+
+    def _trace(self, tracer: Tracer, deliveries: Sequence[Delivery], began_ns: int) -> None:
+        """Record a receive that brought messages of recorded traces, as their producers began them."""
+        told = (delivery.attributes.get(TRACEPARENT) for delivery in deliveries)
+        causes = [each for each in told if each and read_traceparent(each) and tracer.place(each)]
+        if causes:
+            attributes = {
+                **conventions.operation(conventions.RECEIVE, self._stream),
+                conventions.BATCH_COUNT: len(deliveries),
+            }
+            name = f"{conventions.RECEIVE} {self._stream}"
+            tracer.begin_for(causes, name, "client", attributes, start_ns=began_ns).end()
 
     async def _set_aside(self, delivery: Delivery, error: InvalidMessage) -> None:
         """Dead-letter a message without a key. No commit can name it, so the dead letter is sent first, then

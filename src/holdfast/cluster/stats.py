@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
 import msgspec
+
+
+class Numbers(NamedTuple):
+    """The values of one metric by the value of its label, which must be a name that the app or this code
+    declares: there are as many with ten keys as with a million."""
+
+    kind: Literal["counter", "gauge"]
+    name: str
+    meaning: str
+    label: str
+    values: Mapping[str, float]
 
 
 class Stats(msgspec.Struct):

@@ -46,7 +46,8 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
     is what the handler named, and ``key`` the target's key. ``cause`` is the identity, without the stream's
     key, of the message that sent it, or the trace id of the task; ``hops`` counts the effects that led to it.
     ``at`` is the wall time of the commit that added it, and ``not_before`` that of its first hand-over.
-    ``refused`` is why its target doesn't take it: then it goes to the dead letters instead.
+    ``refused`` is why its target doesn't take it: then it goes to the dead letters instead. ``traceparent``
+    is the place in a trace of what sent it, "" for none.
     """
 
     number: int
@@ -60,6 +61,7 @@ class Effect(msgspec.Struct, frozen=True, array_like=True):
     not_before: float = 0.0
     hops: int = 0
     refused: str = ""
+    traceparent: str = ""
 
 
 _decode_effects = msgspec.msgpack.Decoder(tuple[Effect, ...]).decode

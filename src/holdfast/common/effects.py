@@ -267,25 +267,26 @@ class EffectMaker:
         self._wall = wall
         self.made: list[Effect] = []
 
-    def add(self, sends: Iterable[Send], cause: str, hops: int) -> None:
-        """Add what the handler of ``cause`` sent. ``hops`` counts the effects that led to it."""
+    def add(self, sends: Iterable[Send], cause: str, hops: int, traceparent: str = "") -> None:
+        """Add what the handler of ``cause`` sent. ``hops`` counts the effects that led to it, and
+        ``traceparent`` is its place in a trace."""
         for send in sends:
             reason = (
                 "" if hops < HOPS_MAX else f"a chain of {HOPS_MAX} effects led to it, so it seems endless"
             )
-            self._make(send, cause, hops + 1, reason)
+            self._make(send, cause, hops + 1, reason, traceparent)
 
     def again(self, effect: Effect) -> None:
         """Add an effect that the store has lost."""
         delay_s = max(0.0, effect.not_before - self._wall)
         send = Send(effect.target, effect.key, effect.body, delay_s)
-        self._make(send, effect.cause, effect.hops, effect.refused)
+        self._make(send, effect.cause, effect.hops, effect.refused, effect.traceparent)
 
     def set_aside(self, body: bytes, cause: str, reason: str) -> None:
         """Add the dead letter of a timer that is skipped."""
         self._make(Send("", "", body), cause, 0, reason)
 
-    def _make(self, send: Send, cause: str, hops: int, refused: str) -> None:
+    def _make(self, send: Send, cause: str, hops: int, refused: str, traceparent: str = "") -> None:
         place = len(self.made)
         self.made.append(
             Effect(
@@ -300,5 +301,6 @@ class EffectMaker:
                 not_before=self._wall + send.delay_s if send.delay_s > 0 else 0.0,
                 hops=hops,
                 refused=refused,
+                traceparent=traceparent,
             )
         )

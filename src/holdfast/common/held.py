@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.common.message import Life, Place, Span, may_follow
 from holdfast.common.progress import Visibility
+from holdfast.common.traceparent import TRACEPARENT
 
 
 class Receipt(Visibility):
@@ -49,12 +50,20 @@ class Held(msgspec.Struct, eq=False):
     aside: str = ""
     error: str = ""
     detail: str = ""
+    traceparent: str = ""
+    """The context of what its handling leads to: that of its span if the trace is recorded, else of its
+    sender's."""
 
     @property
     def may_be_known(self) -> bool:
         """True if the message may have been delivered before: the queue says so, or it comes from a client,
         which may repeat its request."""
         return self.receives > 1 or any(receipt.request for receipt in self.receipts)
+
+    @property
+    def context(self) -> str:
+        """Its place in a trace: that of its handling, or of its sender; "" for none."""
+        return self.traceparent or self.attributes.get(TRACEPARENT, "")
 
     @property
     def again(self) -> dict[str, str]:

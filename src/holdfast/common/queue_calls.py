@@ -41,7 +41,9 @@ def check_bodies(bodies: Iterable[bytes], max_bytes: int) -> None:
     """Raise TooLarge if one of the bodies is larger than the queue takes."""
     for body in bodies:
         if len(body) > max_bytes:
-            raise TooLarge(f"a body of {len(body)} bytes is over the queue's max_bytes, {max_bytes}")
+            raise TooLarge(
+                f"a body of {len(body)} bytes is over the queue's max_bytes, {max_bytes} (max_message_bytes)"
+            )
 
 
 def make_receipt(number: int | str, receives: int | str) -> str:

@@ -7,6 +7,7 @@ change what they keep. The other modules are
 * :mod:`holdfast.extend.tools`: declared settings, pauses, rates, JSON, redaction; no I/O;
 * :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
 * :mod:`holdfast.extend.products`: what a product adds to nodes, to ``holdfast status`` and ``doctor``;
+* :mod:`holdfast.extend.api`: what a product adds to the JSON API of the console;
 * :mod:`holdfast.extend.s3`: Holdfast's own client of S3.
 
 A package registers what it adds as entry points. Holdfast finds it once the package is installed. The groups
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     )
     from holdfast.ports.queue_setup import Made, QueueFinding, QueueSetup
     from holdfast.ports.registry import Document, Registry
-    from holdfast.ports.state import Logged, Risk, StateStore, TransferableState
+    from holdfast.ports.state import DatabaseHealth, Logged, Risk, StateStore, TransferableState
     from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import TaskStore, TransferableTasks
     from holdfast.streams.rules import ledger
@@ -75,6 +76,7 @@ else:  # A service that offers a queue needs no state store.
             "Clock": "holdfast.ports.clock",
             "Commit": "holdfast.streams.rules.ledger",
             "Coordinator": "holdfast.ports.coordinator",
+            "DatabaseHealth": "holdfast.ports.state",
             "DeadLetter": "holdfast.ports.queue",
             "Delivery": "holdfast.ports.queue",
             "Depth": "holdfast.ports.queue",
@@ -131,6 +133,7 @@ __all__ = [
     "Clock",
     "Commit",
     "Coordinator",
+    "DatabaseHealth",
     "DeadLetter",
     "Delivery",
     "Depth",

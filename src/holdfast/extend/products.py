@@ -1,9 +1,10 @@
 """The public API for products. A product is a kind of work that apps declare, in a package of its own.
 
 A package registers an object of a subclass of :class:`Product` in the group ``holdfast.products``. The
-product adds a :class:`NodePart` to each node: its :class:`Work`, and what tells its metrics. Work gets clock,
-log, peers and memberships from its :class:`Host`. :class:`Services` opens the queues and stores that settings
-name, and :func:`load` reads the settings. With :func:`encode_brief` a product can tell on a queue of briefs
+product adds a :class:`NodePart` to each node: its :class:`Work`, and what tells its metrics. To the
+console's JSON API it adds operations (:mod:`holdfast.extend.api`). Work gets clock, log, peers and
+memberships from its :class:`Host`. :class:`Services` opens the queues and stores that settings name, and
+:func:`load` reads the settings. With :func:`encode_brief` a product can tell on a queue of briefs
 how its work ended, as tasks do.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.cluster.host import Host
     from holdfast.cluster.node import NodePart, Work
     from holdfast.config import Config, load
+    from holdfast.console.api.operations import Operation
     from holdfast.ports.coordinator import Claim, Member
     from holdfast.ports.target import Target
     from holdfast.services.memory.registry import MemoryRegistry
@@ -140,6 +142,11 @@ class Product:
         ``claims`` those with the product's ``claim_label``. Return an empty table if nothing of it runs, so
         that its key is in the JSON."""
         return None
+
+    def operations(self, services: Services) -> Sequence[Operation]:
+        """Return what the product adds to the JSON API of the console, which is made with ``services``. What
+        it opens for that is opened when an operation is called."""
+        return []
 
 
 def products() -> list[Product]:

@@ -17,6 +17,7 @@ from aiohttp import web
 
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.common.record import UNREADABLE
+from holdfast.common.traceparent import TRACEPARENT, read_traceparent
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway import openapi
 from holdfast.gateway.sockets import OF_TEXT, SocketFrame, SocketReply, serve
@@ -32,7 +33,7 @@ from holdfast.streams.spec import StreamSpec
 PATH = "/process/"
 SEQ, RUN, STREAM, TIMEOUT = "X-Seq", "X-Run", "X-Stream", "X-Timeout-Ms"
 DUPLICATE, REQUEST_ID = "X-Duplicate", "X-Request-Id"
-PASSED_ON = (REQUEST_ID, "traceparent", "tracestate")
+PASSED_ON = (REQUEST_ID, TRACEPARENT, "tracestate")
 """The headers of a request that the answer repeats."""
 
 JSON, RAW = "application/json", "application/octet-stream"
@@ -93,7 +94,8 @@ class NodeRoutes:
                 sent = await read_body(request, self._max_body_bytes)
             body = await unpacked(sent, request.headers, self._max_body_bytes)
             place, message = compose(spec, key, request.headers, body, self._clock)
-            answer = await self._process(spec, key, place, message, timeout_s)
+            traceparent = request.headers.get(TRACEPARENT, "")
+            answer = await self._process(spec, key, place, message, timeout_s, traceparent)
         except TimeoutError:
             return problem.response(slow_body(), passed_on)
         except HoldfastError as error:
@@ -108,9 +110,13 @@ class NodeRoutes:
         place: Place,
         body: bytes,
         timeout_s: float,
+        traceparent: str = "",
     ) -> RequestAnswer:
+        attributes = labels(spec, key, place)
+        if traceparent and read_traceparent(traceparent):
+            attributes[TRACEPARENT] = traceparent
         return await self._requests().process(
-            spec.name, spec.full_key(key), place, body, labels(spec, key, place), timeout_s
+            spec.name, spec.full_key(key), place, body, attributes, timeout_s
         )
 
     def _response(self, answer: RequestAnswer, passed_on: dict[str, str]) -> web.Response:

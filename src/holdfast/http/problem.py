@@ -14,6 +14,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidMessage,
     NoQuery,
+    NotKnown,
     NotOwner,
     OperationRefused,
     OutcomeUnknown,
@@ -58,6 +59,8 @@ def of(error: HoldfastError) -> Problem:
             return Problem("urn:holdfast:busy", "The stream takes no more for the moment", 429, detail)
         case TargetAway():
             return Problem(TARGET_AWAY, "A target of the stream takes nothing", 503, detail)
+        case NotKnown():
+            return Problem("urn:holdfast:not-known", "There is no such thing", 404, detail)
         case OperationRefused():
             return Problem("urn:holdfast:refused", "It makes no sense as things stand", 409, detail)
         case InvalidMessage():

@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import msgspec
 
 from holdfast.common.acts import Acts, Send
+from holdfast.ports.tracing import TracedCall
 
 T = TypeVar("T")
 
@@ -63,13 +64,15 @@ def drive(work: Coroutine[Any, Any, T]) -> T:
 
 class MessageWork(msgspec.Struct, frozen=True, array_like=True):
     """One message for a handler: its place, its body, and which try of it this is. ``wake`` names the timer
-    that is due instead, whose body it is; "" for a message."""
+    that is due instead, whose body it is; "" for a message. ``traceparent`` is its place in a trace, "" for
+    none."""
 
     run: int
     seq: int
     body: bytes
     attempt: int = 1
     wake: str = ""
+    traceparent: str = ""
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True):
@@ -82,7 +85,8 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     ``permanent``: the message doesn't fit its declared type, so no retry can help. ``calls``: calls to
     metered services since the last answer, as ``Meter.drain`` gives them. ``model`` names the model whose
     load is what failed, so that the message isn't to blame; "" for none. ``acts``: what the handler asked
-    for besides, one for each result, or none at all if it never did.
+    for besides, one for each result, or none at all if it never did. ``traced`` is what the slot recorded of
+    messages that stand in a trace.
     """
 
     results: list[bytes | None]
@@ -94,6 +98,7 @@ class Ran(msgspec.Struct, frozen=True, array_like=True):
     calls: list[tuple[str, str, int]] = []
     model: str = ""
     acts: list[Acts | None] = []
+    traced: TracedCall | None = None
 
 
 QueryFault = Literal["", "request", "handler", "state", "model"]
@@ -323,7 +328,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     and all that it started may use together (0: what the node allows). ``lease_s``: unless renewed, its
     process is killed so many seconds after it was given to a slot, even if the node stands still (0: never).
     ``pauses`` is how many pauses earlier attempts have asked for. ``after`` is the brief of the task that it
-    follows upon (empty: of none). ``result_bytes_max`` is how large its result may be.
+    follows upon (empty: of none). ``result_bytes_max`` is how large its result may be. ``traceparent`` is its
+    place in a trace, "" for none.
     """
 
     trace: str
@@ -340,6 +346,7 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
     pauses: int = 0
     after: bytes = b""
     result_bytes_max: int = 64 << 10
+    traceparent: str = ""
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
@@ -358,6 +365,7 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     should be replaced. ``output``: there is output of it that has not been read yet. ``took_s`` is how long
     it ran, ``memory_mb`` the most that its process ever used. ``pause_s``: what was raised asks for another
     attempt after so many seconds (0: it doesn't). ``sends`` are the effects that it sent, if it returned.
+    ``traced`` is what the slot recorded, if the attempt stands in a trace.
     """
 
     result: bytes = b""
@@ -371,6 +379,7 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
     memory_mb: int = 0
     pause_s: float = 0.0
     sends: tuple[Send, ...] = ()
+    traced: TracedCall | None = None
 
 
 class TaskHost(Protocol):

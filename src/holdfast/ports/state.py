@@ -3,7 +3,7 @@ write."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 import msgspec
@@ -38,6 +38,19 @@ class Risk(NamedTuple):
     verdict: Literal["warning", "failed"]
     text: str
     fix: str
+
+
+class DatabaseHealth(msgspec.Struct, frozen=True):
+    """What keeps a database from removing old versions of rows, and how many it has.
+
+    ``snapshot_s`` is how old the oldest snapshot is, and ``snapshot_transactions`` how many transactions came
+    after it, by the kind of its holder; a kind whose age isn't known is left out. ``dead_rows`` and
+    ``live_rows`` count the old versions of rows, and the rows, of each of Holdfast's tables."""
+
+    snapshot_s: Mapping[str, float]
+    snapshot_transactions: Mapping[str, int]
+    dead_rows: Mapping[str, int]
+    live_rows: Mapping[str, int]
 
 
 class StateStore(Protocol):

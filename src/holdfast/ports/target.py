@@ -13,7 +13,8 @@ class OutgoingEffect(msgspec.Struct, frozen=True):
     ``target`` is what the handler named, and ``key`` the target's key, "" for none. ``sender`` is the full
     key of the stream that sent it, and ``cause`` the identity of the message therein; or ``sender`` is type
     and trace id of a task, and ``cause`` its trace id. ``hops`` counts the effects that led to it,
-    with this one. ``refused`` is why its target doesn't take it, for dead letters."""
+    with this one. ``refused`` is why its target doesn't take it, for dead letters. ``traceparent`` is its
+    place in a trace, "" for none, which a target passes on as W3C Trace Context says."""
 
     id: str
     target: str
@@ -23,6 +24,7 @@ class OutgoingEffect(msgspec.Struct, frozen=True):
     cause: str
     hops: int = 1
     refused: str = ""
+    traceparent: str = ""
 
 
 class Target(Protocol):

@@ -18,6 +18,7 @@ import msgspec
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
 from holdfast.ports.slots import MessageWork, SlotWorker, drive
 from holdfast.slots import lifeline, wire
+from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
 
 DUMP_SIGNAL = signal.SIGUSR2
@@ -86,6 +87,7 @@ class ChildHost:
     def __init__(self, line: NodeConnection) -> None:
         self._line = line
         self._at_work: dict[tuple[str, str], CallAtWork] = {}
+        self._provides_spans = False
 
     def answer(self, worker: SlotWorker, call: int, request: wire.Request) -> None:
         """Have the worker do what a call asks for, and answer it."""
@@ -111,6 +113,9 @@ class ChildHost:
             self._line.send(wire.Noted(note.encode("utf-8", "replace").decode()), call.number)
 
     async def begin(self, stream: str, key: str, work: MessageWork) -> None:
+        if work.traceparent and not self._provides_spans:
+            self._provides_spans = True
+            provide_spans()
         self.progress(stream, key)
 
     def failed(self, error: BaseException) -> None:

@@ -54,9 +54,14 @@ class SendRecorder:
         if key:
             check_key(key, "key")
         check_seconds("delay_s", delay_s)
-        encoded = encode_result(body, EFFECT_BYTES_MAX)
+        encoded = encode_result(body)
         if encoded is None:
             encoded = b"null"
+        if len(encoded) > EFFECT_BYTES_MAX:
+            raise TooLarge(
+                f"an effect of {len(encoded)} bytes is too large; it can have {EFFECT_BYTES_MAX}: put what is"
+                " large into the object store, and send where it is"
+            )
         bytes_now = self._bytes + len(encoded)
         if len(self._sends) >= EFFECTS_MAX or bytes_now > EFFECTS_BYTES_MAX:
             raise TooLarge(

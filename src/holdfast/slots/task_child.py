@@ -23,6 +23,7 @@ from holdfast.common.redaction import redact
 from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried, drive
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
+from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
 
 LOOK_SIGNAL = signal.SIGQUIT
@@ -62,6 +63,7 @@ class TaskChildHost:
         self._dropped = 0
         self._sending = False
         self._interrupted = False
+        self._provides_spans = False
         self._raise: Callable[[], None] = lambda: None
 
     def serve(self, worker: TaskWorker) -> None:
@@ -89,7 +91,9 @@ class TaskChildHost:
         self._send(wire.LogLine(level, _text(event), plain), number)
 
     async def begin(self, attempt: Attempt) -> None:
-        pass
+        if attempt.traceparent and not self._provides_spans:
+            self._provides_spans = True
+            provide_spans()
 
     def failed(self, error: BaseException) -> None:
         pass

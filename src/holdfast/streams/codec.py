@@ -18,6 +18,7 @@ from msgspec import UNSET, UnsetType
 
 from holdfast.common.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
 from holdfast.common.record import UNREADABLE, from_base64
+from holdfast.common.stored import StoredValue
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec, names_of
 
@@ -25,6 +26,12 @@ PREFIX_ENDS = "-_:# "
 """The characters that may stand between a seq's prefix and its digits."""
 
 ID_CHARS_MAX = 256
+
+STORED = "holdfast-stored"
+"""The attribute of a message whose body is in an object store: a StoredMessage in JSON."""
+
+STORED_BODY = b"stored"
+"""What such a message has for a body. No version that doesn't know the attribute finds a key in it."""
 
 _NOT_GIVEN = object()
 """Stands for the run of a message that has none, where a stream allows that."""
@@ -42,7 +49,8 @@ def address(
     Raises InvalidMessage naming the field and what it should be.
     """
     fields, read = _reader(spec)
-    key, run, seq = read(body, attributes)
+    stored = stored_of(attributes)
+    key, run, seq = read(body, attributes) if stored is None else stored.address()
     key = check_key(key, fields.key_name)
     is_missing = spec.run is None or run is _NOT_GIVEN
     run = spec.no_run if is_missing else check_number(run, fields.run_name, RUN_DIGITS)
@@ -58,6 +66,43 @@ def address(
             " declare seq= as the field that holds it"
         )
     return key, Place(run, check_number(number, "the queue's number", SEQ_DIGITS))
+
+
+class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Where the body of a message is that is too large for its queue, and what a node must know before it
+    reads the body: the key, the run if it has one, and the seq."""
+
+    value: StoredValue
+    key: str
+    run: int | None = None
+    seq: int = 0
+
+    def address(self) -> tuple[Any, Any, Any]:
+        """Return key, run and seq as they are read from other messages."""
+        return self.key, _NOT_GIVEN if self.run is None else self.run, self.seq
+
+
+_decode_stored = msgspec.json.Decoder(StoredMessage).decode
+
+
+def stored_of(attributes: Mapping[str, str]) -> StoredMessage | None:
+    """Return where a message's body is stored; None if the message has it. Raises InvalidMessage."""
+    if (text := attributes.get(STORED)) is None:
+        return None
+    try:
+        return _decode_stored(text)
+    except UNREADABLE as error:
+        raise InvalidMessage(f"the attribute {STORED!r} can't be read: {error}", STORED) from None
+
+
+def stored_attributes(
+    spec: StreamSpec, body: bytes, attributes: Mapping[str, str], value: StoredValue
+) -> dict[str, str]:
+    """Return the attributes of a message whose body is stored as ``value``. Raises InvalidMessage."""
+    key, place = address(spec, body, attributes, "to be sent", 0)
+    run = None if place.run == spec.no_run else place.run
+    stored = msgspec.json.encode(StoredMessage(value, key, run, place.seq)).decode()
+    return {**attributes, STORED: stored}
 
 
 def wrap(spec: StreamSpec, key: str, place: Place, body: bytes, media_type: str, at: float) -> bytes:

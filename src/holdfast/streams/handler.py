@@ -23,6 +23,9 @@ class Context(Protocol):
     """The seq of the current message; 0 if the stream has no seqs."""
     attempt: int
     """The number of this try of the message, counted from 1 since the stream was opened here."""
+    traceparent: str
+    """The place of the current message in a trace, as the header ``traceparent`` of W3C Trace Context says
+    it; "" if it stands in none. Where OpenTelemetry's API is installed, spans join by themselves."""
 
     @overload
     def model(self, wanted: str) -> Any: ...

@@ -14,7 +14,7 @@ from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.effects import EffectMaker
 from holdfast.common.message import TIMER_RUN, Place, Span
 from holdfast.common.protocol import Done, Poke
-from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.errors import Fenced, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.dead_letters import dead_letters, in_order
 from holdfast.ports.peer import Peer
@@ -179,7 +179,7 @@ async def _change(state: StateStore, key: str, resolve: Callable[[Checkpoint], W
         try:
             standing = await state.peek(key)
             if standing is None:
-                raise OperationRefused(f"no stream {key!r} in the state store; `holdfast status` lists them")
+                raise NotKnown(f"no stream {key!r} in the state store; `holdfast status` lists them")
             if wish is None:
                 resolve(standing).change(standing)  # refuse an impossible change before anybody is fenced
             opened = _still_quiet(await state.open(key, standing.epoch, MEMBER), await state.now(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Literal, Protocol, TypeVar
@@ -15,6 +16,7 @@ from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, Reporter, Settlement
 from holdfast.cluster.limits import Limits
+from holdfast.cluster.tracer import trace_of
 from holdfast.common.effects import EffectLimits
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import CommitPlace
@@ -26,6 +28,7 @@ from holdfast.errors import (
     Fenced,
     HandlerFailed,
     HoldfastError,
+    InvalidMessage,
     MembershipLost,
     ModelFailed,
     OperationRefused,
@@ -34,11 +37,13 @@ from holdfast.errors import (
     StateRejected,
     TooLarge,
     Unavailable,
+    ValueLost,
 )
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.archiver import Archiver
+from holdfast.streams.codec import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
@@ -50,6 +55,9 @@ from holdfast.streams.rules.sequencer import Gap, Rules
 from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.stalls import Stalls, waited_since
+from holdfast.streams.traces import HandlingSpans, begin_commit
+from holdfast.values import Values
 
 T = TypeVar("T")
 
@@ -82,7 +90,9 @@ class Owned:
         "since",
         "slot",
         "spec",
+        "stands_since",
         "timer_at",
+        "traced",
         "tries_alone",
     )
 
@@ -103,9 +113,13 @@ class Owned:
         """How many reads of the store aren't answered yet."""
         self.alone = ""
         """The head that runs while no other suspect runs on the node, if one does."""
+        self.stands_since: float | None = None
+        """Since when the stream stands still, as it changes nodes; None once there was a commit here."""
         self.timer_at: float | None = None
         self.failed_loads = 0
         """How many times an undeclared model has failed to load since a message was last handled."""
+        self.traced: list[str] = []
+        """The contexts of handled messages of recorded traces that no commit covers yet."""
         self.tries_alone = False
         """True while it waits for such a model, which perhaps no other stream needs."""
 
@@ -116,13 +130,14 @@ class Owned:
 
 
 class Warming:
-    """A stream that is about to move here: the seat that it will have, and why it can't run here, once that
-    is known."""
+    """A stream that is about to move here: the seat that it will have, why it can't run here, once that is
+    known, and when all was ready for the move."""
 
-    __slots__ = ("obstacle", "seat")
+    __slots__ = ("obstacle", "ready_at", "seat")
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
+        self.ready_at: float | None = None
         self.obstacle: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 
@@ -187,6 +202,7 @@ class Owners:
         *,
         on_obstacle: Callable[[str], None],
         archivers: Mapping[str, Archiver] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._host = host
         self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
@@ -201,6 +217,7 @@ class Owners:
         self._report = report
         self._deliverer = deliverer
         self._archivers = archivers or {}
+        self._values = values or Values("", host.clock)
         for name, archiver in self._archivers.items():
             archiver.on_change = partial(self._archive_changed, name)
         self.requests: ClientRequests
@@ -217,6 +234,13 @@ class Owners:
         self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
+        timings = host.timings
+        self._took_delivery = timings.delivery_seconds.each(specs)
+        self._took_handler = timings.handler_seconds.each(specs)
+        self._took_commit = timings.commit_seconds.each(specs)
+        self._took_stall = timings.stall_seconds.each(specs)
+        self._stalls = Stalls()
+        host.news.on_left.append(lambda member: self._stalls.left(member, host.clock.monotonic()))
         self.acting = {name for name, spec in specs.items() if spec.acts}
         """The streams that send effects or set timers. Of some it is known only once they do so."""
 
@@ -279,6 +303,8 @@ class Owners:
         archiver = self._archivers.get(stream)
         owner.is_held_back = archiver is not None and archiver.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
+        if (warming := self._warm.get(key)) is not None:
+            entry.stands_since = warming.ready_at
         self._perform(entry)
         return True
 
@@ -408,7 +434,7 @@ class Owners:
         """Note that a handler asked for a model that doesn't load, after it had handled ``handled`` messages
         of its run."""
         if model not in self._models:
-            self._wait_alone(entry, generation, model, reason, handled)
+            self._wait_alone(entry, generation, reason, handled)
             return
         if entry.seat is not None:  # else the stream was released meanwhile
             self.obstacles.found(entry.spec.name, model, reason, entry.seat)
@@ -420,9 +446,10 @@ class Owners:
         self._answer(entry, generation, lambda now: entry.owner.models_failed(obstacle, now, handled))
         self._on_obstacle(entry.spec.name)
 
-    def _wait_alone(self, entry: Owned, generation: int, model: str, reason: str, handled: int) -> None:
-        """Have the stream wait for a model that isn't declared. Only a message can show whether it loads, and
-        nobody knows which other streams need it, so this stream waits here alone."""
+    def _wait_alone(self, entry: Owned, generation: int, reason: str, handled: int) -> None:
+        """Have the stream wait for what its next message needs, a model that isn't declared or a stored body.
+        Only a message can show whether that loads, and nobody knows which other streams need it, so this
+        stream waits here alone."""
         self._answer(entry, generation, lambda now: entry.owner.models_failed(reason, now, handled))
         if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
             return
@@ -430,9 +457,8 @@ class Owners:
         entry.tries_alone = True
         if entry.failed_loads == 1:
             self._log.error(
-                "a model that is not declared does not load here; the stream waits",
+                "what the next message needs does not load here; the stream waits",
                 key=entry.key,
-                model=model,
                 error=reason,
             )
         self._tasks.spawn(self._try_alone(entry, generation, entry.seat))
@@ -474,6 +500,7 @@ class Owners:
             raise
         warming.obstacle.set_result(obstacle)
         if not obstacle:
+            warming.ready_at = self._clock.monotonic()
             await self._clock.sleep(self._limits.move_timeout_s * 2)
         if self._warm.get(key) is warming:
             del self._warm[key]
@@ -687,6 +714,8 @@ class Owners:
             return
         finally:
             entry.looks -= 1
+        if entry.stands_since is None and entry.last is None and checkpoint is not None:
+            entry.stands_since = self._stalls.since(checkpoint.member)
         self._answer(entry, generation, lambda now: entry.owner.peeked(checkpoint, now))
 
     async def _open(self, entry: Owned, generation: int, expect: int) -> None:
@@ -860,18 +889,29 @@ class Owners:
 
     async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
-        commit = command.commit
+        commit, sent_at = command.commit, self._clock.monotonic()
+        span = None
+        if entry.traced and self._host.tracer is not None:
+            span = begin_commit(self._host.tracer, entry.spec.name, entry.plain_key, entry.traced)
+            entry.traced = []
         try:
             await self._insist(entry, generation, lambda: self._state.commit(commit), Retry.SAFE, Retry.SAME)
         except Fenced:
+            if span is not None:
+                span.end("another opening of the stream has fenced this one")
             self._stats.fenced += 1
             self._answer(entry, generation, entry.owner.fenced)
             return
         except TooLarge as error:
             text = str(error)
+            if span is not None:
+                span.end(text)
             self._log.error("a commit is too large", key=entry.key, error=text)
             self._answer(entry, generation, lambda now: entry.owner.refused(text, now))
             return
+        self._took_commit[entry.spec.name].note(self._clock.monotonic() - sent_at)
+        if span is not None:
+            span.end()
         self._stats.commits += 1
         self._stats.committed += commit.done
         if entry.last is not None and entry.last.epoch == commit.epoch:
@@ -908,10 +948,11 @@ class Owners:
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
-        works = [
-            MessageWork(held.place.run, held.place.seq, held.body, held.tries + 1, timer_of(held.place))
-            for held in command.messages
-        ]
+        tracer, spans = self._host.tracer, None
+        if tracer is not None:
+            spans = HandlingSpans(tracer, spec.name, entry.plain_key, command.messages)
+        if (works := await self._works(entry, generation, command)) is None:
+            return
         try:
             if command.fresh and owner.generation == generation:
                 await self._open_handler(entry, command)
@@ -936,29 +977,43 @@ class Owners:
             )
         except StateRejected as error:
             reason = redact(str(error))
+            if spans is not None:
+                spans.failed(reason)
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
+            if spans is not None:
+                spans.failed(redact(str(error)))
             self._model_failed(entry, generation, error.model, redact(str(error)))
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
+            if spans is not None:
+                spans.failed(text)
             self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
+            if spans is not None:
+                spans.failed(redact(str(error)))
             if error.model in spec.models:
                 self._model_failed(entry, generation, error.model, _died_loading(error))
                 return
             text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
-        self.loads.note(entry.key, self._clock.monotonic() - began_at)
+        took_s, count = self._clock.monotonic() - began_at, len(ran.results) + bool(ran.error)
+        self.loads.note(entry.key, took_s)
+        if count:
+            self._took_handler[spec.name].note(took_s / count, count)
+        if spans is not None:
+            entry.traced += spans.ran(ran)
         self._stats.handled += len(ran.results)
         if any(ran.acts):
             self.acting.add(spec.name)
         if ran.model:
+            self._pool.model_failures[ran.model] += 1
             self._model_failed(entry, generation, ran.model, ran.error, len(ran.results))
             return
         if ran.results:
@@ -973,6 +1028,47 @@ class Owners:
                 ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
             ),
         )
+
+    async def _works(self, entry: Owned, generation: int, command: commands.Run) -> list[MessageWork] | None:
+        """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
+        for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
+        messages, body = command.messages, command.messages[0].body
+        is_stored = [STORED in held.attributes for held in messages]
+        if is_stored[0]:
+            try:
+                body = await self._stored_body(messages[0])
+            except (ValueLost, InvalidMessage) as error:
+                reason = redact(str(error))
+                self._log.warning("a stored body is lost", key=entry.key, error=reason)
+                self._answer(
+                    entry,
+                    generation,
+                    lambda now: entry.owner.ran([], None, 0, reason, "", True, now),
+                )
+                return None
+            except (HoldfastError, OSError) as error:
+                reason = f"a stored body can't be read: {redact(str(error))}"
+                if entry.owner.generation == generation:
+                    self._seat(entry)
+                    self._wait_alone(entry, generation, reason, 0)
+                return None
+        count = 1 if is_stored[0] else is_stored.index(True) if True in is_stored else len(messages)
+        return [
+            MessageWork(
+                held.place.run,
+                held.place.seq,
+                body if place == 0 else held.body,
+                held.tries + 1,
+                timer_of(held.place),
+                held.traceparent,
+            )
+            for place, held in enumerate(messages[:count])
+        ]
+
+    async def _stored_body(self, held: Held) -> bytes:
+        stored = stored_of(held.attributes)
+        assert stored is not None
+        return await self._values.get(stored.value)
 
     async def _open_handler(self, entry: Owned, command: commands.Run) -> None:
         spec, key = entry.spec, entry.plain_key
@@ -1018,6 +1114,7 @@ class Owners:
             self._perform(entry)
 
         if not command.duplicate:
+            self._note_times(entry, command)
             self._tell_letters(entry, command)
         commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if archiver is not None else None
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
@@ -1025,11 +1122,26 @@ class Owners:
             archiver.expect(settlement)
         self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked) and archiver is not None)
 
+    def _note_times(self, entry: Owned, command: commands.Settle) -> None:
+        """Note how long the messages of an accepted commit were under way."""
+        now, took = self._clock.monotonic(), self._took_delivery[entry.spec.name]
+        for held in command.messages:
+            if held.receipts and (received_at := held.receipts[0].received_at) != math.inf:
+                took.note(now - received_at)
+        if entry.stands_since is not None:
+            since = max(entry.stands_since, waited_since(command.messages, entry.since))
+            self._took_stall[entry.spec.name].note(now - since)
+            entry.stands_since = None
+
     def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
         for letter in command.letters:
             if letter.held is not None:
                 self._log.warning(
-                    "message set aside", key=entry.key, message=letter.held.place.name, reason=letter.reason
+                    "message set aside",
+                    key=entry.key,
+                    message=letter.held.place.name,
+                    reason=letter.reason,
+                    **trace_of(letter.held.traceparent),
                 )
 
     def _answer_requests(self, entry: Owned, command: commands.Settle, messages: Sequence[Held]) -> None:

@@ -10,10 +10,12 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.common.exact_json import decode_plain
+from holdfast.common.stored import StoredValue
 from holdfast.common.user_code import describe
-from holdfast.errors import ModelFailed
+from holdfast.errors import InvalidMessage, ModelFailed, ValueLost
 from holdfast.ports.slots import MessageWork
 from holdfast.streams.archive import ArchivedMessage
+from holdfast.streams.codec import stored_of
 from holdfast.streams.offline import Handled, OfflineStream
 from holdfast.streams.rules.ledger import Timer
 
@@ -26,6 +28,9 @@ Step = Callable[[Coroutine[Any, Any, Any]], Awaitable[Any]]
 
 LiveResult = Callable[[str, str], Awaitable[bytes | None]]
 """Returns the live result of a key's message, by the name of its place."""
+
+StoredBody = Callable[[StoredValue], Awaitable[bytes]]
+"""Returns the body of a message that was too large for its queue. Raises ValueLost."""
 
 
 class ReplayedMessage(msgspec.Struct, frozen=True):
@@ -61,11 +66,18 @@ class Replay:
         counts: what happened how often: messages, timers, effects, failures, and each Comparison.
     """
 
-    def __init__(self, stream: OfflineStream, step: Step, live_result: LiveResult | None = None) -> None:
+    def __init__(
+        self,
+        stream: OfflineStream,
+        step: Step,
+        live_result: LiveResult | None = None,
+        stored_body: StoredBody | None = None,
+    ) -> None:
         self.counts: Counter[str] = Counter()
         self._stream = stream
         self._step = step
         self._live_result = live_result
+        self._stored_body = stored_body
 
     async def run(self, messages: AsyncIterator[ArchivedMessage]) -> AsyncIterator[ReplayedMessage]:
         """Yield what comes of the messages of one key, and of its timers. It begins without state. Whoever
@@ -98,14 +110,25 @@ class Replay:
         return self._count("timers", ReplayedMessage(key, self._stream.wall_s, handled, timer=timer.name))
 
     async def _replay(self, message: ArchivedMessage, at: float) -> ReplayedMessage:
-        work = MessageWork(message.run, message.seq, message.content)
-        handled: Handled = await self._step(self._stream.handle(message.key, work))
+        handled = await self._handle(message)
         failed_live = message.kind == "skip" or bool(message.reason)
         replayed = ReplayedMessage(message.key, at, handled, message, failed_live=failed_live)
         if self._live_result is not None and handled.error is None:
             live = await self._live_result(message.key, message.place.name)
             replayed = msgspec.structs.replace(replayed, live=live, compared=compare(handled.result, live))
         return self._count("messages", replayed)
+
+    async def _handle(self, message: ArchivedMessage) -> Handled:
+        body = message.content
+        try:
+            if (stored := stored_of(message.attributes)) is not None and self._stored_body is not None:
+                body = await self._stored_body(stored.value)
+        except (InvalidMessage, ValueLost) as error:
+            return Handled(error=error)
+        handled: Handled = await self._step(
+            self._stream.handle(message.key, MessageWork(message.run, message.seq, body))
+        )
+        return handled
 
     def _count(self, kind: str, replayed: ReplayedMessage) -> ReplayedMessage:
         if isinstance(replayed.handled.error, ModelFailed):

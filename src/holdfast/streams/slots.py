@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
 from holdfast.common.progress import hung
-from holdfast.errors import SlotDied
+from holdfast.errors import ModelFailed, SlotDied
 from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
 
 T = TypeVar("T")
@@ -23,12 +23,14 @@ MODEL_STREAMS = 2
 class Seat:
     """A place for a slot. Streams belong to a seat; the slot in it may be replaced.
 
-    ``streams`` counts them, and ``wanted`` the models that they use. ``took_s`` is how long the last call was
-    at work. Who holds ``loads`` may have its slot load models: what becomes of that the next ones see before
-    they ask for the same. A query holds ``queries`` while the slot answers it."""
+    ``streams`` counts them, and ``wanted`` the models that they use. ``models_seen`` are those that were
+    loaded there when this was last looked at. ``took_s`` is how long the last call was at work. Who holds
+    ``loads`` may have its slot load models: what becomes of that the next ones see before they ask for the
+    same. A query holds ``queries`` while the slot answers it."""
 
     def __init__(self) -> None:
         self.slot: StreamSlot | None = None
+        self.models_seen: Sequence[str] = ()
         self.ready = asyncio.Event()
         self.streams = 0
         self.wanted: Counter[str] = Counter()
@@ -61,6 +63,10 @@ class Seats:
         self._log = host.log
         self._on_death = on_death
         self._seats: list[Seat] = []
+        self.model_loads: Counter[str] = Counter()
+        """How often each model was loaded, in any slot."""
+        self.model_failures: Counter[str] = Counter()
+        """How often one didn't load."""
         self._busy = asyncio.Event()
 
     async def start(self) -> None:
@@ -100,6 +106,11 @@ class Seats:
         return Counter(name for seat in self._seats if seat.slot is not None for name in seat.slot.models)
 
     @property
+    def busy(self) -> int:
+        """In how many slots a call is under way."""
+        return sum(bool(seat.slot.calls) for seat in self._seats if seat.slot is not None)
+
+    @property
     def loading(self) -> Counter[str]:
         """In how many slots each model is being loaded."""
         return Counter(
@@ -128,11 +139,24 @@ class Seats:
         except SlotDied as error:
             # Those that waited in it were not begun: they are not to blame.
             guilty = call.begun_at is not None
+            if guilty and call.loading:
+                self.model_failures[call.loading] += 1
             raise Died(str(error), error.detail, guilty, call.loading if guilty else "") from error
+        except ModelFailed as error:
+            self.model_failures[error.model] += 1
+            raise
         finally:
+            if slot.models is not seat.models_seen:
+                self._count_loads(seat, slot)
             if call.begun_at is not None:
                 seat.took_s = self._clock.monotonic() - call.begun_at
         return answer, slot
+
+    def _count_loads(self, seat: Seat, slot: StreamSlot) -> None:
+        """Count the models that are new in a slot, unless another one sits there by now."""
+        if seat.slot is slot:
+            self.model_loads.update({*slot.models} - {*seat.models_seen})
+            seat.models_seen = slot.models
 
     async def close_stream(self, slot: StreamSlot, stream: str, key: str, timeout_s: float) -> None:
         """Drop a key's handler in a slot, which may take so long without progress. Never raises."""
@@ -146,7 +170,7 @@ class Seats:
     async def _await_exit(self, seat: Seat, slot: StreamSlot) -> None:
         gone = await slot.exited()
         seat.ready.clear()
-        seat.slot = None
+        seat.slot, seat.models_seen = None, ()
         self._pool.died(slot, gone)
         self._on_death(seat)
         replacement = self._pool.take() or await self._pool.spawn()

@@ -95,6 +95,13 @@ class Standstills:
                 counts[stands.kind] += 1
         return counts
 
+    def longest(self) -> dict[str, float]:
+        """Return for how long the stream has waited that waits longest for each kind of thing, in seconds."""
+        longest = dict.fromkeys(get_args(StandstillKind), 0.0)
+        for waits in self.all():
+            longest[waits.kind] = max(longest[waits.kind], waits.since_s)
+        return longest
+
     def _waits(self, entry: Owned, stands: Standstill, now: float) -> Waits:
         known = self._known.get(entry.key)
         since = known.since if known is not None and known.kind == stands.kind else now

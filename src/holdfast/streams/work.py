@@ -16,6 +16,7 @@ from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
 from holdfast.cluster.rules.placement import acting_streams, spread
+from holdfast.cluster.stats import Numbers
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.protocol import (
@@ -57,6 +58,7 @@ from holdfast.streams.router import Router
 from holdfast.streams.slots import Seats
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import Standstills
+from holdfast.values import Values
 
 MOVES_A_SHED = 32
 """The most streams that a node moves away for one request to shed load."""
@@ -74,6 +76,9 @@ MOVES_AT_ONCE = 8
 """How many streams a draining node moves at once."""
 
 
+UNDECLARED = "(undeclared)"
+"""The label of models that the app doesn't declare."""
+
 HIDE_SHARE = 3
 """A received message is first hidden for at least this fraction of the visibility (1/3), in which the keeper
 checks it several times."""
@@ -89,7 +94,8 @@ def first_hide_s(limits: Limits) -> float:
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
     declared models. ``targets`` take effects, by what handlers call them, and ``open_target`` opens those
-    at URLs. ``archives`` are the object stores of the streams that are archived."""
+    at URLs. ``archives`` are the object stores of the streams that are archived. ``values`` has bodies that
+    were too large for a queue."""
 
     def __init__(
         self,
@@ -103,9 +109,11 @@ class StreamWork:
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
         archives: Mapping[str, Objects] | None = None,
+        values: Values | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
+        self._models = models
         self._queues = queues
         self._state = state
         self.router = Router(host, queues)
@@ -127,6 +135,7 @@ class StreamWork:
             deliverer,
             on_obstacle=self._obstacle_changed,
             archivers=self._archivers,
+            values=values,
         )
         self.requests = Requests(host, state, self.owners)
         self.queries = Queries(host, specs, state, self.pool, self.owners)
@@ -270,12 +279,73 @@ class StreamWork:
             sum(archiver.waiting for archiver in self._archivers.values()),
         )
         yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
-        pending = [effects.count for o in owned if (effects := o.owner.pending_effects) is not None]
+        pending = [effects for o in owned if (effects := o.owner.pending_effects) is not None]
         yield (
             "pending_effects",
             "Effects of owned streams that no target has taken yet (limit: max_pending_effects a stream).",
-            sum(pending),
+            sum(effects.count for effects in pending),
         )
+        now = self._host.clock.wall()
+        yield (
+            "pending_effects_seconds",
+            "How long ago the oldest of these was committed; 0 if there is none.",
+            max((max(0.0, now - effects.oldest_at) for effects in pending), default=0.0),
+        )
+
+    def numbers(self) -> Iterable[Numbers]:
+        """What the node counts and holds of streams by names that the app declares."""
+        pool = self.pool
+        yield Numbers(
+            "gauge",
+            "oldest_message_seconds",
+            "How long ago the oldest message was received that the node holds for a stream that it owns; 0 if"
+            " it holds none.",
+            "stream",
+            self._oldest_s(),
+        )
+        yield Numbers(
+            "gauge",
+            "longest_wait_seconds",
+            "For how long the stream has waited that waits longest, by what for; 0 if none does.",
+            "reason",
+            self.standstills.longest(),
+        )
+        yield Numbers("gauge", "slots_busy", "Slots that are at work.", "work", {"streams": pool.busy})
+        yield Numbers(
+            "gauge",
+            "models_loaded",
+            "Slots in which the model is loaded.",
+            "model",
+            self._by_model(pool.models),
+        )
+        yield Numbers(
+            "counter", "model_loads", "Loads of models in slots.", "model", self._by_model(pool.model_loads)
+        )
+        yield Numbers(
+            "counter",
+            "model_load_failures",
+            "Loads that failed, hung or ended their slot.",
+            "model",
+            self._by_model(pool.model_failures),
+        )
+
+    def _oldest_s(self) -> dict[str, float]:
+        now, oldest_s = self._host.clock.monotonic(), dict.fromkeys(self._specs, 0.0)
+        for entry in self.owners.with_messages():
+            name = entry.spec.name
+            for held in entry.owner.holding():
+                for receipt in held.receipts[:1]:
+                    oldest_s[name] = max(oldest_s[name], now - receipt.received_at)
+        return oldest_s
+
+    def _by_model(self, counts: Mapping[str, int]) -> dict[str, float]:
+        """Return counts by declared model. Handlers may ask for others under any name: these count
+        together."""
+        found = dict.fromkeys(self._models, 0.0)
+        for name, count in counts.items():
+            label = name if name in self._models else UNDECLARED
+            found[label] = found.get(label, 0.0) + count
+        return found
 
     def load(self) -> Load:
         limits, streams = self._host.limits, len(self.owners)

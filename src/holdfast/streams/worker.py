@@ -36,7 +36,9 @@ from holdfast.errors import (
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
+from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import EFFECTS_BYTES_MAX
+from holdfast.slots.traced import handling
 from holdfast.streams.codec import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
@@ -52,7 +54,7 @@ QUERY = "\0query"
 class StreamContext:
     """The Context of one open stream."""
 
-    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq")
+    __slots__ = ("_stream", "_worker", "attempt", "key", "recorder", "run", "seq", "traceparent")
 
     def __init__(self, worker: StreamWorker, stream: str, key: str) -> None:
         self._worker = worker
@@ -62,6 +64,7 @@ class StreamContext:
         self.run = 0
         self.seq = 0
         self.attempt = 1
+        self.traceparent = ""
 
     def model(self, wanted: str | Callable[[], Any]) -> Any:
         """As Context.model. One that doesn't load is never held against the stream's state."""
@@ -325,16 +328,19 @@ class StreamWorker:
         room = EFFECTS_BYTES_MAX  # a commit shall not gather effects without limit
         context.recorder.take()  # what a handler asked for in open() or in another thread
         state = None
+        traced: TracedCall | None = None
         try:
             end_at = self.host.now() + after_s
             for item in work[:limit]:
                 context.run, context.seq, context.attempt = item.run, item.seq, item.attempt
+                context.traceparent = item.traceparent
                 await self.host.begin(stream, key, item)
-                if item.wake:
-                    body = decode_plain(item.body) if item.body else None
-                    result = await self._call(handler.wake, item.wake, body, context)
+                if item.traceparent:
+                    traced = traced or TracedCall()
+                    with handling(traced, len(results), item.traceparent, self.host.wall):
+                        result = await self._handle(handler, item, context, decode)
                 else:
-                    result = await self._call(handler.process, decode(item.body), context)
+                    result = await self._handle(handler, item, context, decode)
                 results.append(encoded := encode_result(result))
                 if results_to and encoded is not None:
                     context.send(results_to, encoded)
@@ -355,11 +361,24 @@ class StreamWorker:
                 detail=explain(error),
                 permanent=isinstance(error, InvalidMessage) or getattr(error, "permanent", False) is True,
                 model=failed.model if failed is not None else "",
+                traced=traced,
             )
             await self._close(handler)
             return ran
         version = handler.version if opened.keeps_state else 0
-        return Ran(results, state, version, acts=acts if any(acts) else [])
+        return Ran(results, state, version, acts=acts if any(acts) else [], traced=traced)
+
+    async def _handle(
+        self,
+        handler: StreamHandler[Any],
+        item: MessageWork,
+        context: StreamContext,
+        decode: Callable[[bytes], Any],
+    ) -> Any:
+        if item.wake:
+            body = decode_plain(item.body) if item.body else None
+            return await self._call(handler.wake, item.wake, body, context)
+        return await self._call(handler.process, decode(item.body), context)
 
     async def close(self, stream: str, key: str) -> None:
         """As Slot.close."""

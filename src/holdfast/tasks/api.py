@@ -15,6 +15,7 @@ from aiohttp import web
 
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.http import problem
 from holdfast.http.bodies import read_body, slow_body, unpacked
@@ -170,7 +171,7 @@ class TaskApi:
         if known is not None and not order.task_type:
             message = await self._producer.retry_stand_in(known, delay_s)
         else:
-            message = await self._producer.send_stand_in(order, delay_s)
+            message = await self._producer.send_stand_in(order, delay_s, request.headers.get(TRACEPARENT, ""))
         if message is None:  # the task has succeeded meanwhile
             succeeded = await self._producer.status(order.trace_id)
             assert succeeded is not None

@@ -8,16 +8,8 @@ import msgspec
 from google.protobuf.message import Message
 
 from holdfast.common.exact_json import encode
+from holdfast.common.stored import StoredValue
 from holdfast.errors import InvalidMessage
-
-
-class StoredValue(msgspec.Struct, frozen=True):
-    """A value in an object store: the object's ``url``, the ``size`` of the value in bytes, and the SHA-256
-    of these, in hexadecimal."""
-
-    url: str
-    size: int
-    sha256: str
 
 
 class Body(msgspec.Struct, frozen=True, array_like=True):

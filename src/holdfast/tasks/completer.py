@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.batching import Batcher
 from holdfast.common.held import PendingDeadLetter
 from holdfast.common.redaction import redact
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.tasks import TaskStore
@@ -45,6 +46,14 @@ class Finished(msgspec.Struct, frozen=True):
     first: bool
     letter: PendingDeadLetter | None = None
     follow_ups: Sequence[DueFollowUp] = ()
+
+
+class OutgoingBrief(NamedTuple):
+    """A brief to send, and its task's place in a trace."""
+
+    envelope: Envelope
+    outcome: Outcome
+    traceparent: str
 
 
 class Completer:
@@ -109,7 +118,7 @@ class Completer:
         longer needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
         outcome = outcome_of(self._app, task)
-        follow_ups = due(task, outcome, item.message)
+        follow_ups = due(task, outcome, item.message, item.held.context)
         if task.briefed:
             detail = f"the task had ended before: {task.state.value}"
             outcome = msgspec.structs.replace(
@@ -159,7 +168,7 @@ class Completer:
                 item.outcome_known()
                 self._count(answer)
                 outcome = outcome_of(self._app, answer)
-                follow_ups = due(answer, outcome, item.message)
+                follow_ups = due(answer, outcome, item.message, item.held.context)
                 self._queue(Finished(item, answer, outcome, True, letter, follow_ups))
                 continue
             if isinstance(answer, Fenced):
@@ -215,7 +224,12 @@ class Completer:
             self._count_members([done for done in taken if done.first and done.item.message.batch]),
             *(self._bury(done) for done in taken if done.letter),
         )
-        await self._send([(done.item.message.envelope, done.outcome) for done in taken])
+        await self._send(
+            [
+                OutgoingBrief(done.item.message.envelope, done.outcome, done.item.held.context)
+                for done in taken
+            ]
+        )
         for done in taken:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
             self._settle(done.item, done.task)
@@ -292,7 +306,11 @@ class Completer:
         finished = []
         for item, batch in ended.values():
             outcome = outcome_of(self._app, batch)
-            finished.append(Finished(item, batch, outcome, True, None, due(batch, outcome, item.message)))
+            finished.append(
+                Finished(
+                    item, batch, outcome, True, None, due(batch, outcome, item.message, item.held.context)
+                )
+            )
         await self._hand_over(finished)
         told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
         await self._insist("the task store", lambda: self._store.briefed(told))
@@ -336,12 +354,16 @@ class Completer:
         self._at_end -= 1
         self._done(1)
 
-    async def _send(self, briefs: Sequence[tuple[Envelope, Outcome]], *, short: bool = False) -> None:
-        bodies = [encode_brief(envelope, outcome) for envelope, outcome in briefs]
-        try:
-            await self._insist(
-                "the queue of briefs", lambda: self._briefs.send([Outgoing(b) for b in bodies])
+    async def _send(self, briefs: Sequence[OutgoingBrief], *, short: bool = False) -> None:
+        outgoing = [
+            Outgoing(
+                encode_brief(each.envelope, each.outcome),
+                {TRACEPARENT: each.traceparent} if each.traceparent else {},
             )
+            for each in briefs
+        ]
+        try:
+            await self._insist("the queue of briefs", lambda: self._briefs.send(outgoing))
         except TooLarge as error:
             if len(briefs) > 1:
                 for one in briefs:
@@ -349,11 +371,11 @@ class Completer:
             elif short:
                 self._log.error(
                     "even the shortest brief is too large for its queue",
-                    task=briefs[0][1].trace_id,
+                    task=briefs[0].outcome.trace_id,
                     error=str(error),
                 )
             else:
-                await self._send([_short(*briefs[0], error)], short=True)
+                await self._send([_short(briefs[0], error)], short=True)
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
         """Repeat a call until it is answered, which must be harmless; return None if it is refused for good.
@@ -373,11 +395,11 @@ class Completer:
             await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
 
-def _short(envelope: Envelope, outcome: Outcome, error: TooLarge) -> tuple[Envelope, Outcome]:
+def _short(brief: OutgoingBrief, error: TooLarge) -> OutgoingBrief:
     """Return a brief without what isn't needed."""
-    detail = f"{outcome.detail[:DETAIL_CHARS]}\nthe rest is left out: {error}".strip()
-    told = msgspec.structs.replace(outcome, value=None, stored=None, detail=detail)
-    return msgspec.structs.replace(envelope, raw=b""), told
+    detail = f"{brief.outcome.detail[:DETAIL_CHARS]}\nthe rest is left out: {error}".strip()
+    told = msgspec.structs.replace(brief.outcome, value=None, stored=None, detail=detail)
+    return brief._replace(envelope=msgspec.structs.replace(brief.envelope, raw=b""), outcome=told)
 
 
 def letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:

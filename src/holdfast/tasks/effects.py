@@ -34,7 +34,7 @@ def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -
     if not sends:
         return b""
     maker = EffectMaker(item.full_key, epoch, 0, wall)
-    maker.add(sends, item.trace, hops_of(item.held.attributes))
+    maker.add(sends, item.trace, hops_of(item.held.attributes), item.held.traceparent)
     return encode_effects(maker.made)
 
 

@@ -24,10 +24,12 @@ AFTER_BYTES_MAX = RESULT_BYTES_MAX * 4 // 3 + (10 << 10)
 
 
 class DueFollowUp(msgspec.Struct, frozen=True):
-    """A follow-up that is due, with its trace id. It may begin after ``delay_s`` seconds."""
+    """A follow-up that is due, with its trace id. It may begin after ``delay_s`` seconds. ``traceparent``
+    is the place in a trace of the task before it."""
 
     task: SentTask
     delay_s: float = 0.0
+    traceparent: str = ""
 
     @property
     def trace(self) -> str:
@@ -40,7 +42,7 @@ class DueFollowUp(msgspec.Struct, frozen=True):
         return self.task.envelope.task_type
 
 
-def due(task: Task, outcome: Outcome, message: SentTask) -> list[DueFollowUp]:
+def due(task: Task, outcome: Outcome, message: SentTask, traceparent: str = "") -> list[DueFollowUp]:
     """Return what follows upon the outcome of a task: nothing if its brief was sent, because all of it was
     handed over before. ``message`` is the one in hand; it counts for a task that ended before an attempt had
     begun."""
@@ -57,7 +59,11 @@ def due(task: Task, outcome: Outcome, message: SentTask) -> list[DueFollowUp]:
                 trace = follow_up_trace(envelope.task_type, task.trace, task.epoch, place)
                 envelope = msgspec.structs.replace(envelope, trace_id=trace)
             handed.append(
-                DueFollowUp(msgspec.structs.replace(each.task, envelope=envelope, after=after), each.delay_s)
+                DueFollowUp(
+                    msgspec.structs.replace(each.task, envelope=envelope, after=after),
+                    each.delay_s,
+                    traceparent,
+                )
             )
     return handed
 

@@ -71,6 +71,8 @@ class Job(Protocol):
     epoch: int
     """The fencing token, which is higher with each attempt of the task. Pass it to systems that can refuse a
     lower one: an attempt that was replaced then does no harm there."""
+    traceparent: str
+    """Its place in a trace, as the header ``traceparent`` of W3C Trace Context says it; "" for none."""
     log: JobLog
 
     @property

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.tasks.dead_letters import TaskDeadLetters
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.producer import Producer
-    from holdfast.tasks.values import Values
+    from holdfast.tasks.values import TaskValues
 
 PRODUCER_NEEDS = ("queue_url", "tasks_url")
 """What producers can't do without."""
@@ -133,8 +133,8 @@ def make_producer(services: Services, app: str) -> Producer:
     )
 
 
-def make_values(services: Services, app: str) -> Values:
+def make_values(services: Services, app: str) -> TaskValues:
     """What stores the values of an app's tasks that are too large for a queue. Raises ConfigError."""
-    from holdfast.tasks.values import Values  # noqa: PLC0415
+    from holdfast.tasks.values import TaskValues  # noqa: PLC0415
 
-    return Values(app, services.clock, services.values() if services.config.values_url else None)
+    return TaskValues(app, services.clock, services.value_objects())

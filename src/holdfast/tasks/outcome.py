@@ -7,14 +7,11 @@ from typing import Any
 import msgspec
 
 from holdfast.common.exact_json import decode_plain
-from holdfast.tasks.body import StoredValue
+from holdfast.common.stored import StoredValue
 from holdfast.tasks.rules.task import State, Task
 
 RESULT_BYTES_MAX = 64 << 10
 """A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""
-
-
-ADVICE = "; with the setting values_url, values that are too large go to an object store"
 
 _decode_stored = msgspec.json.Decoder(StoredValue).decode
 

@@ -15,6 +15,7 @@ from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
+from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import (
     HoldfastError,
     InvalidMessage,
@@ -27,6 +28,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
+from holdfast.system.sending import sending
 from holdfast.tasks.body import body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
@@ -34,7 +36,7 @@ from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
-from holdfast.tasks.values import Values
+from holdfast.tasks.values import TaskValues
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,
@@ -71,11 +73,13 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class _Sending(NamedTuple):
-    """A task that is ready to be sent, and its message. ``hops`` effects led to it."""
+    """A task that is ready to be sent, and its message. ``hops`` effects led to it, and ``traceparent``
+    is its place in a trace."""
 
     order: DueFollowUp
     body: bytes
     hops: int = 0
+    traceparent: str = ""
 
     @property
     def trace(self) -> str:
@@ -101,7 +105,7 @@ class Producer:
         *,
         receive_wait_s: float = RECEIVE_WAIT_S,
         declared: Callable[[], Awaitable[Collection[str]]] | None = None,
-        values: Values | None = None,
+        values: TaskValues | None = None,
     ) -> None:
         self._app = app
         self._queue = queue
@@ -110,7 +114,7 @@ class Producer:
         self._log = log
         self._receive_wait_s = receive_wait_s
         self._declared = declared
-        self._values = values or Values(app, clock)
+        self._values = values or TaskValues(app, clock)
         self._known = set[str]()
         self._look_at = -math.inf
         self._acked: list[str] = []
@@ -118,16 +122,22 @@ class Producer:
         self._unread: list[collections.deque[Delivery]] = []
         self._closes = 0
 
-    async def send(self, orders: Sequence[Order], *, hops: Sequence[int] = ()) -> list[str]:
+    async def send(
+        self, orders: Sequence[Order], *, hops: Sequence[int] = (), traceparents: Sequence[str] = ()
+    ) -> list[str]:
         """Send tasks; returns their trace ids, in order. If the task of an order, by its trace id or dedupe
         key, has already begun or ended, it isn't sent again. ``hops`` says of each how many effects led to
-        it. Raises InvalidMessage and TooLarge before anything is sent. If a queue doesn't answer, some may
-        have been sent. Sending the same again does no harm if the orders have trace ids or dedupe keys."""
+        it, and ``traceparents`` its place in a trace. Raises InvalidMessage and TooLarge before anything is
+        sent. If a queue doesn't answer, some may have been sent. Sending the same again does no harm if the
+        orders have trace ids or dedupe keys."""
         sent = [await self._checked(order, self.delay_s(order)) for order in orders]
         if hops:
             sent = [each._replace(hops=count) for each, count in zip(sent, hops, strict=True)]
         await self._look_for({name for order in orders for name in order.types})
-        await self._send(sent)
+        if traceparents:
+            await self._send([s._replace(traceparent=t) for s, t in zip(sent, traceparents, strict=True)])
+        else:
+            await self._send_traced(sent)
         return [each.trace for each in sent]
 
     async def send_batch(
@@ -163,16 +173,23 @@ class Producer:
         follow_ups = encode_follow_ups(batch.follow_ups)
         (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
         if not known.ended:
-            await self._send(sent)
+            await self._send_traced(sent)
         return trace
 
     async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
         ended, aren't sent again. Raises as ``send``."""
-        sent = [_Sending(each, encode_task(each.task)) for each in follow_ups]
+        sent = [_Sending(each, encode_task(each.task), traceparent=each.traceparent) for each in follow_ups]
         for each in sent:
             self._check_fits(each.type, len(each.body))
         await self._send(sent)
+
+    async def _send_traced(self, sent: Sequence[_Sending]) -> None:
+        """Send what this program itself sends, under a span of its own where it has a tracer."""
+        types = sorted({each.type for each in sent})
+        destination = task_queue(self._app, types[0]) if len(types) == 1 else self._app
+        with sending(destination, len(sent)) as traceparent:
+            await self._send([each._replace(traceparent=traceparent) for each in sent])
 
     async def _send(self, sent: Sequence[_Sending]) -> None:
         if late := [each for each in sent if self._is_late(each)]:
@@ -185,8 +202,10 @@ class Producer:
         for each, task in zip(sent, standing, strict=True):
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
                 name = task_queue(self._app, each.type)
-                hops = {HOPS: str(each.hops)} if each.hops else {}
-                message = Outgoing(each.body, hops, each.order.delay_s, each.trace)
+                marks = {HOPS: str(each.hops)} if each.hops else {}
+                if each.traceparent:
+                    marks[TRACEPARENT] = each.traceparent
+                message = Outgoing(each.body, marks, each.order.delay_s, each.trace)
                 outgoing.setdefault(name, []).append(message)
         for name, messages in outgoing.items():
             queue = self._queue(name)
@@ -319,7 +338,7 @@ class Producer:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
         await self.redrive(task.type, [await self._letter(task)])
 
-    async def send_stand_in(self, order: Order, delay_s: float) -> Outgoing | None:
+    async def send_stand_in(self, order: Order, delay_s: float, traceparent: str = "") -> Outgoing | None:
         """Send the message of a task that a node begins at once without waiting for it, and return the
         message. With a delay, the node leaves it to the queue. If the node dies, the message is still in the
         queue. A failed task with the same trace id gets all its tries again. If it has succeeded, nothing is
@@ -327,7 +346,8 @@ class Producer:
         sent = await self._checked(order, delay_s)
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
-            return await self._send_stand_in(task, sent.body, {}, delay_s)
+            marks = {TRACEPARENT: traceparent} if traceparent else {}
+            return await self._send_stand_in(task, sent.body, marks, delay_s)
         (standing,) = await self._store.delay([_delayed(sent)])
         if standing.state is State.SUCCEED:
             return None

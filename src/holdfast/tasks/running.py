@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.common.acts import Send
 from holdfast.ports.slots import Attempt, Progress, Tried
+from holdfast.ports.tracing import TracedCall
 
 
 class How(enum.StrEnum):
@@ -33,6 +34,7 @@ class Ended(msgspec.Struct, frozen=True):
     still returned something; one that was asked to end may still have RETURNED or RAISED. ``took_s`` is how
     long it ran, ``memory_mb`` the most that its process used (0: unknown). ``pause_s``: it RAISED Retry, and
     asks for another attempt after so many seconds. ``sends`` are the effects that it sent, if it RETURNED.
+    ``traced`` is what its slot recorded, if it stands in a trace.
     """
 
     how: How
@@ -45,6 +47,7 @@ class Ended(msgspec.Struct, frozen=True):
     memory_mb: int = 0
     pause_s: float = 0.0
     sends: tuple[Send, ...] = ()
+    traced: TracedCall | None = None
 
 
 class Running:
@@ -130,4 +133,5 @@ def outcome(run: Running, tried: Tried) -> Ended:
         took_s=tried.took_s,
         memory_mb=tried.memory_mb,
         sends=tried.sends if how is How.RETURNED else (),
+        traced=tried.traced,
     )

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.common.exact_json import encode
-from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, OperationRefused
+from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, NotKnown, OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
 from holdfast.tasks.discovery import Directory
@@ -130,7 +130,7 @@ class Schedules:
     async def remove(self, name: str) -> None:
         """Remove an entry. Raises OperationRefused if there is none, and what the registry does."""
         if name not in await self.read():
-            raise OperationRefused(f"the schedule of app {self._app!r} has no {name!r}")
+            raise NotKnown(f"the schedule of app {self._app!r} has no {name!r}")
         await self._change(lambda entries: {each: entry for each, entry in entries.items() if each != name})
 
     async def _check_free(self, name: str) -> None:

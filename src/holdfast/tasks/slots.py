@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
+from holdfast.cluster.tracer import trace_of
 from holdfast.ports.slots import Attempt, Progress, TaskSlot, TaskSlotMaker, Tried
 from holdfast.tasks.running import Ended, How, Running, outcome
 
@@ -266,6 +267,7 @@ class TaskSlots:
         context = {"slot": slot.name}
         if run is not None:
             context |= {"trace": run.attempt.trace, "task": run.attempt.type}
+            context |= trace_of(run.attempt.traceparent)
         own = {f"{name}_" if name in ("event", *context) else name: value for name, value in values.items()}
         getattr(self._log, level if level in LEVELS else "info")(event, **own, **context)
 

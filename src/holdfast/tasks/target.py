@@ -25,7 +25,11 @@ class TaskTarget:
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         orders = [self._order(effect) for effect in effects]
-        await self._producer.send(orders, hops=[effect.hops for effect in effects])
+        await self._producer.send(
+            orders,
+            hops=[effect.hops for effect in effects],
+            traceparents=[effect.traceparent for effect in effects],
+        )
 
     def _order(self, effect: OutgoingEffect) -> Order:
         try:

@@ -18,8 +18,9 @@ from google.protobuf.message import DecodeError
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE, from_base64
 from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
+from holdfast.common.stored import StoredValue
 from holdfast.errors import InvalidMessage
-from holdfast.tasks.body import Body, StoredValue
+from holdfast.tasks.body import Body
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.proto import FollowUp as WireFollowUp

@@ -16,11 +16,14 @@ from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
+from holdfast.cluster.stats import Numbers
+from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.acts import Send
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
 from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
+from holdfast.common.stored import StoredValue
 from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Retry, ValueLost
 from holdfast.ports.coordinator import Load
@@ -29,7 +32,7 @@ from holdfast.ports.registry import Registry
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.target import Target
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.body import Body, StoredValue
+from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.delayed import DelayedTasks
@@ -48,7 +51,8 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
-from holdfast.tasks.values import INLINE_BYTES_MAX, Values, is_light
+from holdfast.tasks.traces import begin_attempt, end_attempt
+from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues, is_light
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
@@ -111,7 +115,7 @@ class TaskWork:
         announcer: Announcer | None = None,
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
-        values: Values | None = None,
+        values: TaskValues | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -122,7 +126,7 @@ class TaskWork:
         self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
-        self._values = values or Values(app, host.clock)
+        self._values = values or TaskValues(app, host.clock)
         self._fetching = 0
         self.hand: dict[str, InHand] = {}
         permits = Permits(self._rate_of)
@@ -175,6 +179,8 @@ class TaskWork:
         self._wake = asyncio.Event()
         self._empty = asyncio.Event()
         self._gone: collections.OrderedDict[str, None] = collections.OrderedDict()
+        self._took_wait = host.timings.task_wait_seconds.each(specs)
+        self._took_run = host.timings.task_run_seconds.each(specs)
         self._rate = 0.0
         self._started = 0
         self._returned = 0
@@ -225,6 +231,10 @@ class TaskWork:
         """What the node holds of tasks, each number with its name and what it means."""
         yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.hand)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
+
+    def numbers(self) -> Iterable[Numbers]:
+        """What the node holds of tasks by names that the app or this code declares."""
+        yield Numbers("gauge", "slots_busy", "Slots that are at work.", "work", {"tasks": self.slots.busy})
 
     # --- in
 
@@ -449,6 +459,8 @@ class TaskWork:
         item.held.become(Life.RUNNING)
         self._host.stats.tasks_started += 1
         self._started += 1
+        if task.epoch == 1 and task.queued_at < task.started_at:  # equal, if nobody has noted its sending
+            self._took_wait[item.spec.name].note(task.started_at - task.queued_at)
         if item.refusal:
             self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
             return
@@ -500,8 +512,19 @@ class TaskWork:
         attempt = item.spec.attempt(
             message.body, task, timeout_s, item.tries, message.after, self._values.result_bytes_max
         )
+        span = None
+        if self._host.tracer is not None:
+            span = begin_attempt(self._host.tracer, item, task)
+        if item.held.traceparent:
+            attempt = msgspec.structs.replace(attempt, traceparent=item.held.traceparent)
         ended = self.slots.run(attempt, partial(self._progressed, item))
+        if span is not None:
+            ended.add_done_callback(partial(self._end_span, span))
         ended.add_done_callback(lambda future: self._attempted(item, future.result()))
+
+    def _end_span(self, span: OpenSpan, ended: asyncio.Future[Ended]) -> None:
+        if self._host.tracer is not None and not ended.cancelled():
+            end_attempt(self._host.tracer, span, ended.result())
 
     def _holdable_s(self, item: InHand, now: float) -> float:
         """Return for how many more seconds the queue lets a delivery of the task be held, if it needs one."""
@@ -522,6 +545,8 @@ class TaskWork:
         if self.hand.get(item.trace) is not item or item.attempt is None:
             return  # the node has stopped
         self._take_back(item)
+        if ended.took_s:
+            self._took_run[item.spec.name].note(ended.took_s)
         detail = "\n".join(text for text in (ended.error, ended.detail) if text)
         pause_s = ended.pause_s
         if pause_s and item.attempt.pauses >= PAUSES_MAX:
@@ -589,7 +614,14 @@ class TaskWork:
 
     def _tell_failure(self, event: str, item: InHand, ended: Ended) -> None:
         at = raised_at(ended.detail)
-        self._host.log.warning(event, task=item.trace, type=item.type, error=ended.error, at=at)
+        self._host.log.warning(
+            event,
+            task=item.trace,
+            type=item.type,
+            error=ended.error,
+            at=at,
+            **trace_of(item.held.traceparent),
+        )
 
     def _end(
         self,

@@ -9,21 +9,27 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
+import time
 import weakref
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
+from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import SendRecorder, check_seconds
+from holdfast.slots.traced import handling
 from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
-from holdfast.tasks.outcome import ADVICE, RESULT_BYTES_MAX, Outcome
+from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import decode_brief
+from holdfast.values import ADVICE
 
 Run = Callable[[Any, Job], Any]
 
@@ -79,6 +85,7 @@ class AttemptJob:
         self.tries = attempt.tries
         self.epoch = attempt.epoch
         self.pauses = attempt.pauses
+        self.traceparent = attempt.traceparent
         self._after = attempt.after
         self.log: JobLog = AttemptLog(host, number)
         self.within = False
@@ -151,13 +158,19 @@ class TaskExecutor:
     async def attempt(self, number: int, attempt: Attempt) -> Tried:
         """As TaskWorker.attempt."""
         job = AttemptJob(self._host, self._app, number, attempt, self._targets)
+        traced = TracedCall() if attempt.traceparent else None
         try:
-            result = await self._attempt(attempt, job)
+            if traced is None:
+                result = await self._attempt(attempt, job)
+            else:
+                with handling(traced, 0, attempt.traceparent, time.time):
+                    result = await self._attempt(attempt, job)
         except BaseException as error:  # noqa: BLE001 - nor may sys.exit() end the slot
-            return self._failed(attempt, job, error)
+            failed = self._failed(attempt, job, error)
+            return failed if traced is None else msgspec.structs.replace(failed, traced=traced)
         finally:
             self._job = None
-        return Tried(result, took_s=job.took_s, sends=job.recorder.take_sends())
+        return Tried(result, took_s=job.took_s, sends=job.recorder.take_sends(), traced=traced)
 
     def cancel(self, reason: str) -> None:
         """As TaskWorker.cancel: the handler is interrupted first, then the hooks run, here."""

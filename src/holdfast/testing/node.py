@@ -175,6 +175,7 @@ class NodeForTests:
                 tasks_url=config.tasks_url,
                 registry_url=config.registry_url,
                 values_url=config.values_url,
+                max_message_bytes=config.max_message_bytes,
             )
         except BaseException:
             self.stop()

@@ -8,6 +8,7 @@ from holdfast.errors import TooLarge
 from holdfast.services.aws.message import MAX_BYTES, MESSAGE_BYTES, Entry, batches, decode, encode, size
 from holdfast.services.aws.sqs import Attribute, SqsMessage
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 TEXTS = st.text(max_size=20) | st.just("\ud800")
 NAMES = st.sampled_from(
     ["holdfast", "holdfast-body", "holdfast-attributes", "AWS.x", "a.b", ".a", "x" * 257, ""]
@@ -82,3 +83,42 @@ def test_packed_attributes_that_are_nested_too_deeply_stay_as_they_are() -> None
     deep = "[" * 100_000
     message = SqsMessage("m", "r", "body", {}, {"holdfast-attributes": Attribute("String", deep)})
     assert decode(message) == (b"body", {"holdfast-attributes": deep}, "")
+
+
+def test_a_place_in_a_trace_is_written_before_all_other_attributes() -> None:
+    attributes = {f"a{n}": str(n) for n in range(12)} | {"traceparent": TRACEPARENT}
+    sent = encode(b"\0", attributes, letter="{}")["MessageAttributes"]
+    assert len(sent) == 10
+    assert sent["traceparent"]["StringValue"] == TRACEPARENT
+    assert decode(received(encode(b"\0", attributes)))[1] == attributes
+
+
+@pytest.mark.parametrize(
+    "header, wanted",
+    [
+        (
+            "Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=1",
+            {"traceparent": TRACEPARENT},
+        ),
+        (
+            "Self=1-67891234-12; Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=00f067aa0ba902b7;Sampled=0",
+            {"traceparent": TRACEPARENT.removesuffix("01") + "00"},
+        ),
+        ("Root=1-4bf92f35-77b34da6a3ce929d0e0e4736", {}),
+        ("Root=1-4bf92f35-77b34da6a3ce929d0e0e4736;Parent=none", {}),
+        ("nonsense", {}),
+    ],
+)
+def test_a_place_in_a_trace_is_read_from_what_x_ray_writes_beside_the_attributes(
+    header: str, wanted: dict[str, str]
+) -> None:
+    message = SqsMessage("id", "receipt", "x", {"AWSTraceHeader": header})
+    assert decode(message)[1] == wanted
+
+
+def test_a_place_among_the_attributes_counts_more_than_the_one_of_x_ray() -> None:
+    header = "Root=1-11111111-111111111111111111111111;Parent=1111111111111111;Sampled=1"
+    own = {"traceparent": Attribute("String", TRACEPARENT)}
+    assert decode(SqsMessage("id", "receipt", "x", {"AWSTraceHeader": header}, own))[1] == {
+        "traceparent": TRACEPARENT
+    }

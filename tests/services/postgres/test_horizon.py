@@ -61,3 +61,40 @@ async def test_a_table_of_old_versions_is_told_of(
         connection.execute("ANALYZE holdfast.documents")
     [risk] = await horizon.check(database)
     assert "documents has 100 old versions" in risk.text
+
+
+async def test_metrics_are_told_who_holds_the_oldest_snapshot_and_how_many_rows_are_dead(
+    make_database: MakeDatabase,
+) -> None:
+    settings = {"wal_level": "logical", "max_wal_senders": "2", "max_prepared_transactions": "2"}
+    async with PostgresqlServer(settings=settings) as server:
+        database = make_database(server.url)
+        await database.migrate()
+        before = await horizon.health(database)
+        assert set(before.snapshot_s) == {"transaction", "prepared"}
+        assert set(before.snapshot_transactions) == set(horizon.NAMES)
+        assert before.snapshot_s["prepared"] == 0.0
+        assert "documents" in before.dead_rows
+        with (
+            psycopg.connect(server.url, autocommit=True) as connection,
+            psycopg.connect(server.url, application_name="reports") as holder,
+        ):
+            connection.execute("SELECT pg_create_logical_replication_slot('forgotten', 'test_decoding')")
+            connection.execute("BEGIN")
+            connection.execute("CREATE TABLE waits ()")
+            connection.execute("PREPARE TRANSACTION 'half done'")
+            holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+            holder.execute("SELECT 1")
+            connection.execute("ALTER TABLE holdfast.documents SET (autovacuum_enabled = off)")
+            connection.execute(
+                "INSERT INTO holdfast.documents SELECT i::text, 1, '' FROM generate_series(1, 100) AS i"
+            )
+            connection.execute("DELETE FROM holdfast.documents WHERE name <> '1'")
+            connection.execute("SELECT pg_stat_force_next_flush()")
+            held = await horizon.health(database)
+        await database.close()
+    assert held.snapshot_s["transaction"] > 0.0
+    assert held.snapshot_s["prepared"] > 0.0
+    assert held.snapshot_transactions["transaction"] > 0
+    assert held.snapshot_transactions["slot"] > 0
+    assert (held.dead_rows["documents"], held.live_rows["documents"]) == (99, 1)

@@ -26,7 +26,13 @@ OWN = "holdfast."
 """The prefix of groups that are no keys."""
 
 FIFO = ".fifo"
-SYSTEM_ATTRIBUTES = ("ApproximateReceiveCount", "SequenceNumber", "MessageGroupId", "SentTimestamp")
+SYSTEM_ATTRIBUTES = (
+    "ApproximateReceiveCount",
+    "SequenceNumber",
+    "MessageGroupId",
+    "SentTimestamp",
+    "AWSTraceHeader",
+)
 
 
 class RedrivePolicy(msgspec.Struct, rename="camel"):

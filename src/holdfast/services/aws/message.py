@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.common.record import UNREADABLE
+from holdfast.common.traceparent import TRACEPARENT, write_traceparent
 from holdfast.errors import TooLarge
 from holdfast.services.aws.sqs import SqsMessage
 
@@ -29,6 +30,11 @@ LETTER = "holdfast"
 OURS = frozenset({BODY, PACKED, LETTER})
 PLAIN_MAX = 10 - len(OURS)
 
+TRACE_HEADER = re.compile(
+    r"(?:^|;)\s*Root=1-([0-9a-f]{8})-([0-9a-f]{24})\b.*?;\s*Parent=([0-9a-f]{16})\b", re.IGNORECASE
+)
+"""What AWS X-Ray writes beside the ten attributes of a message, in ``AWSTraceHeader``."""
+
 ODD_CHARACTER = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd]")
 """Characters that aren't sent unchanged. SQS takes those over U+FFFF, but not all compatible servers do."""
 
@@ -41,7 +47,9 @@ Entry = dict[str, Any]
 def encode(body: bytes, attributes: Mapping[str, str], letter: str = "") -> Entry:
     """The entry of a batch that sends a message; ``letter`` is JSON."""
     text, marks = _text(body)
-    plain = [name for name, value in attributes.items() if _fits(name, value)][:PLAIN_MAX]
+    plain = [name for name, value in attributes.items() if _fits(name, value)]
+    plain.sort(key=TRACEPARENT.__ne__)  # first, for other programs are to find it
+    del plain[PLAIN_MAX:]
     for name in plain:
         marks[name] = attributes[name]
     if len(plain) < len(attributes):
@@ -75,6 +83,8 @@ def decode(message: SqsMessage) -> tuple[bytes, dict[str, str], str]:
             found |= packed
     except (*UNREADABLE, AttributeError):
         pass  # not of our making: it stays as it is
+    if TRACEPARENT not in found and (header := message.attributes.get("AWSTraceHeader")):
+        found |= _traced(header)
     return body, found, letter
 
 
@@ -108,6 +118,16 @@ def batches(entries: Sequence[Entry]) -> list[list[Entry]]:
         if group:
             groups.add(group)
     return split
+
+
+def _traced(header: str) -> dict[str, str]:
+    """The ``traceparent`` of a message whose producer had no room for one."""
+    found = TRACE_HEADER.search(header)
+    if found is None:
+        return {}
+    sampled = re.search(r"Sampled=1\b", header) is not None
+    trace_id, span_id = f"{found[1]}{found[2]}".lower(), found[3].lower()
+    return {TRACEPARENT: write_traceparent(trace_id, span_id, sampled=sampled)}
 
 
 def _text(body: bytes) -> tuple[str, dict[str, str]]:

@@ -80,6 +80,7 @@ class SqsQueue:
         self.seq_kind: SeqKind = "increasing" if fifo else "absent"
         self.sends_in_order = self.frees_on_evict = False
         self.tells_lag = False
+        self.hides_letters = True
         self.tells_stale = False
 
     # --- messages

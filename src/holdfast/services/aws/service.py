@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -54,6 +54,13 @@ class SqsService(Service):
             from holdfast.services.aws.setup import SqsSetup  # noqa: PLC0415
         return SqsSetup(_sqs(opening, url).sqs, url)
 
+    def prices(self, url: str) -> Mapping[tuple[str, str], float]:
+        from holdfast.services.aws import prices  # noqa: PLC0415
+        from holdfast.services.aws.url import parse  # noqa: PLC0415
+
+        named = parse(url)
+        return {} if named.endpoint else prices.sqs(named.pattern)
+
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
         return [await self.queue_setup(opening).statement(streams)]
 
@@ -103,6 +110,11 @@ class S3Service(Service):
         from holdfast.services.aws.objects import S3Objects  # noqa: PLC0415
 
         return S3Objects(url, SystemClock(), meter, setting=setting)
+
+    def prices(self, url: str) -> Mapping[tuple[str, str], float]:
+        from holdfast.services.aws.prices import S3  # noqa: PLC0415
+
+        return S3
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
         with extra("s3", opening.setting):

@@ -16,7 +16,7 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -107,6 +107,7 @@ class HttpPeer:
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
         connections: limits the connections to this server.
         registry: the metrics of ``/metrics``.
+        before_metrics: is awaited before they are read, for what services have to be asked.
     """
 
     def __init__(
@@ -118,6 +119,7 @@ class HttpPeer:
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
+        before_metrics: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._clock = clock
         self._settings = settings = settings or PeerSettings()
@@ -130,6 +132,7 @@ class HttpPeer:
         # One without any connection is false, as all that is empty.
         self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
         self._registry = registry
+        self._before_metrics = before_metrics
         self._encoder = msgspec.msgpack.Encoder()
         self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
         self._replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
@@ -342,6 +345,8 @@ class HttpPeer:
         return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
+        if self._before_metrics is not None:
+            await self._before_metrics()
         return web.Response(
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )

@@ -88,6 +88,7 @@ class MemoryQueue:
         self.seq_kind: SeqKind = "increasing"
         self.delay_max_s = delay_max_s
         self.tells_lag = True
+        self.hides_letters = False
         self.tells_stale = True
         self.frees_on_evict = frees_on_evict
         self.log: list[Any] = [] if log is None else log

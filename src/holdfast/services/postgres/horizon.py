@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.ports.state import Risk
+from holdfast.ports.state import DatabaseHealth, Risk
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 
@@ -37,6 +37,27 @@ ORDER BY open_s DESC NULLS LAST"""
 DEAD = """
 SELECT relname::text, n_dead_tup, n_live_tup FROM pg_stat_user_tables
 WHERE schemaname = %s AND n_dead_tup > %s AND n_dead_tup > n_live_tup ORDER BY n_dead_tup DESC"""
+
+OLDEST = """
+SELECT kind, max(open_s)::float8, max(behind)::bigint FROM (
+    SELECT 'transaction' AS kind, extract(epoch FROM clock_timestamp() - xact_start) AS open_s,
+        age(backend_xmin) AS behind
+    FROM pg_stat_activity
+    WHERE backend_xmin IS NOT NULL AND datname = current_database() AND pid <> pg_backend_pid()
+        AND backend_type NOT IN ('walsender', 'autovacuum worker')
+    UNION ALL
+    SELECT 'prepared', extract(epoch FROM clock_timestamp() - prepared), age(transaction)
+    FROM pg_prepared_xacts
+    UNION ALL
+    SELECT 'slot', NULL, greatest(coalesce(age(xmin), 0),
+        CASE WHEN database = current_database() THEN coalesce(age(catalog_xmin), 0) ELSE 0 END)
+    FROM pg_replication_slots
+    UNION ALL
+    SELECT 'standby', NULL, coalesce(age(backend_xmin), 0) FROM pg_stat_replication
+) AS holders GROUP BY kind"""
+
+ROWS = """
+SELECT relname::text, n_dead_tup, n_live_tup FROM pg_stat_user_tables WHERE schemaname = %s"""
 
 BEHIND = 1_000_000
 """Transactions that a slot or a standby may lag behind before it is told of."""
@@ -79,6 +100,24 @@ async def look(database: PostgresDatabase) -> tuple[list[HorizonHolder], list[De
         found = [HorizonHolder(*row) for row in await holders.fetchall()]
         dead = await connection.execute(DEAD, (database.address.schema, DEAD_ROWS))
         return found, [DeadRows(*row) for row in await dead.fetchall()]
+
+    return await database.lane("state").read(read)
+
+
+async def health(database: PostgresDatabase) -> DatabaseHealth:
+    """The oldest snapshots by kind of holder, and the rows of each table."""
+
+    async def read(connection: Connection) -> DatabaseHealth:
+        oldest = await (await connection.execute(OLDEST)).fetchall()
+        rows = await (await connection.execute(ROWS, (database.address.schema,))).fetchall()
+        ages = {kind: float(open_s) for kind, open_s, _ in oldest if open_s is not None}
+        behind = {kind: transactions for kind, _, transactions in oldest if transactions is not None}
+        return DatabaseHealth(
+            {"transaction": 0.0, "prepared": 0.0} | ages,
+            dict.fromkeys(NAMES, 0) | behind,
+            {table: dead for table, dead, _ in rows},
+            {table: live for table, _, live in rows},
+        )
 
     return await database.lane("state").read(read)
 

@@ -169,6 +169,7 @@ class PostgresQueue:
     fifo = False
     delay_max_s = math.inf
     tells_lag = True
+    hides_letters = False
     tells_stale = True
     frees_on_evict = True
 

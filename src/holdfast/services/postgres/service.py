@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend import Opening, Risk, Service, extra, named
+from holdfast.extend import DatabaseHealth, Opening, Risk, Service, extra, named
 
 if TYPE_CHECKING:
     from holdfast.services.postgres.coordinator import PostgresCoordinator
@@ -65,6 +65,12 @@ class PostgresService(Service):
         from holdfast.services.postgres import durability, horizon  # noqa: PLC0415
 
         return [*await durability.check(database), *await horizon.check(database)]
+
+    async def database_health(self, opening: Opening) -> DatabaseHealth:
+        database = _database(opening)
+        from holdfast.services.postgres import horizon  # noqa: PLC0415
+
+        return await horizon.health(database)
 
     def registry(self, opening: Opening) -> PostgresRegistry:
         database = _database(opening)

@@ -172,6 +172,7 @@ class SqliteQueue:
     fifo = False
     delay_max_s = math.inf
     tells_lag = True
+    hides_letters = False
     tells_stale = True
     frees_on_evict = True
 

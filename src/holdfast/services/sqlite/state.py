@@ -44,7 +44,7 @@ LIST = f"SELECT {COLUMNS}, NULL {FROM} WHERE s.key > ? ORDER BY s.key LIMIT ?"
 RECENT = "SELECT names FROM recents WHERE checkpoint = ? ORDER BY number DESC"
 
 EFFECTS = """
-SELECT number, place, id, target, key, body, cause, at, not_before, hops, refused
+SELECT number, place, id, target, key, body, cause, at, not_before, hops, refused, traceparent
 FROM effects WHERE checkpoint = ? ORDER BY number, place"""
 
 OPEN = """
@@ -94,12 +94,13 @@ REFUSE_EFFECT = """
 UPDATE effects SET refused = ? WHERE checkpoint = (SELECT id FROM checkpoints WHERE key = ?) AND id = ?"""
 
 ADD_EFFECTS = """
-WITH e (key, number, place, id, target, target_key, body, cause, at, not_before, hops, refused)
+WITH e (
+    key, number, place, id, target, target_key, body, cause, at, not_before, hops, refused, traceparent)
 AS (VALUES {rows})
 INSERT INTO effects (
-    checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused)
+    checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused, traceparent)
 SELECT s.id, e.number, e.place, e.id, e.target, e.target_key, e.body, e.cause, e.at, e.not_before, e.hops,
-    e.refused
+    e.refused, e.traceparent
 FROM e CROSS JOIN checkpoints s ON s.key = e.key"""
 
 ACT = """
@@ -162,8 +163,9 @@ RESTORE_RECENT = "INSERT INTO recents (checkpoint, number, count, names) VALUES 
 RESTORE_ACTING = "INSERT INTO acting (checkpoint, due, timers) VALUES (?, ?, ?)"
 
 RESTORE_EFFECT = """
-INSERT INTO effects (checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+INSERT INTO effects (
+    checkpoint, number, place, id, target, key, body, cause, at, not_before, hops, refused, traceparent)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"""
 
 RESTORE_RESULT = """
 INSERT OR IGNORE INTO results (cursor, stream, key, name, epoch, body, at) VALUES (?, ?, ?, ?, ?, ?, ?)"""

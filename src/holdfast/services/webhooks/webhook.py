@@ -124,6 +124,8 @@ class Webhook:
             "webhook-id": effect.id,
             "webhook-timestamp": str(at),
         }
+        if effect.traceparent:
+            headers["traceparent"] = effect.traceparent
         if self._signing:
             try:
                 text = effect.body.decode()

@@ -1150,7 +1150,7 @@ class Owner:
             if (held := entry.held) is None:
                 continue
             if entry.acts is not None:
-                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes))
+                maker.add(entry.acts.sends, held.place.name, hops_of(held.attributes), held.traceparent)
             elif entry.kind == "skip" and held.place.run == TIMER_RUN:
                 maker.set_aside(held.body, held.place.name, entry.reason)
         return maker.made

@@ -20,6 +20,8 @@ FOREVER = 1e11
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 ODD = "käse/\N{SNOWMAN} '\"%_\\;--\N{PILE OF POO}"
 
 
@@ -70,6 +72,17 @@ class QueueConformance:
         await queue.send([Outgoing(b"x", attributes)])
         [delivery] = await _receive(queue, 1)
         assert delivery.attributes == attributes
+
+    async def test_a_place_in_a_trace_is_kept_beside_ten_other_attributes(self, queue: Queue) -> None:
+        attributes = {f"a{n}": str(n) for n in range(10)} | {"traceparent": TRACEPARENT}
+        await queue.send([Outgoing(b"x", attributes, key="k")])
+        [delivery] = await _receive(queue, 1)
+        assert delivery.attributes == attributes
+        await queue.bury([DeadLetter("one", b"x", "r", attributes=delivery.attributes, key="k")])
+        await queue.delete([delivery.receipt])
+        await queue.redrive(["one"])
+        [again] = await _receive(queue, 1)
+        assert again.attributes == attributes
 
     async def test_a_body_of_max_bytes_passes(self, queue: Queue) -> None:
         body = b"\xfe" * queue.max_bytes

@@ -734,6 +734,7 @@ def effect(number: int, place: int) -> Effect:
         at=1764000000.123456,
         not_before=1764000001.5,
         hops=2,
+        traceparent="00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
     )
 
 

@@ -1,0 +1,148 @@
+"""``holdfast console``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli import exits, output
+from holdfast.cli.node import signals
+from holdfast.cli.options import DEFAULTS, Options
+from holdfast.errors import ConfigError
+from holdfast.wiring import Services
+
+if TYPE_CHECKING:
+    from holdfast.config import Config
+    from holdfast.console.service import Console, ConsoleSettings
+
+PORT = 8400
+
+
+def console(
+    *,
+    host: str = "127.0.0.1",
+    port: int = PORT,
+    tokens: Path | None = None,
+    name: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    identity_header: str = "",
+    proxy: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    operator: Annotated[tuple[str, ...], Parameter(show_default=False)] = (),
+    pictures: bool = False,
+    tls_cert: Path | None = None,
+    tls_key: Path | None = None,
+    options: Options = DEFAULTS,
+) -> int:
+    """Show a cluster in the browser: nodes, streams, tasks, dead letters, and what needs somebody. Prints an
+    address; whoever opens it may also pause, move, cancel and send again.
+
+    On this machine anybody may read. Where --host is reached from other machines, callers need a token, or
+    come by a proxy that says who they are.
+
+    ```
+    holdfast console
+    holdfast console --host 0.0.0.0 --tokens console.tokens --name console.example.com
+    ```
+
+    Args:
+        host: Address to listen on.
+        port: Port to listen on; 0 takes a free one.
+        tokens: File with the digests of tokens and their rights; `holdfast console-token` writes it. Needed
+            where --host isn't loopback, unless a proxy says who calls.
+        name: A name of this server in browsers' addresses, besides localhost and plain addresses.
+        identity_header: The header in which a proxy says who calls, such as X-Forwarded-User.
+        proxy: An address or a network of proxies that are believed, such as 10.0.0.0/8.
+        operator: Who of those that come by a proxy may also change something. The others may only read.
+        pictures: Those that come by a proxy may see pictures of cameras.
+        tls_cert: Certificate with its chain (PEM), to serve HTTPS.
+        tls_key: Its private key (PEM).
+    """
+    import uvloop  # noqa: PLC0415
+
+    from holdfast.console.access import settings_for  # noqa: PLC0415
+    from holdfast.console.service import ConsoleSettings  # noqa: PLC0415
+    from holdfast.gateway.listen import Tls  # noqa: PLC0415
+
+    config = options.load()
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key go together; give both")
+    access = settings_for(
+        host,
+        tokens=tokens is not None,
+        names=name,
+        identity_header=identity_header,
+        proxies=proxy,
+        operators=operator,
+        pictures=pictures,
+    )
+    tls = Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
+    settings = ConsoleSettings(host=host, port=port, access=access, tokens=tokens, tls=tls)
+    return uvloop.run(serve(config, settings))
+
+
+def console_token(
+    name: str,
+    /,
+    *,
+    tokens: Path,
+    operate: bool = False,
+    pictures: bool = False,
+) -> None:
+    """Make a token for somebody who uses a console, add it to the file, and print it: nothing keeps it. To
+    take it away, delete its line; consoles read the file again when it changes.
+
+    ```
+    holdfast console-token alice --tokens console.tokens --operate
+    ```
+
+    Args:
+        name: Who has the token, as the audit log shows it.
+        tokens: The file, as `holdfast console --tokens` has it.
+        operate: It may also change something; without this it only reads.
+        pictures: It may see pictures of cameras.
+    """
+    from holdfast.console.tokens import Right, add  # noqa: PLC0415
+
+    asked: tuple[tuple[bool, Right], ...] = ((operate, "operate"), (pictures, "pictures"))
+    output.say(add(tokens, name, [right for wanted, right in asked if wanted]))
+
+
+def beside(services: Services, log: Any) -> Console:
+    """The console of whoever runs nodes and wants to see them, on loopback."""
+    from holdfast.console.service import Console, ConsoleSettings  # noqa: PLC0415
+
+    return Console(services, ConsoleSettings(port=PORT), log)
+
+
+def address(running: Console) -> str:
+    """Where a console is served, with the token that it has made, if it has made one."""
+    token = f"/enter?token={running.own_token}" if running.own_token else ""
+    return f"console: {running.address}{token}"
+
+
+async def serve(config: Config, settings: ConsoleSettings) -> int:
+    """Run a console until a signal or a crash; returns the exit code."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.console.service import Console  # noqa: PLC0415
+
+    told, over, log = *signals(), structlog.get_logger()
+    async with Services(config) as services:
+        running = Console(services, settings, log)
+        crashed = running.host.crashed
+        crashed.add_done_callback(lambda _: told.set())
+        await running.start()
+        output.say(address(running))
+        await told.wait()
+        if crashed.done():
+            log.error("console crashed", exc_info=crashed.result())
+        stopping, cut = asyncio.create_task(running.stop()), asyncio.create_task(over.wait())
+        await asyncio.wait((stopping, cut), return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        if not stopping.done():
+            stopping.cancel()
+            return exits.INTERRUPTED
+        stopping.result()
+        return exits.FAILED if crashed.done() else exits.OK

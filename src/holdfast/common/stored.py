@@ -1,0 +1,14 @@
+"""Where a value is that is too large for where it would travel."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class StoredValue(msgspec.Struct, frozen=True):
+    """A value in an object store: the object's ``url``, the ``size`` of the value in bytes, and the SHA-256
+    of these, in hexadecimal."""
+
+    url: str
+    size: int
+    sha256: str

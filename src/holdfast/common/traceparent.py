@@ -1,0 +1,67 @@
+"""Where a message stands in a trace, as attributes and HTTP headers say it: the ``traceparent`` of W3C Trace
+Context (https://www.w3.org/TR/trace-context/)."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+TRACEPARENT = "traceparent"
+"""The name of the attribute, and of the header."""
+
+TRACE_ID_DIGITS, SPAN_ID_DIGITS = 32, 16
+
+_FORM = re.compile("(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+
+_SAMPLED = "-01"
+
+_RANDOM_BITS = 64
+"""How many bits of a trace id decide whether a trace is recorded: the last ones, as in the samplers of
+OpenTelemetry."""
+
+
+class TraceContext(NamedTuple):
+    """A place in a trace: the trace, and the span under which the next ones stand ("": none)."""
+
+    trace_id: str
+    span_id: str = ""
+
+
+def read_traceparent(text: str) -> TraceContext | None:
+    """Return what a ``traceparent`` says; None for one that isn't valid. Its flags are not heeded: whether a
+    trace is recorded is for :class:`SampleRate` to say."""
+    found = _FORM.fullmatch(text)
+    if found is None or (found[1] == "00" and found[5]):
+        return None
+    return TraceContext(found[2], found[3])
+
+
+def write_traceparent(trace_id: str, span_id: str, *, sampled: bool) -> str:
+    """Return the ``traceparent`` of what follows a span."""
+    return f"00-{trace_id}-{span_id}{_SAMPLED if sampled else '-00'}"
+
+
+def says_sampled(traceparent: str) -> bool:
+    """Return True if a ``traceparent`` that this process has written says that the trace is recorded."""
+    return traceparent.endswith(_SAMPLED)
+
+
+def unsampled(traceparent: str) -> str:
+    """Return a ``traceparent`` of somebody else's as it is passed on in a trace that isn't recorded here; ""
+    for one that isn't valid."""
+    found = read_traceparent(traceparent) if traceparent else None
+    return "" if found is None else write_traceparent(*found, sampled=False)
+
+
+class SampleRate:
+    """The share of traces that is recorded, from 0 to 1. The trace's id decides, so that every process with
+    the same rate decides the same, and nobody can have a trace recorded by a flag."""
+
+    def __init__(self, ratio: float) -> None:
+        self.ratio = ratio
+        self.bound = round(ratio * (1 << _RANDOM_BITS))
+        """The last 64 bits of the ids of recorded traces are below this."""
+
+    def takes(self, trace_id: str) -> bool:
+        """Return True if the trace with this id is recorded."""
+        return int(trace_id[-_RANDOM_BITS // 4 :], 16) < self.bound

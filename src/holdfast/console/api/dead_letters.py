@@ -1,0 +1,124 @@
+"""Dead letters of a queue: listed, which is also the preview of what is done to them, redriven, purged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.common.message import KEY_BYTES_MAX
+from holdfast.console.api.known import check_queue
+from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
+from holdfast.console.api.operations import Call, Operation
+from holdfast.console.parts import ConsoleParts
+from holdfast.operate import dead_letters
+from holdfast.operate.dead_letters import LettersDone, letter_record
+
+ACT_MAX = 1000
+DETAIL_CHARS = 8_000
+
+QueueName = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX, description="The name of the queue.")]
+LetterId = Annotated[str, Meta(min_length=1, max_length=4 * KEY_BYTES_MAX)]
+
+
+class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which dead letters."""
+
+    queue: QueueName
+    key: Annotated[str | None, Meta(description="Only those of this key.")] = None
+    reason: Annotated[str, Meta(max_length=1000, description="Only those whose reason contains this.")] = ""
+    limit: Limit = LIMIT
+    cursor: Cursor = ""
+
+
+class LetterList(msgspec.Struct):
+    """Some dead letters of a queue, with their ``ids`` in the same order: give these to redrive or purge
+    exactly what was looked at. ``hides``: looking at dead letters of this queue hides them from others for a
+    while, so what is missing here may be looked at by somebody else."""
+
+    letters: list[dict[str, Any]]
+    ids: list[str]
+    next: Next
+    hides: bool
+
+
+class ChosenLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dead letters of a queue, by their ids."""
+
+    queue: QueueName
+    ids: Annotated[list[LetterId], Meta(min_length=1, max_length=ACT_MAX)]
+
+
+class LetterOperations:
+    """Operations on dead letters."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+        self._services = parts.services
+
+    def all(self) -> Sequence[Operation]:
+        """Return all of them."""
+        return [
+            Operation(
+                method="GET",
+                path="/dead-letters",
+                name="listDeadLetters",
+                summary="List some dead letters of a queue, each with its reason.",
+                act=self._list,
+                answer=LetterList,
+                query=LettersQuery,
+            ),
+            Operation(
+                method="POST",
+                path="/dead-letters/redrive",
+                name="redriveDeadLetters",
+                action="send dead letters again",
+                summary="Send exactly these dead letters again, in the order of their messages.",
+                act=self._redrive,
+                answer=LettersDone,
+                body=ChosenLetters,
+                subject=lambda call: str(call.body.queue),
+            ),
+            Operation(
+                method="POST",
+                path="/dead-letters/purge",
+                name="purgeDeadLetters",
+                action="remove dead letters",
+                summary="Remove exactly these dead letters for good.",
+                act=self._purge,
+                answer=LettersDone,
+                body=ChosenLetters,
+                subject=lambda call: str(call.body.queue),
+            ),
+        ]
+
+    async def _list(self, call: Call[LettersQuery, None]) -> LetterList:
+        query = call.query
+        await check_queue(self._parts, query.queue)
+        (after,) = place_in(query.cursor, (str,)) or ("",)
+        found = await dead_letters.sample(
+            self._services, query.queue, key=query.key, reason=query.reason, after=after, limit=query.limit
+        )
+        records = [letter_record(letter, shown) for letter in found.letters]
+        for record in records:
+            record["detail"] = record["detail"][:DETAIL_CHARS]
+        ids = [letter.id for letter in found.letters]
+        following = cursor(found.next) if found.next else ""
+        return LetterList(records, ids, following, self._services.queue(query.queue).hides_letters)
+
+    async def _redrive(self, call: Call[Any, ChosenLetters]) -> LettersDone:
+        done = await dead_letters.redrive_ids(self._services, call.body.queue, call.body.ids)
+        call.outcome = _told(done)
+        return done
+
+    async def _purge(self, call: Call[Any, ChosenLetters]) -> LettersDone:
+        done = await dead_letters.purge_ids(self._services, call.body.queue, call.body.ids)
+        call.outcome = _told(done)
+        return done
+
+
+def _told(done: LettersDone) -> str:
+    told = f"{done.done} of {done.asked}"
+    return f"{told}; {'; '.join(done.failed)}" if done.failed else told

@@ -1,0 +1,24 @@
+"""Names that callers give: whoever may only read must not have queues and stores opened that nobody uses."""
+
+from __future__ import annotations
+
+from holdfast.console.parts import ConsoleParts
+from holdfast.errors import NotKnown
+
+
+async def check_queue(parts: ConsoleParts, name: str) -> None:
+    """Raise NotKnown for a queue that nothing is known of."""
+    if name in parts.overview.queues or name in parts.index.names:
+        return
+    if any(name in member.load.queues for member in parts.overview.members):
+        return
+    if name not in await parts.services.queue_names():
+        raise NotKnown(f"nothing is known of a queue {name[:200]!r}; GET /api/v1/overview lists all")
+
+
+async def check_app(parts: ConsoleParts, name: str) -> None:
+    """Raise NotKnown for an app of which no tasks are known."""
+    if any(known.app == name for known in parts.overview.tasks):
+        return
+    if name not in await parts.services.task_apps():
+        raise NotKnown(f"no tasks of an app {name[:200]!r} are known; GET /api/v1/tasks lists all apps")

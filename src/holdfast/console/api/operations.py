@@ -1,0 +1,232 @@
+"""One operation of the API: what it takes and returns, and how a request becomes a call of it.
+
+Path, parameters and body are checked against declared types before anything is done. What isn't declared is
+refused, because a misspelt field would else do nothing. ``GET`` only reads; every other operation changes
+something, needs the right ``operate``, and is in the audit log: its intent before it begins, its outcome once
+it has ended. A change that has begun goes on although its caller hangs up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, Literal, TypeVar
+from urllib.parse import unquote_to_bytes
+
+import msgspec
+from aiohttp import web
+
+from holdfast.common.exact_json import NEST_MAX, TOO_DEEP, nests_deeply
+from holdfast.common.message import check_key
+from holdfast.common.record import UNREADABLE
+from holdfast.console.access import caller_of
+from holdfast.console.audit import AuditLog
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge
+from holdfast.http.bodies import read_body, slow_body
+from holdfast.http.problem import RequestRefused
+
+PREFIX = "/api/v1"
+BODY_BYTES_MAX = 1 << 20
+"""The largest body of a request, unless the operation says otherwise."""
+
+BODY_S = 30.0
+"""How long a request's body may take to arrive."""
+
+JSON = "application/json"
+ANYBODY = "(nobody named)"
+"""Who is in the audit log where the console knows no names."""
+
+HIDDEN = ("body", "body_base64", "messages", "command")
+"""Fields of requests that the audit log doesn't have: they may hold what only the receiver should see."""
+
+QueryT = TypeVar("QueryT")
+BodyT = TypeVar("BodyT")
+
+
+class NoFields(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No parameters, or an empty body."""
+
+
+@dataclass
+class Call(Generic[QueryT, BodyT]):
+    """One call of an operation.
+
+    Attributes:
+        path: the parts of the path by their names, decoded.
+        query: the parameters.
+        body: the body.
+        outcome: what the audit log says of a change that has succeeded.
+    """
+
+    path: Mapping[str, str]
+    query: QueryT
+    body: BodyT
+    outcome: str = ""
+
+    @property
+    def full_key(self) -> str:
+        """The full key of the stream that the path names."""
+        return f"{self.path['stream']}/{self.path['key']}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An operation.
+
+    Attributes:
+        method: how it is asked for.
+        path: its path below ``/api/v1``, with names of its parts in braces.
+        name: its name for programs, such as ``pauseStream``.
+        summary: what it does, in a sentence.
+        act: does it; what it returns is written as JSON.
+        answer: the type of that.
+        query: the parameters, as a struct.
+        body: the body, as a struct; None for an operation that takes none.
+        action: what the audit log calls a change, such as ``pause``.
+        subject: what the audit log says is changed; the parts of the path, unless told.
+        tag: the group of operations that it belongs to.
+        status: the status of a success.
+        body_bytes_max: the largest body.
+        description: more than the summary says.
+    """
+
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
+    path: str
+    name: str
+    summary: str
+    act: Callable[[Call[Any, Any]], Awaitable[Any]]
+    answer: Any
+    query: type[msgspec.Struct] = NoFields
+    body: type[msgspec.Struct] | None = None
+    action: str = ""
+    subject: Callable[[Call[Any, Any]], str] | None = None
+    tag: str = ""
+    status: int = 200
+    body_bytes_max: int = BODY_BYTES_MAX
+    description: str = ""
+    parts: Sequence[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "parts", tuple(re.findall(r"{(\w+)}", self.path)))
+
+    @property
+    def changes(self) -> bool:
+        """Whether it changes something."""
+        return self.method != "GET"
+
+    @property
+    def right(self) -> Literal["read", "operate"]:
+        """The right that it needs."""
+        return "operate" if self.changes else "read"
+
+
+def route(operation: Operation, audit: AuditLog) -> web.RouteDef:
+    """Return the route of an operation."""
+    names = re.compile(re.sub(r"{(\w+)}", r"(?P<\1>[^/]+)", f"{PREFIX}{operation.path}"))
+
+    async def serve(request: web.Request) -> web.StreamResponse:
+        try:
+            call = await _call(operation, names, request)
+            if operation.changes:
+                change = asyncio.ensure_future(_audited(operation, call, audit, caller_of(request).name))
+                answer = await asyncio.shield(change)
+            else:
+                answer = await operation.act(call)
+            body = msgspec.json.encode(answer)
+        except ConfigError as error:
+            raise RequestRefused(422, "setting", "A value can't be used", str(error)) from error
+        return web.Response(body=body, status=operation.status, content_type=JSON)
+
+    return web.route(operation.method, f"{PREFIX}{operation.path}", serve)
+
+
+async def _audited(operation: Operation, call: Call[Any, Any], audit: AuditLog, who: str) -> Any:
+    subject = operation.subject(call) if operation.subject else "/".join(call.path.values())
+    async with audit.doing(
+        who or ANYBODY, operation.action or operation.name, subject, _details(call)
+    ) as under_way:
+        answer = await operation.act(call)
+        under_way.text = call.outcome
+    return answer
+
+
+def _details(call: Call[Any, Any]) -> dict[str, object]:
+    """Return what the audit log says of a request: what it asks for, and no contents."""
+    if not isinstance(call.body, msgspec.Struct):
+        return {}
+    given: dict[str, object] = {}
+    for each in msgspec.structs.fields(call.body):
+        value = getattr(call.body, each.name)
+        if each.name not in HIDDEN and (each.required or value != each.default):
+            given[each.encode_name] = (
+                f"{len(value)}: {', '.join(map(str, value))}" if isinstance(value, list) else value
+            )
+    return given
+
+
+# --- what a request says
+
+
+async def _call(operation: Operation, names: re.Pattern[str], request: web.Request) -> Call[Any, Any]:
+    return Call(_path(names, request), _query(operation, request), await _body(operation, request))
+
+
+def _path(names: re.Pattern[str], request: web.Request) -> dict[str, str]:
+    found = names.fullmatch(request.rel_url.raw_path)
+    if found is None:
+        raise RequestRefused(404, "no-path", "No such path", "/ in a part of the path is written as %2F")
+    parts = {}
+    for name, raw in found.groupdict().items():
+        try:
+            parts[name] = check_key(unquote_to_bytes(raw).decode(), name)
+        except UnicodeDecodeError:
+            raise InvalidMessage(f"{name!r} in the path is no UTF-8", name) from None
+        if name in ("stream", "app") and "/" in parts[name]:
+            raise InvalidMessage(f"{name!r} in the path holds '/', which no such name has", name)
+    return parts
+
+
+def _query(operation: Operation, request: web.Request) -> msgspec.Struct:
+    given: dict[str, str] = {}
+    for name, value in request.query.items():
+        if name in given:
+            raise InvalidMessage(f"parameter {name!r} is given twice; give it once", name)
+        given[name] = value
+    try:
+        return msgspec.convert(given, operation.query, strict=False)
+    except UNREADABLE as error:
+        known = ", ".join(each.encode_name for each in msgspec.structs.fields(operation.query)) or "none"
+        raise InvalidMessage(f"the parameters are wrong: {error}. There are: {known}") from None
+
+
+async def _body(operation: Operation, request: web.Request) -> Any:
+    if operation.body is None:
+        if request.body_exists and await _read(request, 0):
+            raise InvalidMessage(f"{operation.name} takes no body")
+        return None
+    data = await _read(request, operation.body_bytes_max)
+    if data and "Content-Type" in request.headers and request.content_type != JSON:
+        text = f"Content-Type is {request.content_type[:100]!r}; send {JSON}"
+        raise RequestRefused(415, "type", "Unknown content type", text)
+    try:
+        if nests_deeply(data):
+            raise ValueError(f"{TOO_DEEP} ({NEST_MAX})")
+        return msgspec.json.decode(data or b"{}", type=operation.body)
+    except UNREADABLE as error:
+        known = ", ".join(each.encode_name for each in msgspec.structs.fields(operation.body))
+        raise InvalidMessage(f"the body is wrong: {error}. It is a JSON object with: {known}") from None
+
+
+async def _read(request: web.Request, limit: int) -> bytes:
+    if "Content-Encoding" in request.headers:
+        text = "Content-Encoding is set; send the body as it is"
+        raise RequestRefused(415, "type", "Unknown content encoding", text)
+    try:
+        async with asyncio.timeout(BODY_S):
+            return await read_body(request, limit)
+    except TimeoutError:
+        raise slow_body() from None
+    except TooLarge:
+        raise TooLarge(f"the body is over {limit} bytes, the most that this takes") from None

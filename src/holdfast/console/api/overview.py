@@ -1,0 +1,160 @@
+"""The cluster at a glance, its nodes, and the audit log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.console.api.lists import LIMIT, Limit
+from holdfast.console.api.operations import Call, NoFields, Operation
+from holdfast.console.audit import AuditEntry
+from holdfast.console.overview import Need, Sample, TaskTotals
+from holdfast.console.parts import ConsoleParts
+from holdfast.operate import nodes
+from holdfast.operate.survey import QueueStatus
+from holdfast.ports.coordinator import Member
+
+
+class NodeRecord(msgspec.Struct):
+    """A living node. ``id`` is its membership; ``foreign``: it belongs to another program."""
+
+    name: str
+    id: str
+    address: str
+    streams: int
+    slots: int
+    handled: int
+    draining: bool
+    foreign: bool
+    queues: list[str]
+
+
+class StreamCounts(msgspec.Struct):
+    """How many streams there are, and how many of them are parked, wait for something, or have effects that
+    no target has taken."""
+
+    total: int
+    parked: int
+    waiting: int
+    effects: int
+    names: dict[str, int]
+
+
+class OverviewAnswer(msgspec.Struct):
+    """The cluster at a glance. ``needs`` is what needs somebody, the worst first. ``products`` is what
+    products tell. ``samples`` are those of the last hour, the oldest first. ``age_s`` and ``index_age_s`` are
+    how old this is: what nodes tell, and what is known of streams; null while that is being read for the
+    first time."""
+
+    nodes: list[NodeRecord]
+    queues: list[QueueStatus]
+    streams: StreamCounts
+    tasks: list[TaskTotals]
+    products: dict[str, list[Any]]
+    needs: list[Need]
+    samples: list[Sample]
+    age_s: float | None
+    index_age_s: float | None
+
+
+class DrainingNode(msgspec.Struct):
+    """A node that has begun to drain."""
+
+    name: str
+    id: str
+
+
+class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How many entries."""
+
+    limit: Limit = LIMIT
+
+
+class AuditList(msgspec.Struct):
+    """Entries of the audit log, the newest first."""
+
+    entries: list[AuditEntry]
+
+
+class ClusterOperations:
+    """Operations on the whole cluster."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+
+    def all(self) -> Sequence[Operation]:
+        """Return all of them."""
+        return [
+            Operation(
+                method="GET",
+                path="/overview",
+                name="getOverview",
+                summary="Look at the whole cluster: nodes, queues, streams, tasks, what needs somebody.",
+                act=self._overview,
+                answer=OverviewAnswer,
+                tag="cluster",
+            ),
+            Operation(
+                method="POST",
+                path="/nodes/{node}/drain",
+                name="drainNode",
+                action="drain",
+                summary="Have a node bring its streams to the others, and end: it begins to.",
+                act=self._drain,
+                answer=DrainingNode,
+                body=NoFields,
+                status=202,
+                tag="cluster",
+            ),
+            Operation(
+                method="GET",
+                path="/audit",
+                name="listAudit",
+                summary="List who wanted what changed, and what came of it.",
+                act=self._audit,
+                answer=AuditList,
+                query=AuditQuery,
+                tag="cluster",
+            ),
+        ]
+
+    async def _overview(self, call: Call[NoFields, None]) -> OverviewAnswer:
+        self._parts.attention.asked()
+        overview, index = self._parts.overview, self._parts.index
+        return OverviewAnswer(
+            nodes=[_record(member) for member in overview.members],
+            queues=list(overview.queues.values()),
+            streams=StreamCounts(
+                len(index), len(index.parked), len(index.waits), len(index.effects), dict(index.names)
+            ),
+            tasks=list(overview.tasks),
+            products={table.name: list(table.records) for table in overview.tables},
+            needs=overview.needs(),
+            samples=list(overview.samples),
+            age_s=overview.age_s,
+            index_age_s=index.age_s,
+        )
+
+    async def _drain(self, call: Call[NoFields, NoFields]) -> DrainingNode:
+        member = await nodes.drain(self._parts.services, call.path["node"])
+        return DrainingNode(member.name, member.id)
+
+    async def _audit(self, call: Call[AuditQuery, None]) -> AuditList:
+        return AuditList(await self._parts.audit.entries(call.query.limit))
+
+
+def _record(member: Member) -> NodeRecord:
+    load = member.load
+    return NodeRecord(
+        name=member.name,
+        id=member.id,
+        address=member.address,
+        streams=load.streams,
+        slots=load.slots,
+        handled=load.handled,
+        draining=load.draining,
+        foreign=member.foreign,
+        queues=list(load.queues),
+    )

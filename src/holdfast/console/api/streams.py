@@ -1,0 +1,405 @@
+"""Streams: searched, looked at, changed, sent to."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.common.exact_json import decode_plain
+from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
+from holdfast.console.api.operations import Call, NoFields, Operation
+from holdfast.console.index import IndexedStream, Question, Sort, Standing
+from holdfast.console.parts import ConsoleParts
+from holdfast.errors import InvalidMessage, NotKnown
+from holdfast.operate import streams
+from holdfast.operate.explanation import Why, explain
+from holdfast.operate.records import moment, split_key
+from holdfast.operate.sending import nobody_runs
+from holdfast.operate.streams import MovedStream, StreamRecord
+from holdfast.ports.state import Logged
+from holdfast.streams.message import StreamMessage
+from holdfast.streams.producer import StreamProducer
+from holdfast.streams.rules.ledger import Checkpoint
+
+RESULTS = 10
+LISTED_MAX = 1000
+"""The most timers or effects of one stream that are listed."""
+
+SEND_MAX = 1000
+Seq = Annotated[int, Meta(ge=0)]
+
+
+class StreamsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which streams."""
+
+    text: Annotated[str, Meta(max_length=600, description="A part of STREAM/KEY.")] = ""
+    stream: Annotated[str, Meta(max_length=600, description="Only keys of this stream.")] = ""
+    standing: Standing = "all"
+    sort: Sort = "key"
+    down: Annotated[bool, Meta(description="The highest first.")] = False
+    limit: Limit = LIMIT
+    cursor: Cursor = ""
+
+
+class ListedStream(msgspec.Struct):
+    """A stream in the list. ``owner`` is a node's name, or empty; ``quiet_s`` is the time since its last
+    commit; ``waits`` says what it waits for."""
+
+    stream: str
+    key: str
+    owner: str
+    epoch: int
+    run: int | None
+    seq: int | None
+    done: int
+    skipped: int
+    parked: str
+    quiet_s: float | None
+    waits: str
+    messages: int
+
+
+class StreamList(msgspec.Struct):
+    """A page of streams. ``total`` is how many were found. ``age_s`` is how old the console's index is; null
+    while it is being read for the first time."""
+
+    streams: list[ListedStream]
+    total: int
+    next: Next
+    age_s: float | None
+
+
+class StreamTimer(msgspec.Struct):
+    """A timer of a stream, and when it is due."""
+
+    name: str
+    at: str
+
+
+class StreamView(msgspec.Struct):
+    """A stream: its checkpoint, why it isn't moving, its timers and pending effects, and its latest
+    results. ``checkpoint`` is null for a stream that nothing was committed of."""
+
+    checkpoint: StreamRecord | None
+    why: Why
+    timers: list[StreamTimer]
+    effects: list[dict[str, Any]]
+    results: list[dict[str, Any]]
+
+
+class Skip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What to pass over: the message at the head, or all of ``run`` up to the seq ``through``."""
+
+    through: Seq | None = None
+    run: Seq | None = None
+
+
+class Reset(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """With ``keep_place``, only the state is forgotten."""
+
+    keep_place: bool = False
+
+
+class MoveTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The node to move to, by name or membership."""
+
+    to: Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class DropEffects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which pending effects to give up: those with these ids, those for a target, or all."""
+
+    ids: Annotated[list[str], Meta(max_length=LISTED_MAX)] = []
+    target: Annotated[str, Meta(max_length=2000)] = ""
+    all: bool = False
+
+
+class ResumedStream(msgspec.Struct):
+    """A stream that goes on, and how many of its ``parked`` dead letters were sent again."""
+
+    stream: StreamRecord
+    letters_sent: int
+
+
+class DroppedEffects(msgspec.Struct):
+    """A stream, and how many of its effects go to the dead letters."""
+
+    stream: StreamRecord
+    dropped: int
+
+
+class NewMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A message to send. ``body`` is JSON; raw bytes are in ``body_base64`` instead. ``key``, ``seq`` and
+    ``run`` are needed where the body doesn't hold them."""
+
+    body: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    body_base64: str | None = None
+    key: str | int | None = None
+    seq: Seq | None = None
+    run: Seq | None = None
+    message_id: str = ""
+    delay_s: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Messages to send, in their order."""
+
+    messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=SEND_MAX)]
+
+
+class SentMessages(msgspec.Struct):
+    """How many messages were sent, and what is odd about that, if anything."""
+
+    sent: int
+    warning: str = ""
+
+
+class StreamOperations:
+    """Operations on streams."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+        self._services = parts.services
+
+    def all(self) -> Sequence[Operation]:
+        """Return all of them."""
+        one = "/streams/{stream}/{key}"
+        return [
+            Operation(
+                method="GET",
+                path="/streams",
+                name="listStreams",
+                summary="Search and sort all streams.",
+                act=self._list,
+                answer=StreamList,
+                query=StreamsQuery,
+            ),
+            Operation(
+                method="GET",
+                path=one,
+                name="getStream",
+                summary="Look at one stream: where it is, what it waits for, what it has to do.",
+                act=self._show,
+                answer=StreamView,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/pause",
+                name="pauseStream",
+                action="pause",
+                summary="Stop a stream where it stands. Its messages wait.",
+                act=self._pause,
+                answer=StreamRecord,
+                body=NoFields,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/resume",
+                name="resumeStream",
+                action="resume",
+                summary="Let a parked stream go on, and send its `parked` dead letters again.",
+                act=self._resume,
+                answer=ResumedStream,
+                body=NoFields,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/skip",
+                name="skipInStream",
+                action="skip",
+                summary="Pass over the message at the head, or all up to one.",
+                act=self._skip,
+                answer=StreamRecord,
+                body=Skip,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/reset",
+                name="resetStream",
+                action="reset",
+                summary="Forget a stream's state, and its place unless told otherwise.",
+                act=self._reset,
+                answer=StreamRecord,
+                body=Reset,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/move",
+                name="moveStream",
+                action="move",
+                summary="Bring a stream to another node. It warms up there first.",
+                act=self._move,
+                answer=MovedStream,
+                body=MoveTo,
+                status=202,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/drop-effects",
+                name="dropEffects",
+                action="drop effects",
+                summary="Give up effects that no target has taken yet. They become dead letters.",
+                act=self._drop_effects,
+                answer=DroppedEffects,
+                body=DropEffects,
+            ),
+            Operation(
+                method="POST",
+                path="/streams/{stream}/messages",
+                name="sendMessages",
+                action="send",
+                summary="Send messages to a stream: all of them are checked before any is sent.",
+                act=self._send,
+                answer=SentMessages,
+                body=NewMessages,
+                status=202,
+                body_bytes_max=4 * self._services.config.max_message_bytes,
+                description="If no answer comes, some may have been sent. Sending the same again does no harm"
+                " if messages have a `seq` or a `message_id`.",
+            ),
+        ]
+
+    async def _list(self, call: Call[StreamsQuery, None]) -> StreamList:
+        self._parts.attention.asked()
+        query, index = call.query, self._parts.index
+        question = Question(query.text.strip(), query.stream, query.standing, query.sort, query.down)
+        found = index.find(question, 0, max(1, len(index))).streams
+        begin = _after(found, query, place_in(query.cursor, (int, str)))
+        page = found[begin : begin + query.limit]
+        end = begin + len(page)
+        return StreamList(
+            streams=[self._listed(stream) for stream in page],
+            total=len(found),
+            next=cursor(end, page[-1].key) if page and end < len(found) else "",
+            age_s=index.age_s,
+        )
+
+    def _listed(self, stream: IndexedStream) -> ListedStream:
+        index, now = self._parts.index, self._parts.clock.wall()
+        owner, waits = index.owner(stream), index.waits.get(stream.key)
+        name, key = split_key(stream.key)
+        return ListedStream(
+            stream=name,
+            key=key,
+            owner=owner.name if owner is not None else "",
+            epoch=stream.epoch,
+            run=stream.run,
+            seq=stream.seq,
+            done=stream.done,
+            skipped=stream.skipped,
+            parked=stream.parked,
+            quiet_s=max(0.0, now - stream.at) if stream.at else None,
+            waits=waits.sentence if waits is not None else "",
+            messages=waits.messages if waits is not None else 0,
+        )
+
+    async def _show(self, call: Call[NoFields, None]) -> StreamView:
+        services, key = self._services, call.full_key
+        found = await services.state().peek(key)
+        if found is None and await services.coordinator().lookup(key) is None:
+            raise NotKnown(f"nothing is known of {key!r}; GET /api/v1/streams lists all")
+        point = found or Checkpoint(key)
+        return StreamView(
+            checkpoint=streams.record_of(point) if found is not None else None,
+            why=await explain(services, key),
+            timers=[
+                StreamTimer(timer.name, moment(timer.at))
+                for timer in sorted(point.timers, key=lambda timer: timer.at)[:LISTED_MAX]
+            ],
+            effects=[streams.effect_record(effect, shown) for effect in point.effects[:LISTED_MAX]],
+            results=[_result(logged) for logged in await streams.latest_results(services, point, RESULTS)],
+        )
+
+    async def _pause(self, call: Call[NoFields, NoFields]) -> StreamRecord:
+        return await streams.pause(self._services, call.full_key)
+
+    async def _resume(self, call: Call[NoFields, NoFields]) -> ResumedStream:
+        record, sent = await streams.resume(self._services, call.full_key)
+        call.outcome = f"{sent} dead letters sent again" if sent else ""
+        return ResumedStream(record, sent)
+
+    async def _skip(self, call: Call[NoFields, Skip]) -> StreamRecord:
+        if call.body.run is not None and call.body.through is None:
+            raise InvalidMessage("field 'run' says in which run 'through' is; give both", "through")
+        record = await streams.skip(self._services, call.full_key, call.body.through, call.body.run)
+        call.outcome = f"run {record.run}, seq {record.seq}"
+        return record
+
+    async def _reset(self, call: Call[NoFields, Reset]) -> StreamRecord:
+        return await streams.reset(self._services, call.full_key, keep_place=call.body.keep_place)
+
+    async def _move(self, call: Call[NoFields, MoveTo]) -> MovedStream:
+        moved = await streams.move(self._services, call.full_key, call.body.to)
+        call.outcome = f"from {moved.source} to {moved.target}"
+        return moved
+
+    async def _drop_effects(self, call: Call[NoFields, DropEffects]) -> DroppedEffects:
+        wish = call.body
+        if sum((bool(wish.ids), bool(wish.target), wish.all)) != 1:
+            raise InvalidMessage("give one of the fields 'ids', 'target' and 'all'", "ids")
+        record, count = await streams.drop_effects(self._services, call.full_key, wish.ids, wish.target)
+        call.outcome = f"{count} effects"
+        return DroppedEffects(record, count)
+
+    async def _send(self, call: Call[NoFields, NewMessages]) -> SentMessages:
+        stream = call.path["stream"]
+        messages = [_message(n, message) for n, message in enumerate(call.body.messages)]
+        warning = await nobody_runs(self._services, stream)
+        sent = await StreamProducer(stream, self._services.queue(stream)).send(messages)
+        call.outcome = f"{len(sent)} messages"
+        return SentMessages(len(sent), warning)
+
+
+def _after(found: Sequence[IndexedStream], query: StreamsQuery, place: list[Any] | None) -> int:
+    """Return where the page after this place begins. Streams may have come and gone since."""
+    if place is None:
+        return 0
+    offset, last = max(0, int(place[0])), str(place[1])
+    if query.sort == "key":
+        if query.down:
+            return len(found) - bisect.bisect_left(found[::-1], last, key=lambda stream: stream.key)
+        return bisect.bisect_right(found, last, key=lambda stream: stream.key)
+    if 0 < offset <= len(found) and found[offset - 1].key == last:
+        return offset
+    return next((n + 1 for n, stream in enumerate(found) if stream.key == last), offset)
+
+
+def _message(place: int, message: NewMessage) -> StreamMessage:
+    if (message.body is msgspec.UNSET) == (message.body_base64 is None):
+        raise InvalidMessage(f"messages[{place}]: give either 'body' or 'body_base64'", "body")
+    given: Any
+    if message.body_base64 is not None:
+        try:
+            given = base64.b64decode(message.body_base64, validate=True)
+        except (binascii.Error, ValueError):
+            raise InvalidMessage(
+                f"messages[{place}]: field 'body_base64' is no Base64", "body_base64"
+            ) from None
+    else:
+        given = message.body
+        try:
+            decode_plain(bytes(given))
+        except ValueError as error:
+            raise InvalidMessage(f"messages[{place}]: field 'body' can't be read: {error}", "body") from None
+    try:
+        return StreamMessage(
+            given, message.key, message.seq, message.run, message.message_id, message.delay_s
+        )
+    except InvalidMessage as error:
+        raise InvalidMessage(f"messages[{place}]: {error}", error.field) from None
+
+
+def _result(logged: Logged) -> dict[str, Any]:
+    return {
+        "name": logged.result.name,
+        "cursor": logged.cursor,
+        "epoch": logged.epoch,
+        "at": moment(logged.at),
+        **shown(logged.result.body, "result"),
+    }

@@ -1,0 +1,345 @@
+"""Tasks of apps: listed, looked at, sent, ended, run anew; their limits, and what the clock sends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
+from holdfast.console.api.known import check_app
+from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in
+from holdfast.console.api.operations import Call, NoFields, Operation
+from holdfast.console.overview import TaskTotals
+from holdfast.console.parts import ConsoleParts
+from holdfast.operate import limits, periodic, tasks
+from holdfast.operate.limits import LimitRecord
+from holdfast.operate.tasks import services_of
+from holdfast.tasks.api import TaskStanding
+from holdfast.tasks.api import shown as standing_of
+from holdfast.tasks.opening import make_producer
+from holdfast.tasks.order import Order
+from holdfast.tasks.rules.task import State
+from holdfast.tasks.schedule import ScheduleEntry
+
+MaybeLimit = Annotated[int, Meta(ge=0, le=COUNT_MAX, description="0 is no limit.")] | None
+Since = Annotated[
+    float,
+    Meta(ge=0, le=SECONDS_MAX, description="Queued, started or ended so many seconds ago at most."),
+]
+Rate = Annotated[float, Meta(ge=0, le=COUNT_MAX)]
+
+
+class TasksQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which tasks."""
+
+    state: State | None = None
+    type: str = ""
+    since_s: Since | None = None
+    limit: Limit = LIMIT
+    cursor: Cursor = ""
+
+
+class TaskList(msgspec.Struct):
+    """A page of tasks, in the order of their ids. How many there are is told by `listTaskApps`."""
+
+    tasks: list[TaskStanding]
+    next: Next
+
+
+class TaskApps(msgspec.Struct):
+    """The apps that have tasks: of each type, how many stand in each state."""
+
+    apps: list[TaskTotals]
+
+
+class NewTask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A task to send. Of the tasks of one type with the same ``dedupe``, only the first is run. ``then`` is
+    what is sent once it has succeeded, ``on_failure`` what is sent if it ends otherwise."""
+
+    task_type: Annotated[str, Meta(min_length=1)]
+    body: Any = None
+    trace_id: str = ""
+    dedupe: str = ""
+    group: str = ""
+    priority: int = 0
+    delay_s: float = 0.0
+    at: datetime | None = None
+    timeout_s: float | None = None
+    tries: int | None = None
+    then: list[NewTask] = []
+    on_failure: list[NewTask] = []
+
+    def order(self) -> Order:
+        """Return the task as producers send it. Raises InvalidMessage."""
+        given = {name: getattr(self, name) for name in self.__struct_fields__}
+        return Order(
+            **given
+            | {
+                "then": [each.order() for each in self.then],
+                "on_failure": [each.order() for each in self.on_failure],
+            }
+        )
+
+
+class SentTaskId(msgspec.Struct):
+    """The id of a task that was sent."""
+
+    trace_id: str
+
+
+class CancelReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What the task's producer is told."""
+
+    reason: Annotated[str, Meta(max_length=1000)] = "by an operator"
+
+
+class LimitList(msgspec.Struct):
+    """The limits of all apps that have any."""
+
+    limits: list[LimitRecord]
+
+
+class NewLimits(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename={"maximum": "global", "per_node": "node"},
+):
+    """What to change; what is left out stays as it is. ``rates``: attempts per second by type; null is as the
+    code of the app declares."""
+
+    maximum: MaybeLimit = None
+    per_node: MaybeLimit = None
+    strict: bool | None = None
+    rates: dict[str, Rate | None] = {}
+
+
+class NewEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A task that the clock sends. ``cron`` has five fields, in the time zone ``zone``."""
+
+    cron: str
+    task_type: str
+    body: Any = None
+    zone: str = "UTC"
+    missed: Literal["all", "last", "skip"] = "last"
+    window_s: float = 3600.0
+    group: str = ""
+    priority: int = 0
+    timeout_s: float | None = None
+    tries: int | None = None
+
+
+class ScheduleView(msgspec.Struct):
+    """The schedule of an app by name. What its code declares isn't in it."""
+
+    entries: dict[str, ScheduleEntry]
+
+
+class TaskOperations:
+    """Operations on tasks, limits and schedules."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+        self._services = parts.services
+
+    def all(self) -> Sequence[Operation]:
+        """Return all of them."""
+        app, one = "/tasks/{app}", "/tasks/{app}/{trace_id}"
+        return [
+            Operation(
+                method="GET",
+                path="/tasks",
+                name="listTaskApps",
+                summary="List the apps that have tasks, and how many stand in each state.",
+                act=self._apps,
+                answer=TaskApps,
+            ),
+            Operation(
+                method="GET",
+                path=app,
+                name="listTasks",
+                summary="List tasks of an app.",
+                act=self._list,
+                answer=TaskList,
+                query=TasksQuery,
+            ),
+            Operation(
+                method="POST",
+                path=app,
+                name="sendTask",
+                action="send a task",
+                summary="Send a task.",
+                description="A task with a `trace_id` may be sent again without harm if no answer comes.",
+                act=self._send,
+                answer=SentTaskId,
+                body=NewTask,
+                status=202,
+                body_bytes_max=4 * self._services.config.max_message_bytes,
+            ),
+            Operation(
+                method="GET",
+                path=one,
+                name="getTask",
+                summary="Look at one task: state, progress, what it returned or why it failed.",
+                act=self._show,
+                answer=TaskStanding,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/cancel",
+                name="cancelTask",
+                action="cancel a task",
+                summary="Have a task end: at once if it waits, within seconds if it runs.",
+                act=self._cancel,
+                answer=TaskStanding,
+                body=CancelReason,
+                status=202,
+            ),
+            Operation(
+                method="POST",
+                path=f"{one}/retry",
+                name="retryTask",
+                action="send a task again",
+                summary="Run a task anew, with all its tries, that failed and lies with the dead letters.",
+                act=self._retry,
+                answer=SentTaskId,
+                body=NoFields,
+                status=202,
+            ),
+            Operation(
+                method="GET",
+                path="/limits",
+                name="listLimits",
+                summary="List the limits of apps, and how many tasks nodes may run at present.",
+                act=self._limits,
+                answer=LimitList,
+            ),
+            Operation(
+                method="PATCH",
+                path="/limits/{app}",
+                name="setLimits",
+                action="set limits",
+                summary="Change how many tasks of an app may run at once, and how many begin per second.",
+                act=self._set_limits,
+                answer=LimitRecord,
+                body=NewLimits,
+            ),
+            Operation(
+                method="GET",
+                path="/periodic/{app}",
+                name="getSchedule",
+                summary="List what the clock sends.",
+                act=self._schedule,
+                answer=ScheduleView,
+            ),
+            Operation(
+                method="PUT",
+                path="/periodic/{app}/{name}",
+                name="setPeriodic",
+                action="set in the schedule",
+                summary="Have a task sent by the clock, or change when and what is sent.",
+                act=self._set_periodic,
+                answer=ScheduleView,
+                body=NewEntry,
+            ),
+            Operation(
+                method="DELETE",
+                path="/periodic/{app}/{name}",
+                name="removePeriodic",
+                action="remove from the schedule",
+                summary="Remove a task from the schedule. What was sent goes on.",
+                act=self._remove_periodic,
+                answer=ScheduleView,
+            ),
+        ]
+
+    # --- tasks
+
+    async def _apps(self, call: Call[NoFields, None]) -> TaskApps:
+        self._parts.attention.asked()
+        return TaskApps(list(self._parts.overview.tasks))
+
+    async def _list(self, call: Call[TasksQuery, None]) -> TaskList:
+        query = call.query
+        await check_app(self._parts, call.path["app"])
+        (after,) = place_in(query.cursor, (str,)) or ("",)
+        since = 0.0 if query.since_s is None else self._parts.clock.wall() - query.since_s
+        async with services_of(self._services, call.path["app"]) as services:
+            found = await tasks.listed(
+                services,
+                call.path["app"],
+                query.limit,
+                after,
+                state=query.state,
+                task_type=query.type,
+                since=since,
+            )
+        more = len(found) == query.limit
+        return TaskList([standing_of(task) for task in found], cursor(found[-1].trace) if more else "")
+
+    async def _send(self, call: Call[NoFields, NewTask]) -> SentTaskId:
+        app = call.path["app"]
+        async with services_of(self._services, app) as services:
+            (trace,) = await make_producer(services, app).send([call.body.order()])
+        call.outcome = trace
+        return SentTaskId(trace)
+
+    async def _show(self, call: Call[NoFields, None]) -> TaskStanding:
+        return await self._standing(call)
+
+    async def _cancel(self, call: Call[NoFields, CancelReason]) -> TaskStanding:
+        app = call.path["app"]
+        async with services_of(self._services, app) as services:
+            await tasks.cancel(services, app, call.path["trace_id"], call.body.reason)
+        return await self._standing(call)
+
+    async def _retry(self, call: Call[NoFields, NoFields]) -> SentTaskId:
+        app, trace = call.path["app"], call.path["trace_id"]
+        async with services_of(self._services, app) as services:
+            await tasks.retry(services, app, trace)
+        return SentTaskId(trace)
+
+    async def _standing(self, call: Call[Any, Any]) -> TaskStanding:
+        app = call.path["app"]
+        await check_app(self._parts, app)
+        async with services_of(self._services, app) as services:
+            return standing_of(await tasks.known(services, app, call.path["trace_id"]))
+
+    # --- limits
+
+    async def _limits(self, call: Call[NoFields, None]) -> LimitList:
+        return LimitList(await limits.listed(self._services))
+
+    async def _set_limits(self, call: Call[NoFields, NewLimits]) -> LimitRecord:
+        wish = call.body
+        return await limits.change_limits(
+            self._services,
+            call.path["app"],
+            maximum=wish.maximum,
+            per_node=wish.per_node,
+            strict=wish.strict,
+            rates=wish.rates,
+        )
+
+    # --- by the clock
+
+    async def _schedule(self, call: Call[Any, Any]) -> ScheduleView:
+        app = call.path["app"]
+        async with services_of(self._services, app) as services:
+            return ScheduleView(await periodic.schedule(services, app))
+
+    async def _set_periodic(self, call: Call[NoFields, NewEntry]) -> ScheduleView:
+        app, entry = call.path["app"], ScheduleEntry(**msgspec.structs.asdict(call.body))
+        async with services_of(self._services, app) as services:
+            await periodic.set_entry(services, app, call.path["name"], entry)
+        return await self._schedule(call)
+
+    async def _remove_periodic(self, call: Call[NoFields, None]) -> ScheduleView:
+        app = call.path["app"]
+        async with services_of(self._services, app) as services:
+            await periodic.remove_entry(services, app, call.path["name"])
+        return await self._schedule(call)

@@ -1,0 +1,136 @@
+"""News for browsers, by server-sent events.
+
+A stream of events tells which topics have changed, never what has changed: the browser then loads the parts
+of its page that show them. A stream that can't be written as fast as topics change gets the latest state of
+each topic, so what waits for it never grows beyond one entry a topic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+
+from aiohttp import web
+
+from holdfast.console.access import Admission, Caller, caller_of
+from holdfast.http.problem import RequestRefused
+from holdfast.ports.clock import Clock
+
+STREAMS_MAX = 256
+BEAT_S = 15.0
+"""After how long without news a stream gets a line, so that proxies and browsers know that it lives."""
+
+LOOK_S = 2.0
+"""How often a stream looks whether its caller may still read."""
+
+WRITE_S = 10.0
+"""How long a browser may take to read what was written."""
+
+RETRY_MS = (1_000, 5_000)
+PAUSE_S = 1.0
+"""The shortest pause between news of one topic."""
+
+PAUSE_PER_STREAM_S = 0.02
+"""How much longer that pause becomes with each stream: many open pages together ask no more than this."""
+
+
+class _EventStream:
+    """One browser's stream of events."""
+
+    def __init__(self, caller: Caller) -> None:
+        self.caller = caller
+        self.waiting: dict[str, str] = {}
+        self.woken = asyncio.Event()
+        self.closed = False
+
+    def put(self, topic: str, text: str) -> None:
+        self.waiting[topic] = text
+        self.woken.set()
+
+
+class Events:
+    """All streams of events of one console."""
+
+    def __init__(self, access: Admission, clock: Clock, *, most: int = STREAMS_MAX) -> None:
+        self._access = access
+        self._clock = clock
+        self._most = most
+        self._streams: dict[_EventStream, None] = {}
+        self._told_at: dict[str, float] = {}
+        self._revisions: dict[str, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def publish(self, topic: str) -> None:
+        """Tell that a topic has changed, unless that was told just now. Call it again at the next look."""
+        now = self._clock.monotonic()
+        pause_s = max(PAUSE_S, len(self._streams) * PAUSE_PER_STREAM_S)
+        if now - self._told_at.get(topic, -math.inf) < pause_s:
+            return
+        self._told_at[topic] = now
+        self._revisions[topic] = self._revisions.get(topic, 0) + 1
+        for stream in self._streams:
+            stream.put(topic, str(self._revisions[topic]))
+
+    def look(self) -> None:
+        """End the streams of callers who may not read any more."""
+        for stream in self._streams:
+            if not self._access.still(stream.caller):
+                stream.closed = True
+                stream.woken.set()
+
+    async def watch(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            self.look()
+
+    def close(self) -> None:
+        """End all streams."""
+        for stream in self._streams:
+            stream.closed = True
+            stream.woken.set()
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer a request with a stream of events."""
+        if len(self._streams) >= self._most:
+            raise RequestRefused(
+                503, "unavailable", "Not now", f"all of {self._most} streams of events are in use; come again"
+            )
+        stream = _EventStream(caller_of(request))
+        self._streams[stream] = None
+        response = web.StreamResponse(
+            headers={
+                "Content-Type": "text/event-stream",
+                "Cache-Control": "no-store",
+                "X-Accel-Buffering": "no",
+            }
+        )
+        try:
+            await response.prepare(request)
+            low, high = RETRY_MS
+            # Browsers whose console has ended must not all come back at once.
+            retry_ms = low + int(self._clock.random() * (high - low))
+            await self._write(response, f"retry: {retry_ms}\n\n")
+            while not stream.closed:
+                if not await self._clock.wait(stream.woken, BEAT_S):
+                    await self._write(response, ":\n\n")
+                    continue
+                stream.woken.clear()
+                news, stream.waiting = stream.waiting, {}
+                for topic, text in news.items():
+                    await self._write(response, f"event: {topic}\ndata: {text}\n\n")
+        except (ConnectionError, TimeoutError):
+            pass
+        finally:
+            self._streams.pop(stream, None)
+        with contextlib.suppress(ConnectionError, TimeoutError):
+            async with asyncio.timeout(WRITE_S):
+                await response.write_eof()
+        return response
+
+    async def _write(self, response: web.StreamResponse, text: str) -> None:
+        async with asyncio.timeout(WRITE_S):
+            await response.write(text.encode())

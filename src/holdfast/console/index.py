@@ -1,0 +1,356 @@
+"""All streams of a cluster, in memory: the pages of a console search, sort and page here, and ask no store.
+
+Stores list streams by key only, and only nodes know what a stream waits for. So the index reads all claims
+once and is told of changes; it reads checkpoints page by page, at a pace that takes a small share of a
+processor, and begins again at the end; and nodes tell what waits there. So what it tells of a stream is as
+old as the last round, which it says.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple, get_args
+
+import msgspec
+
+from holdfast.console.attention import Attention
+from holdfast.console.life import StreamEvents
+from holdfast.operate.survey import NodeReport, PendingEffects, of_streams
+from holdfast.ports.clock import Clock
+from holdfast.ports.coordinator import Claim, Coordinator, Member
+from holdfast.ports.state import StateStore
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.standstills import Waits
+
+PAGE = 500
+SHARE_WATCHED, SHARE_IDLE = 0.05, 0.003
+"""The share of the time that the reading of checkpoints may take, while somebody looks and while nobody
+does."""
+
+ROUND_WATCHED_S, ROUND_IDLE_S = 1.0, 60.0
+"""The shortest pause between two rounds."""
+
+CLAIMS_S = 300.0
+"""After how long all claims are read again, in case that a change was never told."""
+
+ORDERS_MAX = 16
+"""How many orders are kept, of those that were asked for last."""
+
+ORDER_S = 2.0
+"""How long an order is used after the index has changed."""
+
+Sort = Literal["key", "owner", "done", "skipped", "quiet", "waits"]
+Standing = Literal["all", "parked", "waiting", "effects", "unowned"]
+SORTS: tuple[Sort, ...] = get_args(Sort)
+STANDINGS: tuple[Standing, ...] = get_args(Standing)
+
+
+class IndexedStream(msgspec.Struct, gc=False):
+    """What the index knows of a stream. ``key`` is the full key, ``member`` the membership that has claimed
+    it, ``at`` the wall time of its last commit, and ``timer_at`` that at which its next timer is due."""
+
+    key: str
+    member: str = ""
+    epoch: int = 0
+    run: int | None = None
+    seq: int | None = None
+    done: int = 0
+    skipped: int = 0
+    parked: str = ""
+    at: float = 0.0
+    timers: int = 0
+    timer_at: float = 0.0
+    round: int = 0
+
+
+class FoundStreams(NamedTuple):
+    """A page of streams: how many were found, and those from ``offset`` on."""
+
+    total: int
+    offset: int
+    streams: Sequence[IndexedStream]
+
+
+class Question(NamedTuple):
+    """Which streams are asked for, and in which order. ``text`` is a part of the full key."""
+
+    text: str = ""
+    stream: str = ""
+    standing: Standing = "all"
+    sort: Sort = "key"
+    down: bool = False
+
+
+class _Order(NamedTuple):
+    revision: int
+    made_at: float
+    streams: list[IndexedStream]
+
+
+class StreamIndex:
+    """The index. ``members`` returns the living members by id.
+
+    Attributes:
+        waits: what streams wait for, by full key, as their owners tell.
+        effects: effects that no target has taken, by full key.
+        others: claims that are not of streams, by full key.
+        parked: the full keys of parked streams.
+        life: what was seen to happen to streams.
+        read_at: when the last whole round ended, by the monotonic clock; None before the first.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        state: StateStore,
+        clock: Clock,
+        attention: Attention,
+        life: StreamEvents,
+        members: Callable[[], Mapping[str, Member]],
+    ) -> None:
+        self._coordinator = coordinator
+        self._state = state
+        self._clock = clock
+        self._attention = attention
+        self.life = life
+        self._members = members
+        self._streams: dict[str, IndexedStream] = {}
+        self._reports: dict[str, NodeReport] = {}
+        self._orders: OrderedDict[Question, _Order] = OrderedDict()
+        self._claims_at: float | None = None
+        self._round = 0
+        self.revision = 0
+        self.waits: dict[str, Waits] = {}
+        self.effects: dict[str, PendingEffects] = {}
+        self.others: dict[str, Claim] = {}
+        self.parked: dict[str, None] = {}
+        self.names: dict[str, int] = {}
+        """How many streams there are of each name."""
+        self.read_at: float | None = None
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def get(self, key: str) -> IndexedStream | None:
+        """Return what is known of a stream."""
+        return self._streams.get(key)
+
+    def owner(self, stream: IndexedStream) -> Member | None:
+        """Return the living member that owns a stream."""
+        return self._members().get(stream.member)
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago all checkpoints had been read; None if that has never been."""
+        return None if self.read_at is None else self._clock.monotonic() - self.read_at
+
+    # --- asked
+
+    def find(self, question: Question, offset: int, limit: int) -> FoundStreams:
+        """Return a page of the streams that are asked for."""
+        found = self._ordered(question)
+        offset = max(0, min(offset, (len(found) - 1) // limit * limit))
+        return FoundStreams(len(found), offset, found[offset : offset + limit])
+
+    def _ordered(self, question: Question) -> list[IndexedStream]:
+        known, now = self._orders.get(question), self._clock.monotonic()
+        if known is not None and (known.revision == self.revision or now - known.made_at < ORDER_S):
+            self._orders.move_to_end(question)
+            return known.streams
+        found = self._sorted(self._chosen(question), question)
+        self._orders[question] = _Order(self.revision, now, found)
+        self._orders.move_to_end(question)
+        while len(self._orders) > ORDERS_MAX:
+            self._orders.popitem(last=False)
+        return found
+
+    def _chosen(self, question: Question) -> Iterable[IndexedStream]:
+        """Return the streams that are asked for; few that stand out are found without a look at all."""
+        some: Iterable[IndexedStream] = self._streams.values()
+        few: dict[str, Iterable[str]]
+        few = {"parked": self.parked, "waiting": self.waits, "effects": self.effects}
+        if question.standing in few:
+            keys = few[question.standing]
+            some = [stream for key in keys if (stream := self._streams.get(key)) is not None]
+        elif question.standing == "unowned":
+            members = self._members()
+            some = [stream for stream in some if stream.member not in members]
+        if question.stream:
+            start = f"{question.stream}/"
+            some = [stream for stream in some if stream.key.startswith(start)]
+        if question.text:
+            text = question.text.lower()
+            some = [stream for stream in some if text in stream.key.lower()]
+        return some
+
+    def _sorted(self, some: Iterable[IndexedStream], question: Question) -> list[IndexedStream]:
+        found = sorted(some, key=lambda stream: stream.key)
+        match question.sort:
+            case "key":
+                found = found[::-1] if question.down else found
+            case "owner":
+                names = {member.id: member.name for member in self._members().values()}
+                found.sort(key=lambda stream: names.get(stream.member, ""), reverse=question.down)
+            case "done":
+                found.sort(key=lambda stream: stream.done, reverse=question.down)
+            case "skipped":
+                found.sort(key=lambda stream: stream.skipped, reverse=question.down)
+            case "quiet":  # the longest quiet has the oldest commit
+                found.sort(key=lambda stream: stream.at, reverse=not question.down)
+            case "waits":
+                since = {key: waits.since_s for key, waits in self.waits.items()}
+                found.sort(key=lambda stream: since.get(stream.key, -1.0), reverse=question.down)
+        return found
+
+    # --- told
+
+    def claimed(self, claim: Claim) -> None:
+        """Take a claim that has changed."""
+        if not of_streams([claim]):
+            if claim.member:
+                self.others[claim.key] = claim
+            else:
+                self.others.pop(claim.key, None)
+            return
+        stream = self._streams.get(claim.key)
+        if stream is None:
+            if not claim.member:
+                return
+            stream = self._add(claim.key)
+        if claim.member != stream.member:
+            self.life.add(claim.key, self._clock.wall(), self._claim_text(stream.member, claim.member))
+        stream.member = claim.member
+        self.revision += 1
+
+    def _claim_text(self, before: str, after: str) -> str:
+        old, new = self._name(before), self._name(after)
+        if not after:
+            return f"released by {old}"
+        return f"moved from {old} to {new}" if before else f"claimed by {new}"
+
+    def _name(self, member: str) -> str:
+        known = self._members().get(member)
+        return known.name if known is not None else f"member {member}"
+
+    def missed(self) -> None:
+        """Read all claims again in the next round: some changes may not have been told."""
+        self._claims_at = None
+
+    def left(self, member: str) -> None:
+        """Take that a member has left."""
+        if self._reports.pop(member, None) is not None:
+            self._merge()
+        self.revision += 1
+
+    def reported(self, reports: Mapping[str, NodeReport]) -> None:
+        """Take what nodes tell, by membership; of others, what they told before stays."""
+        self._reports |= reports
+        self._merge()
+        self.revision += 1
+
+    def _merge(self) -> None:
+        reports = self._reports.values()
+        self.waits = {waits.key: waits for report in reports for waits in report.waits}
+        self.effects = {pending.key: pending for report in reports for pending in report.effects}
+
+    # --- read
+
+    async def fill(self) -> None:
+        """Read everything, again and again, until cancelled."""
+        while True:
+            await self.read_once()
+            await self._attention.pause(ROUND_WATCHED_S, ROUND_IDLE_S)
+
+    async def read_once(self) -> None:
+        """Read one round: claims, if that is due, and all checkpoints."""
+        now = self._clock.monotonic()
+        if self._claims_at is None or now - self._claims_at >= CLAIMS_S:
+            self._claims_at = now
+            self._take_claims(await self._coordinator.claims())
+        await self._read_checkpoints()
+        self.read_at = self._clock.monotonic()
+
+    def _take_claims(self, claims: Iterable[Claim]) -> None:
+        all_claims = list(claims)
+        known = {claim.key: claim.member for claim in of_streams(all_claims)}
+        self.others = {claim.key: claim for claim in all_claims if claim.key not in known}
+        for key, member in known.items():
+            (self._streams.get(key) or self._add(key)).member = member
+        for stream in self._streams.values():
+            if stream.member and stream.key not in known:
+                stream.member = ""
+        self.revision += 1
+
+    async def _read_checkpoints(self) -> None:
+        """Read one round of checkpoints, and forget the streams of which there is nothing any more."""
+        self._round += 1
+        after = ""
+        while True:
+            began_at = self._clock.monotonic()
+            page = await self._state.checkpoints(after, PAGE)
+            after = page[-1].key if page else after
+            for point in page:
+                self.take(point)
+            if len(page) < PAGE:
+                break
+            took_s = self._clock.monotonic() - began_at
+            watched_s = took_s * (1 / SHARE_WATCHED - 1)
+            idle_s = took_s * (1 / SHARE_IDLE - 1) if self.read_at is not None else watched_s
+            await self._attention.pause(watched_s, idle_s)
+        gone = [
+            key for key, stream in self._streams.items() if stream.round < self._round and not stream.member
+        ]
+        for key in gone:
+            self._forget(key)
+        if gone:
+            self.revision += 1
+
+    def take(self, point: Checkpoint) -> None:
+        """Take a checkpoint as it stands in the store."""
+        stream = self._streams.get(point.key) or self._add(point.key)
+        stream.round = self._round
+        if stream.epoch == point.epoch and stream.at == point.at and stream.parked == point.parked:
+            return
+        if stream.round and stream.epoch:
+            self._note(stream, point)
+        stream.epoch, stream.at, stream.parked = point.epoch, point.at, point.parked
+        stream.run = point.log.run if point.log else None
+        stream.seq = point.log.seq if point.log else None
+        stream.done, stream.skipped = point.done, point.skipped
+        stream.timers = len(point.timers)
+        stream.timer_at = min((timer.at for timer in point.timers), default=0.0)
+        if point.parked:
+            self.parked[point.key] = None
+        else:
+            self.parked.pop(point.key, None)
+        self.revision += 1
+
+    def _note(self, stream: IndexedStream, point: Checkpoint) -> None:
+        """Note what has happened since the stream was read last."""
+        said = []
+        if point.epoch > stream.epoch:
+            said.append(f"opened, epoch {point.epoch}")
+        if point.skipped > stream.skipped:
+            said.append(f"{point.skipped - stream.skipped} messages skipped or set aside")
+        if point.parked != stream.parked:
+            said.append(f"parked: {point.parked}" if point.parked else "free to run again")
+        run = point.log.run if point.log else None
+        if stream.run is not None and run != stream.run:
+            said.append(f"run {run} began")
+        for text in said:
+            self.life.add(point.key, point.at or self._clock.wall(), text)
+
+    def _add(self, key: str) -> IndexedStream:
+        stream = self._streams[key] = IndexedStream(key)
+        name = key.partition("/")[0]
+        self.names[name] = self.names.get(name, 0) + 1
+        return stream
+
+    def _forget(self, key: str) -> None:
+        del self._streams[key]
+        self.parked.pop(key, None)
+        name = key.partition("/")[0]
+        self.names[name] -= 1
+        if not self.names[name]:
+            del self.names[name]

@@ -1,0 +1,405 @@
+"""A cluster at a glance: nodes, queues, tasks, what products tell, what needs somebody, and the last hour."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Literal
+from urllib.parse import quote
+
+import msgspec
+
+from holdfast.cluster.host import Host
+from holdfast.cluster.view import View
+from holdfast.console.attention import Attention
+from holdfast.console.events import Events
+from holdfast.console.index import StreamIndex
+from holdfast.errors import HoldfastError
+from holdfast.extend.products import StatusTable, products
+from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, what_waits
+from holdfast.ports.coordinator import Member
+from holdfast.ports.state import Risk
+from holdfast.tasks.rules.task import State
+from holdfast.wiring import Services
+
+NODES_S = (1.0, 30.0)
+QUEUES_S = (3.0, 60.0)
+REST_S = (5.0, 120.0)
+"""How often each is looked at, while somebody looks and while nobody does."""
+
+RISKS_S = 300.0
+SAMPLE_S = 30.0
+SAMPLES = 120
+"""So the charts show an hour."""
+
+LONG_S = 60.0
+"""Who waits for longer needs somebody, perhaps."""
+
+AT_ONCE = 16
+"""How many queues are asked at once."""
+
+NEEDS_EACH = 5
+"""How many streams of each kind are named among what needs somebody."""
+
+
+class Sample(msgspec.Struct, frozen=True):
+    """The cluster at one moment. ``handled_per_s`` is None where it can't be known."""
+
+    handled_per_s: float | None
+    waiting: int
+    dead: int
+    running: int
+
+
+class Need(msgspec.Struct, frozen=True):
+    """What needs somebody. ``kind`` is ``bad`` if something stands still or may be lost. ``command`` or
+    ``link`` is the next step."""
+
+    kind: Literal["bad", "warn"]
+    label: str
+    text: str
+    link: str = ""
+    link_text: str = ""
+    command: str = ""
+
+
+class TaskTotals(msgspec.Struct, frozen=True):
+    """The tasks of one app: of each type, how many are in each state."""
+
+    app: str
+    types: dict[str, dict[str, int]]
+    error: str = ""
+
+    def total(self, state: str) -> int:
+        """Return how many tasks are in a state."""
+        return sum(states.get(state, 0) for states in self.types.values())
+
+
+class Overview:
+    """What a console knows of its cluster besides the streams.
+
+    Attributes:
+        queues: the queues by name.
+        tasks: the tasks of each app.
+        tables: what products tell.
+        troubles: what keeps streams from running, as nodes tell.
+        risks: what the settings of servers put at risk, each with the setting that names them.
+        samples: the last hour.
+        looked_at: when nodes were last looked at, by the monotonic clock.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        host: Host,
+        view: View,
+        index: StreamIndex,
+        events: Events,
+        attention: Attention,
+    ) -> None:
+        self._services = services
+        self._host = host
+        self._clock = host.clock
+        self._view = view
+        self._index = index
+        self._events = events
+        self._attention = attention
+        self._handled: dict[str, int] = {}
+        self._handled_at: float | None = None
+        self._risks_at: float | None = None
+        self._knows_queues = False
+        self.queues: dict[str, QueueStatus] = {}
+        self.tasks: list[TaskTotals] = []
+        self.tables: list[StatusTable] = []
+        self.troubles: list[str] = []
+        self.undeclared: list[str] = []
+        self.risks: list[tuple[str, Risk]] = []
+        self.samples: deque[Sample] = deque(maxlen=SAMPLES)
+        self.looked_at: float | None = None
+        self.revision = 0
+
+    @property
+    def members(self) -> list[Member]:
+        """The living nodes, by name."""
+        return sorted(self._view.members.values(), key=lambda member: (member.name, member.id))
+
+    @property
+    def age_s(self) -> float | None:
+        """How long ago nodes were looked at."""
+        return None if self.looked_at is None else self._clock.monotonic() - self.looked_at
+
+    @property
+    def waiting(self) -> int:
+        """How many messages wait in the queues that could be asked."""
+        return sum(queue.ready + queue.delayed for queue in self.queues.values())
+
+    @property
+    def dead(self) -> int:
+        """How many dead letters there are."""
+        return sum(queue.dead for queue in self.queues.values())
+
+    @property
+    def running(self) -> int:
+        """How many tasks run."""
+        return sum(app.total(State.RUNNING) for app in self.tasks)
+
+    # --- looking
+
+    async def look_at_nodes(self) -> None:
+        """Look at nodes and what waits there, until cancelled."""
+        while True:
+            await self._look_at_nodes()
+            await self._attention.pause(*NODES_S)
+
+    async def _look_at_nodes(self) -> None:
+        try:
+            await self._view.refresh()
+        except HoldfastError as error:
+            self._host.log.debug("could not read members", error=str(error))
+        ours = [member for member in self._view.members.values() if not member.foreign]
+        told = await asyncio.gather(*(what_waits(self._host.peer, member) for member in ours))
+        troubles, reports = [], {}
+        for member, report in zip(ours, told, strict=True):
+            if not isinstance(report, NodeReport):
+                troubles.append(f"{member.name} does not answer: {report}")
+                continue
+            reports[member.id] = report
+            troubles += [f"{member.name} can't run {name}: {why}" for name, why in report.lacks.items()]
+        self.troubles = troubles
+        self._index.reported(reports)
+        self.looked_at = self._clock.monotonic()
+        self._changed("overview", "streams")
+
+    async def look_at_queues(self) -> None:
+        """Look at queues, until cancelled."""
+        while True:
+            await self._look_at_queues()
+            await self._attention.pause(*QUEUES_S)
+
+    async def _look_at_queues(self) -> None:
+        told = {name for member in self._view.members.values() for name in member.load.queues}
+        try:
+            held = {*await self._services.queue_names()}
+            filled = {*await self._services.filled_queues()}
+        except HoldfastError:
+            held, filled = set(), set()  # each queue that is asked tells why
+        names = sorted({*told, *held, *filled, *self._index.names})
+        found: dict[str, QueueStatus] = {}
+        for start in range(0, len(names), AT_ONCE):
+            some = names[start : start + AT_ONCE]
+            found |= dict(zip(some, await asyncio.gather(*map(self._queue, some)), strict=True))
+        self.queues, self._knows_queues = found, True
+        self.undeclared = nobody_s(filled, told)
+        self._changed("overview", "letters")
+
+    async def _queue(self, name: str) -> QueueStatus:
+        """One queue that can't be asked hides no other."""
+        try:
+            queue = self._services.queue(name)
+            depth = await queue.depth()
+        except HoldfastError as error:
+            return QueueStatus(name, error=str(error))
+        lag_s = depth.lag_s if queue.tells_lag else None
+        return QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s)
+
+    async def look_at_the_rest(self) -> None:
+        """Look at tasks, at what products tell and at risks, until cancelled."""
+        while True:
+            await self._look_at_tasks()
+            await self._look_at_products()
+            now = self._clock.monotonic()
+            if self._risks_at is None or now - self._risks_at >= RISKS_S:
+                self._risks_at = now
+                try:
+                    self.risks = await self._services.risks()
+                except HoldfastError as error:
+                    self._host.log.debug("could not look for risks", error=str(error))
+            self._changed("overview", "tasks")
+            await self._attention.pause(*REST_S)
+
+    async def _look_at_tasks(self) -> None:
+        try:
+            apps = await self._services.task_apps()
+        except HoldfastError as error:
+            self._host.log.debug("could not list the apps with tasks", error=str(error))
+            return
+        self.tasks = [await self._tasks_of(app) for app in sorted(apps)]
+
+    async def _tasks_of(self, app: str) -> TaskTotals:
+        try:
+            counts = await self._services.task_store(app).counts()
+        except HoldfastError as error:
+            return TaskTotals(app, {}, str(error))
+        types: dict[str, dict[str, int]] = {}
+        for (name, state), count in sorted(counts.items()):
+            types.setdefault(name, {})[state.value] = count
+        return TaskTotals(app, types)
+
+    async def _look_at_products(self) -> None:
+        claims, tables = self._index.others.values(), []
+        for product in products():
+            own = [
+                claim for claim in claims if product.claim_label and claim.key.startswith(product.claim_label)
+            ]
+            try:
+                table = await product.status(self._services, self.members, own)
+            except HoldfastError as error:
+                self._host.log.debug("a product does not tell how it stands", error=str(error))
+                continue
+            if table is not None and table.rows:
+                tables.append(table)
+        self.tables = tables
+
+    async def sample(self) -> None:
+        """Take samples for the charts, until cancelled."""
+        while True:
+            self._sample()
+            await self._clock.sleep(SAMPLE_S)
+
+    def _sample(self) -> None:
+        if not self._knows_queues:
+            return
+        now = self._clock.monotonic()
+        handled = {member.id: member.load.handled for member in self._view.members.values()}
+        per_s = None
+        if self._handled_at is not None and now > self._handled_at:
+            more = sum(max(0, count - self._handled.get(member, 0)) for member, count in handled.items())
+            per_s = more / (now - self._handled_at)
+        self._handled, self._handled_at = handled, now
+        self.samples.append(Sample(per_s, self.waiting, self.dead, self.running))
+
+    def _changed(self, *topics: str) -> None:
+        self.revision += 1
+        for topic in topics:
+            self._events.publish(topic)
+
+    # --- telling
+
+    def needs(self) -> list[Need]:
+        """Return what needs somebody, the worst first."""
+        found = [*self._stuck(), *self._letters(), *self._unable(), *self._risky()]
+        return sorted(found, key=lambda need: need.kind != "bad")
+
+    def _stuck(self) -> Iterable[Need]:
+        index = self._index
+        yield from _named(
+            "bad",
+            "parked",
+            [
+                (key, f"{stream.parked}")
+                for key in list(index.parked)[:NEEDS_EACH]
+                if (stream := index.get(key)) is not None
+            ],
+            len(index.parked),
+            "parked",
+            "holdfast streams resume",
+        )
+        late = sorted(
+            (waits for waits in index.waits.values() if waits.since_s >= LONG_S and waits.kind != "parked"),
+            key=lambda waits: -waits.since_s,
+        )
+        yield from _named(
+            "warn",
+            "waits long",
+            [(waits.key, f"{waits.sentence}, for {waits.since_s:.0f} s") for waits in late[:NEEDS_EACH]],
+            len(late),
+            "waiting",
+            "holdfast why",
+        )
+        unsent = sorted(
+            (pending for pending in index.effects.values() if pending.oldest_s >= LONG_S),
+            key=lambda pending: -pending.oldest_s,
+        )
+        yield from _named(
+            "warn",
+            "unsent",
+            [
+                (
+                    each.key,
+                    f"{each.count} effects pending, the oldest for {each.oldest_s:.0f} s: {each.target}",
+                )
+                for each in unsent[:NEEDS_EACH]
+            ],
+            len(unsent),
+            "effects",
+            "holdfast streams effects",
+        )
+
+    def _letters(self) -> Iterable[Need]:
+        dead = sorted((queue for queue in self.queues.values() if queue.dead), key=lambda queue: -queue.dead)
+        before = self.samples[0].dead if self.samples else self.dead
+        for queue in dead[:NEEDS_EACH]:
+            plural = "dead letter" if queue.dead == 1 else "dead letters"
+            yield Need(
+                "warn",
+                "dead letters",
+                f"{queue.dead:,} {plural} of {queue.stream}".replace(",", "\u202f"),
+                f"/dead-letters?queue={_quoted(queue.stream)}",
+                "Look at them",
+            )
+        if len(dead) > NEEDS_EACH:
+            yield Need(
+                "warn",
+                "dead letters",
+                f"{len(dead) - NEEDS_EACH} more queues have some",
+                "/dead-letters",
+                "All",
+            )
+        if self.dead > before:
+            yield Need(
+                "warn",
+                "growing",
+                f"{self.dead - before:,} dead letters more than at the beginning of the chart".replace(
+                    ",", "\u202f"
+                ),
+                "/dead-letters",
+                "Find out why",
+            )
+
+    def _unable(self) -> Iterable[Need]:
+        if self.looked_at is not None and not self._view.members:
+            yield Need(
+                "bad", "no node", "No node lives: nothing is handled.", command="holdfast node MODULE:APP"
+            )
+        for trouble in self.troubles[: 2 * NEEDS_EACH]:
+            yield Need("bad", "node", trouble, command="holdfast doctor")
+        for queue in [queue for queue in self.queues.values() if queue.error][:NEEDS_EACH]:
+            yield Need(
+                "bad", "queue", f"{queue.stream} can't be asked: {queue.error}", command="holdfast doctor"
+            )
+        for text in self.undeclared[:NEEDS_EACH]:
+            yield Need("warn", "no node", text, command="holdfast status")
+        for app in self.tasks:
+            if app.error:
+                yield Need("bad", "tasks", f"{app.app}: {app.error}", command="holdfast doctor")
+
+    def _risky(self) -> Iterable[Need]:
+        for setting, risk in self.risks:
+            where = f" at {risk.server}" if risk.server else ""
+            kind: Literal["bad", "warn"] = "bad" if risk.verdict == "failed" else "warn"
+            yield Need(kind, "risk", f"{setting}{where}: {risk.text}. {risk.fix}", command="holdfast doctor")
+
+
+def stream_path(key: str) -> str:
+    """Return the path of the page of a stream, by its full key."""
+    return f"/stream?key={_quoted(key)}"
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe="")
+
+
+def _named(
+    kind: Literal["bad", "warn"],
+    label: str,
+    some: Sequence[tuple[str, str]],
+    total: int,
+    standing: str,
+    command: str,
+) -> Iterable[Need]:
+    for key, text in some:
+        yield Need(kind, label, f"{key}: {text}", stream_path(key), "Open the stream", f"{command} {key}")
+    if total > len(some) and some:
+        more = total - len(some)
+        yield Need(kind, label, f"{more} more streams", f"/streams?standing={standing}", "List them")

@@ -1,0 +1,54 @@
+"""What all actions of pages have in common: they are audited, and end with a notice on a page."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from aiohttp import web
+
+from holdfast.common.redaction import redact
+from holdfast.console.access import caller_of
+from holdfast.console.parts import ConsoleParts
+from holdfast.errors import ConfigError, HoldfastError
+
+
+async def act(
+    parts: ConsoleParts,
+    request: web.Request,
+    action: str,
+    subject: str,
+    work: Callable[[], Awaitable[str]],
+    *,
+    back: str,
+    details: Mapping[str, object] | None = None,
+) -> web.Response:
+    """Do ``work``, which returns what came of it, and answer with the way to the page ``back``, which tells
+    it."""
+    failed = False
+    try:
+        async with parts.audit.doing(caller_of(request).name, action, subject, details) as under_way:
+            text = under_way.text = await work()
+    except HoldfastError as error:
+        text, failed = redact(str(error)), True
+    parts.cache.clear()
+    notice = parts.clock.new_id()
+    parts.renderer.note(notice, text, failed=failed)
+    parts.events.publish("audit")
+    glue = "&" if "?" in back else "?"
+    return web.Response(status=303, headers={"Location": f"{back}{glue}notice={notice}"})
+
+
+def field(form: Mapping[str, object], name: str) -> str:
+    """Return a field of a form, without spaces around it; "" if it isn't there."""
+    value = form.get(name, "")
+    return value.strip() if isinstance(value, str) else ""
+
+
+def number(form: Mapping[str, object], name: str, what: str) -> int | None:
+    """Return a field of a form as an integer, None where it is empty. Raises ConfigError."""
+    text = field(form, name)
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 39):
+        raise ConfigError(f"{what} must be a number, at least 0; this is {text[:50]!r}")
+    return int(text)

@@ -1,0 +1,330 @@
+"""Dead letters: of which queues, one of them whole, sent again after a preview, removed.
+
+What is sent again or removed are the dead letters that the preview has listed, whatever has come since. Some
+queues hide what is read from other readers for a while. There, nothing is read until somebody asks for it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from typing import Literal, NamedTuple
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from holdfast.console.access import Group, caller_of
+from holdfast.console.pages.acting import act, field
+from holdfast.console.parts import ConsoleParts
+from holdfast.console.rendering import html_response
+from holdfast.errors import ConfigError, HoldfastError, OperationRefused
+from holdfast.http.problem import RequestRefused
+from holdfast.operate import dead_letters as operations
+from holdfast.ports.dead_letters import in_order
+from holdfast.ports.queue import DeadLetter, Queue
+from holdfast.tasks.names import task_queue
+from holdfast.tasks.opening import make_producer
+
+ROWS = 50
+SCAN_MAX = 2_000
+"""How many dead letters are looked through for those that are asked for."""
+
+PREVIEWS_MAX = 100
+PREVIEW_S = 900.0
+SEEN_MAX, SEEN_BYTES_MAX = 1_000, 16_000_000
+"""How many of the dead letters that were listed last are kept to be shown, and how many bytes."""
+
+TEXT_MAX = 600
+
+
+class LettersQuestion(NamedTuple):
+    """Which dead letters are asked for: of a queue, of a key, with a reason that has this text in it, after
+    the one with this id. ``look``: they are to be read though that hides them."""
+
+    queue: str
+    key: str = ""
+    text: str = ""
+    after: str = ""
+    look: bool = False
+
+    @property
+    def query(self) -> str:
+        """The same as the query of an address."""
+        named = {
+            "queue": self.queue,
+            "key": self.key,
+            "text": self.text,
+            "after": self.after,
+            "look": "1" if self.look else "",
+        }
+        return urlencode({name: value for name, value in named.items() if value})
+
+    def holds(self, letter: DeadLetter) -> bool:
+        """Return True for a dead letter that is asked for."""
+        return self.text.lower() in f"{letter.reason}\n{letter.detail}".lower()
+
+
+class FoundLetters(NamedTuple):
+    """Dead letters of a queue. ``looked_at`` is how many were looked through for them, and ``after`` the id
+    after which there may be more."""
+
+    letters: Sequence[DeadLetter]
+    looked_at: int
+    after: str = ""
+
+
+class Preview(NamedTuple):
+    """What somebody is about to do, and to which dead letters."""
+
+    act: Literal["redrive", "purge"]
+    queue: str
+    letters: Sequence[DeadLetter]
+    who: str
+    made_at: float
+    whole: bool
+
+
+class LetterPages:
+    """The pages of dead letters."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+        self._previews: OrderedDict[str, Preview] = OrderedDict()
+        self._seen: OrderedDict[tuple[str, str], DeadLetter] = OrderedDict()
+        self._seen_bytes = 0
+
+    # --- the lists
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Answer with the queues that have dead letters, or with those of one queue."""
+        question = _asked(request)
+        if not question.queue:
+            return self._parts.renderer.page(
+                request,
+                "dead_letters.html",
+                title="Dead letters",
+                content=self._parts.renderer.safe(self._queues()),
+            )
+        queue = self._queue(question.queue)
+        known = self._parts.overview.queues.get(question.queue)
+        hidden = queue.hides_letters and not question.look
+        found = FoundLetters([], 0) if hidden else await self._find(question)
+        return self._parts.renderer.page(
+            request,
+            "letters.html",
+            title=f"Dead letters of {question.queue}",
+            question=question,
+            dead=known.dead if known is not None else None,
+            hides=queue.hides_letters,
+            hidden=hidden,
+            found=found,
+            scanned=SCAN_MAX,
+            paths=[_path(question.queue, letter) for letter in found.letters],
+            look=f"/dead-letters?{question._replace(look=True).query}",
+            first=f"/dead-letters?{question._replace(after='').query}" if question.after else "",
+            later=f"/dead-letters?{question._replace(after=found.after).query}" if found.after else "",
+        )
+
+    async def part(self, request: web.Request) -> web.Response:
+        """Answer with the queues that have dead letters."""
+        return html_response(self._queues())
+
+    def _queues(self) -> str:
+        self._parts.attention.asked()
+        dead = [queue for queue in self._parts.overview.queues.values() if queue.dead or queue.error]
+        dead.sort(key=lambda queue: (-queue.dead, queue.stream))
+        return self._parts.renderer.part("parts/dead_letters.html", queues=dead)
+
+    def _queue(self, name: str) -> Queue:
+        """Return a queue that is known: whoever may read must not have others opened."""
+        if name not in self._parts.overview.queues:
+            raise RequestRefused(
+                404, "no-queue", "There is no such queue", f"nothing is known of a queue {name[:TEXT_MAX]!r}"
+            )
+        return self._parts.services.queue(name)
+
+    async def _find(self, question: LettersQuestion, most: int = ROWS) -> FoundLetters:
+        """Return up to ``most`` dead letters, of up to ``SCAN_MAX`` that are looked through."""
+        queue = self._queue(question.queue)
+        found: list[DeadLetter] = []
+        looked_at, after = 0, question.after
+        while looked_at < SCAN_MAX:
+            page = await queue.dead_letters(max(most, ROWS), after, question.key or None)
+            for letter in page:
+                looked_at, after = looked_at + 1, letter.id
+                if question.holds(letter):
+                    found.append(letter)
+                    self._keep(question.queue, letter)
+                if len(found) == most:
+                    return FoundLetters(found, looked_at, after)
+            if not page:
+                return FoundLetters(found, looked_at)
+        return FoundLetters(found, looked_at, after)
+
+    def _keep(self, queue: str, letter: DeadLetter) -> None:
+        """Keep a dead letter that was listed: to look at it should not read the queue again."""
+        if (queue, letter.id) in self._seen:
+            self._seen_bytes -= _bytes(self._seen.pop((queue, letter.id)))
+        self._seen[queue, letter.id] = letter
+        self._seen_bytes += _bytes(letter)
+        while len(self._seen) > SEEN_MAX or self._seen_bytes > SEEN_BYTES_MAX:
+            self._seen_bytes -= _bytes(self._seen.popitem(last=False)[1])
+
+    # --- one of them
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Answer with one dead letter."""
+        name, identity = request.query.get("queue", ""), request.query.get("id", "")
+        letter = await self._letter(name, identity, request.query.get("key"))
+        return self._parts.renderer.page(
+            request, "letter.html", title=f"Dead letter {identity}", queue=name, letter=letter
+        )
+
+    async def _letter(self, name: str, identity: str, key: str | None) -> DeadLetter:
+        if (letter := self._seen.get((name, identity))) is not None:
+            return letter
+        if name:
+            queue, after, looked_at = self._queue(name), "", 0
+            while looked_at < SCAN_MAX and (page := await queue.dead_letters(500, after, key or None)):
+                for letter in page:
+                    if letter.id == identity:
+                        self._keep(name, letter)
+                        return letter
+                looked_at, after = looked_at + len(page), page[-1].id
+        raise RequestRefused(
+            404, "no-letter", "There is no such dead letter", "it was sent again, removed, or never there"
+        )
+
+    # --- what is done to them
+
+    async def preview(self, request: web.Request) -> web.Response:
+        """Answer with what would be done: to those that were ticked, or to all that the list is of."""
+        form = await request.post()
+        name, what = field(form, "queue"), field(form, "do")
+        if what not in ("redrive", "purge") or not name:
+            raise OperationRefused("the form has no queue, or doesn't say what to do")
+        ids = [str(value) for value in form.getall("id", [])]
+        question = LettersQuestion(name, field(form, "key"), field(form, "text"), look=True)
+        if field(form, "all") == "yes":
+            found = await self._find(question, SCAN_MAX)
+            letters, whole = list(found.letters), not found.after
+        else:
+            letters, whole = (
+                [await self._letter(name, identity, question.key) for identity in ids[:ROWS]],
+                True,
+            )
+        if not letters:
+            raise OperationRefused("no dead letter was chosen: tick some, or choose all that the list is of")
+        letters.sort(key=in_order)
+        preview = Preview(
+            "redrive" if what == "redrive" else "purge",
+            name,
+            letters,
+            caller_of(request).name,
+            self._parts.clock.monotonic(),
+            whole,
+        )
+        identity = self._parts.clock.new_id()
+        self._previews[identity] = preview
+        while len(self._previews) > PREVIEWS_MAX:
+            self._previews.popitem(last=False)
+        return self._parts.renderer.page(
+            request,
+            "preview.html",
+            title="Send again" if preview.act == "redrive" else "Remove",
+            preview=preview,
+            identity=identity,
+            shown=ROWS,
+            back=f"/dead-letters?{question._replace(look=False).query}",
+        )
+
+    async def confirm(self, request: web.Request) -> web.Response:
+        """Do what a preview has listed."""
+        form = await request.post()
+        preview = self._previews.pop(field(form, "preview"), None)
+        now = self._parts.clock.monotonic()
+        if preview is None or preview.who != caller_of(request).name or now - preview.made_at > PREVIEW_S:
+            raise OperationRefused("this preview is over, or was used already: choose the dead letters again")
+        action = "send dead letters again" if preview.act == "redrive" else "remove dead letters"
+        details = {"count": len(preview.letters), "ids": " ".join(letter.id for letter in preview.letters)}
+        back = f"/dead-letters?{urlencode({'queue': preview.queue})}"
+
+        async def done() -> str:
+            return await self._do(preview)
+
+        return await act(self._parts, request, action, preview.queue, done, back=back, details=details)
+
+    async def _do(self, preview: Preview) -> str:
+        failures: list[str] = []
+
+        def failed(name: str, error: HoldfastError) -> None:
+            failures.append(f"{name}: {error}")
+
+        services, asked = self._parts.services, len(preview.letters)
+        ids = {preview.queue: [letter.id for letter in preview.letters]}
+        if preview.act == "purge":
+            count, verb = await operations.purge(services, ids, failed), "removed"
+        elif (of := self._types().get(preview.queue)) is not None:
+            count, verb = await make_producer(services, of[0]).redrive(of[1], preview.letters), "sent again"
+        else:
+            count, verb = await operations.redrive(services, ids, failed), "sent again"
+        for letter in preview.letters:
+            if (seen := self._seen.pop((preview.queue, letter.id), None)) is not None:
+                self._seen_bytes -= _bytes(seen)
+        missing = f"; {asked - count} were not there any more, or could not be" if count < asked else ""
+        text = f"{count} of {asked} dead letters of {preview.queue} were {verb}{missing}"
+        if failures:
+            raise OperationRefused(f"{text}. {'; '.join(failures[:5])}")
+        return text
+
+    def _types(self) -> Mapping[str, tuple[str, str]]:
+        """The app and the type of each queue of tasks."""
+        found = {}
+        for app in self._parts.overview.tasks:
+            for task_type in app.types:
+                try:
+                    found[task_queue(app.app, task_type)] = (app.app, task_type)
+                except ConfigError:
+                    continue  # what no queue is named after, such as a batch
+        return found
+
+
+def _path(queue: str, letter: DeadLetter) -> str:
+    return f"/dead-letter?{urlencode({'queue': queue, 'id': letter.id, 'key': letter.key})}"
+
+
+def _bytes(letter: DeadLetter) -> int:
+    return len(letter.body) + len(letter.detail) + len(letter.reason)
+
+
+def _asked(request: web.Request) -> LettersQuestion:
+    query = request.query
+    return LettersQuestion(
+        query.get("queue", "")[:TEXT_MAX],
+        query.get("key", "").strip()[:TEXT_MAX],
+        query.get("text", "").strip()[:TEXT_MAX],
+        query.get("after", "")[: 2 * TEXT_MAX],
+        query.get("look", "") == "1",
+    )
+
+
+def groups(parts: ConsoleParts) -> list[Group]:
+    """The routes of dead letters."""
+    pages = LetterPages(parts)
+    return [
+        (
+            "read",
+            [
+                web.get("/dead-letters", pages.list),
+                web.get("/parts/dead-letters", pages.part),
+                web.get("/dead-letter", pages.show),
+            ],
+        ),
+        (
+            "operate",
+            [
+                web.post("/dead-letters/preview", pages.preview),
+                web.post("/dead-letters/confirm", pages.confirm),
+            ],
+        ),
+    ]

@@ -1,0 +1,72 @@
+"""The overview: the cluster at a glance, and what needs somebody."""
+
+from __future__ import annotations
+
+from aiohttp import web
+
+from holdfast.console.access import Group
+from holdfast.console.parts import ConsoleParts
+from holdfast.console.rendering import html_response
+from holdfast.operate.survey import calls_per_message
+
+NODES_MOST = 50
+QUEUES_MOST = 30
+
+
+class OverviewPage:
+    """The overview, which is the same for all who may read: it is made once for many."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+
+    async def page(self, request: web.Request) -> web.Response:
+        """Answer with the page."""
+        return self._parts.renderer.page(
+            request,
+            "overview.html",
+            title="Overview",
+            content=self._parts.renderer.safe(await self._content()),
+        )
+
+    async def part(self, request: web.Request) -> web.Response:
+        """Answer with what changes on it."""
+        return html_response(await self._content())
+
+    async def _content(self) -> str:
+        self._parts.attention.asked()
+        return await self._parts.cache.get("overview", self._make)
+
+    async def _make(self) -> str:
+        overview, index = self._parts.overview, self._parts.index
+        members = overview.members
+        queues = sorted(
+            overview.queues.values(),
+            key=lambda queue: (not queue.error, -queue.dead, -queue.ready, queue.stream),
+        )
+        return self._parts.renderer.part(
+            "parts/overview.html",
+            known=overview.looked_at is not None,
+            members=members,
+            nodes_most=NODES_MOST,
+            streams=len(index),
+            parked=len(index.parked),
+            waits=len(index.waits),
+            waiting=overview.waiting,
+            dead=overview.dead,
+            running=overview.running,
+            needs=overview.needs(),
+            samples=list(overview.samples),
+            calls=calls_per_message(member.load for member in members),
+            queues=queues[:QUEUES_MOST],
+            queues_total=len(queues),
+            tasks=overview.tasks,
+            tables=overview.tables,
+            age_s=overview.age_s,
+            index_age_s=index.age_s,
+        )
+
+
+def groups(parts: ConsoleParts) -> list[Group]:
+    """The routes of the overview."""
+    page = OverviewPage(parts)
+    return [("read", [web.get("/", page.page), web.get("/parts/overview", page.part)])]

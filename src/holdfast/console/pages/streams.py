@@ -1,0 +1,414 @@
+"""The list of all streams, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from holdfast.common.message import Place
+from holdfast.console.access import Group
+from holdfast.console.index import (
+    SORTS,
+    STANDINGS,
+    FoundStreams,
+    IndexedStream,
+    Question,
+    Sort,
+    Standing,
+)
+from holdfast.console.overview import stream_path
+from holdfast.console.pages.acting import act, field, number
+from holdfast.console.parts import ConsoleParts
+from holdfast.console.rendering import html_response
+from holdfast.errors import ConfigError
+from holdfast.http.problem import RequestRefused
+from holdfast.operate import streams as operations
+from holdfast.operate.explanation import Why, explain
+from holdfast.operate.records import split_key
+from holdfast.streams.rules.ledger import Checkpoint
+
+ROWS = 50
+RESULTS = 10
+LISTED = 50
+"""The most timers or pending effects on the page of a stream."""
+
+TEXT_MAX = 600
+COLUMNS: tuple[tuple[Sort | None, str, bool], ...] = (
+    ("key", "Stream", False),
+    ("owner", "Owner", False),
+    (None, "Place", True),
+    ("done", "Done", True),
+    ("skipped", "Skipped", True),
+    ("quiet", "Quiet for", True),
+    ("waits", "Waits for", False),
+)
+"""The columns of the list: by what they sort, their titles, and whether they hold numbers."""
+
+STANDING_NAMES: dict[Standing, str] = {
+    "all": "All",
+    "parked": "Parked",
+    "waiting": "Waiting",
+    "effects": "With pending effects",
+    "unowned": "On no node",
+}
+
+
+class StreamRow(NamedTuple):
+    """A stream in the list."""
+
+    key: str
+    path: str
+    owner: str
+    run: int | None
+    seq: int | None
+    done: int
+    skipped: int
+    quiet_s: float | None
+    parked: str
+    waits: str
+    waiting: int
+
+
+class StreamResultRow(NamedTuple):
+    """A result on the page of a stream."""
+
+    name: str
+    at: float
+    body: bytes
+
+
+class StreamPages:
+    """The pages of streams."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+
+    # --- the list
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Answer with the list."""
+        question, offset = _asked(request)
+        return self._parts.renderer.page(
+            request,
+            "streams.html",
+            title="Streams",
+            question=question,
+            standings=STANDING_NAMES,
+            names=sorted(self._parts.index.names),
+            part_path=f"/parts/streams?{_query(question, offset)}",
+            content=self._parts.renderer.safe(await self._rows(question, offset)),
+        )
+
+    async def part(self, request: web.Request) -> web.Response:
+        """Answer with the rows."""
+        return html_response(await self._rows(*_asked(request)))
+
+    async def _rows(self, question: Question, offset: int) -> str:
+        self._parts.attention.asked()
+        return await self._parts.cache.get((question, offset), partial(self._make_rows, question, offset))
+
+    async def _make_rows(self, question: Question, offset: int) -> str:
+        index = self._parts.index
+        found = index.find(question, offset, ROWS)
+        last = max(0, (found.total - 1) // ROWS * ROWS)
+        places = {
+            "first": 0 if found.offset else None,
+            "earlier": found.offset - ROWS if found.offset else None,
+            "later": found.offset + ROWS if found.offset < last else None,
+            "last": last if found.offset < last else None,
+        }
+        return self._parts.renderer.part(
+            "parts/streams.html",
+            rows=self._shown(found),
+            total=found.total,
+            first=found.offset + 1,
+            pages={
+                name: f"/streams?{_query(question, place)}" if place is not None else ""
+                for name, place in places.items()
+            },
+            columns=[
+                {
+                    "title": title,
+                    "number": is_number,
+                    "sorted": ("descending" if question.down else "ascending")
+                    if sort == question.sort
+                    else "",
+                    "path": f"/streams?{_query(_by(question, sort))}" if sort else "",
+                }
+                for sort, title, is_number in COLUMNS
+            ],
+            age_s=index.age_s,
+        )
+
+    def _shown(self, found: FoundStreams) -> Sequence[StreamRow]:
+        return [self._row(stream) for stream in found.streams]
+
+    def _row(self, stream: IndexedStream) -> StreamRow:
+        index, now = self._parts.index, self._parts.clock.wall()
+        owner, waits = index.owner(stream), index.waits.get(stream.key)
+        return StreamRow(
+            stream.key,
+            stream_path(stream.key),
+            owner.name if owner is not None else "",
+            stream.run,
+            stream.seq,
+            stream.done,
+            stream.skipped,
+            max(0.0, now - stream.at) if stream.at else None,
+            stream.parked,
+            waits.sentence if waits is not None else "",
+            waits.messages if waits is not None else 0,
+        )
+
+    # --- one stream
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Answer with the page of one stream."""
+        key = _key(request.query.get("key", ""))
+        content = await self._stream(key)
+        members = sorted({member.name for member in self._parts.overview.members if not member.foreign})
+        return self._parts.renderer.page(
+            request,
+            "stream.html",
+            title=key,
+            key=key,
+            members=members,
+            part_path=f"/parts/stream?{urlencode({'key': key})}",
+            content=self._parts.renderer.safe(content),
+        )
+
+    async def show_part(self, request: web.Request) -> web.Response:
+        """Answer with what changes on it."""
+        return html_response(await self._stream(_key(request.query.get("key", ""))))
+
+    async def _stream(self, key: str) -> str:
+        self._parts.attention.asked()
+        return await self._parts.cache.get(("stream", key), partial(self._make_stream, key))
+
+    async def _make_stream(self, key: str) -> str:
+        services, now = self._parts.services, self._parts.clock.wall()
+        checkpoint = await services.state().peek(key)
+        if checkpoint is None and await services.coordinator().lookup(key) is None:
+            raise RequestRefused(
+                404, "no-stream", "There is no such stream", f"nothing is known of {key}; the list shows all"
+            )
+        if checkpoint is not None:
+            self._parts.index.take(checkpoint)
+        point = checkpoint or Checkpoint(key)
+        why = await explain(services, key)
+        return self._parts.renderer.part(
+            "parts/stream.html",
+            key=key,
+            why=why,
+            sentences=_sentences(why),
+            point=point,
+            now=now,
+            results=await self._results(point),
+            events=self._life(point),
+            timers=sorted(point.timers, key=lambda timer: timer.at)[:LISTED],
+            effects=[operations.effect_record(effect) for effect in point.effects[:LISTED]],
+        )
+
+    async def _results(self, point: Checkpoint) -> Sequence[StreamResultRow]:
+        """Return the latest results, as far as they are kept and their names can be told."""
+        if point.log is None:
+            return []
+        log, state = point.log, self._parts.services.state()
+        if point.recent:
+            names = list(reversed(point.recent))[:RESULTS]
+        else:
+            names = [
+                Place(log.run, seq).name
+                for seq in range(log.seq, max(log.start, log.seq - RESULTS + 1) - 1, -1)
+            ]
+        rows = []
+        for name in names:
+            logged = await state.result(point.key, name)
+            if logged is not None:
+                rows.append(StreamResultRow(name, logged.at, logged.result.body))
+        return rows
+
+    def _life(self, point: Checkpoint) -> Sequence[tuple[float, str]]:
+        """Return what is known of a stream's life, newest first. What has no time comes last."""
+        events = [(event.at, event.text) for event in self._parts.life.of(point.key)]
+        if point.at:
+            events.append((point.at, f"last commit: number {point.number} of all, in epoch {point.epoch}"))
+        if point.started is not None:
+            times = point.started.openings
+            events.append(
+                (
+                    0.0,
+                    f"{point.started.head} was begun in {times} openings, and no commit covers it yet",
+                )
+            )
+        for log in (point.log, *point.past):
+            if log is None:
+                continue
+            skips = ", ".join(f"{span.first} to {span.last}" for span in log.skips[-5:])
+            gaps = f"; passed over: {skips}" if skips else ""
+            events.append((0.0, f"run {log.run}: from seq {log.start} to {log.seq}{gaps}"))
+        return sorted(events, key=lambda event: -event[0])
+
+    # --- what is done to one
+
+    async def pause(self, request: web.Request) -> web.Response:
+        """Park a stream."""
+        return await self._operate(request, "pause", self._pause)
+
+    async def resume(self, request: web.Request) -> web.Response:
+        """Let a stream go on."""
+        return await self._operate(request, "resume", self._resume)
+
+    async def skip(self, request: web.Request) -> web.Response:
+        """Pass over messages of a stream."""
+        return await self._operate(request, "skip", self._skip)
+
+    async def reset(self, request: web.Request) -> web.Response:
+        """Forget a stream's state."""
+        return await self._operate(request, "reset", self._reset)
+
+    async def move(self, request: web.Request) -> web.Response:
+        """Move a stream to another node."""
+        return await self._operate(request, "move", self._move)
+
+    async def drop_effects(self, request: web.Request) -> web.Response:
+        """Give up a stream's pending effects."""
+        return await self._operate(request, "drop effects", self._drop_effects)
+
+    async def _operate(
+        self, request: web.Request, action: str, work: Callable[[str, Any], Awaitable[str]]
+    ) -> web.Response:
+        form = await request.post()
+        key = _key(field(form, "key"))
+        said = {
+            name: field(form, name)
+            for name in ("through", "run", "keep_place", "to", "id")
+            if field(form, name)
+        }
+
+        async def done() -> str:
+            return await work(key, form)
+
+        return await act(self._parts, request, action, key, done, back=stream_path(key), details=said)
+
+    async def _pause(self, key: str, form: Any) -> str:
+        return _told(f"{key} is paused", await operations.pause(self._parts.services, key))
+
+    async def _resume(self, key: str, form: Any) -> str:
+        record, sent = await operations.resume(self._parts.services, key)
+        again = f"; {sent} dead letters were sent to its queue again" if sent else ""
+        return _told(f"{key} goes on{again}", record)
+
+    async def _skip(self, key: str, form: Any) -> str:
+        through, run = number(form, "through", "the last seq to pass over"), number(form, "run", "the run")
+        record = await operations.skip(self._parts.services, key, through, run)
+        return _told(f"{key} stands at run {record.run}, seq {record.seq} now", record)
+
+    async def _reset(self, key: str, form: Any) -> str:
+        if field(form, "confirm") != "yes":
+            raise ConfigError("a reset forgets the state for good: tick the box to confirm it")
+        keep = field(form, "keep_place") == "yes"
+        record = await operations.reset(self._parts.services, key, keep_place=keep)
+        return _told(
+            f"{key} has no state any more{', and keeps its place' if keep else ' and no place'}", record
+        )
+
+    async def _move(self, key: str, form: Any) -> str:
+        moved = await operations.move(self._parts.services, key, field(form, "to"))
+        if moved.was_there:
+            return f"{key} is on {moved.target} already"
+        return f"{key} moves from {moved.source} to {moved.target}"
+
+    async def _drop_effects(self, key: str, form: Any) -> str:
+        ids = [field(form, "id")] if field(form, "id") else []
+        if not ids and field(form, "confirm") != "yes":
+            raise ConfigError("what is dropped isn't handed over any more: tick the box to confirm it")
+        record, count = await operations.drop_effects(self._parts.services, key, ids)
+        return _told(f"{count} effects of {key} go to the dead letters", record)
+
+
+def _told(text: str, record: operations.StreamRecord) -> str:
+    return f"{text}; {record.told} was told" if record.told else text
+
+
+def _sentences(why: Why) -> list[str]:
+    """What a stream waits for, what it has to do, and why it stays, in words."""
+    return [*filter(None, [why.waits]), *why.to_do, *why.reasons]
+
+
+def _key(text: str) -> str:
+    stream, key = split_key(text)
+    if not (stream and key) or len(text) > TEXT_MAX * 2:
+        raise RequestRefused(404, "no-stream", "There is no such stream", "a stream is named STREAM/KEY")
+    return text
+
+
+def _asked(request: web.Request) -> tuple[Question, int]:
+    """Return which streams a request asks for, and from which place on. What makes no sense is ignored, as
+    people edit addresses."""
+    query = request.query
+    sort, standing = query.get("sort", "key"), query.get("standing", "all")
+    offset = query.get("from", "0")
+    question = Question(
+        text=query.get("text", "").strip()[:TEXT_MAX],
+        stream=query.get("stream", "").strip()[:TEXT_MAX],
+        standing=standing if standing in STANDINGS else "all",
+        sort=sort if sort in SORTS else "key",
+        down=query.get("down", "") == "1",
+    )
+    return question, int(offset) if offset.isascii() and offset.isdigit() and len(offset) < 12 else 0
+
+
+def _query(question: Question, offset: int = 0) -> str:
+    asked: dict[str, str] = {}
+    if question.text:
+        asked["text"] = question.text
+    if question.stream:
+        asked["stream"] = question.stream
+    if question.standing != "all":
+        asked["standing"] = question.standing
+    if question.sort != "key":
+        asked["sort"] = question.sort
+    if question.down:
+        asked["down"] = "1"
+    if offset:
+        asked["from"] = str(offset)
+    return urlencode(asked)
+
+
+def _by(question: Question, sort: Sort) -> Question:
+    """The same question in the order of another column; by the same one, the other way round."""
+    if sort == question.sort:
+        return question._replace(down=not question.down)
+    return question._replace(sort=sort, down=sort in ("done", "skipped", "quiet", "waits"))
+
+
+def groups(parts: ConsoleParts) -> list[Group]:
+    """The routes of streams."""
+    pages = StreamPages(parts)
+    return [
+        (
+            "read",
+            [
+                web.get("/streams", pages.list),
+                web.get("/parts/streams", pages.part),
+                web.get("/stream", pages.show),
+                web.get("/parts/stream", pages.show_part),
+            ],
+        ),
+        (
+            "operate",
+            [
+                web.post("/stream/pause", pages.pause),
+                web.post("/stream/resume", pages.resume),
+                web.post("/stream/skip", pages.skip),
+                web.post("/stream/reset", pages.reset),
+                web.post("/stream/move", pages.move),
+                web.post("/stream/drop-effects", pages.drop_effects),
+            ],
+        ),
+    ]

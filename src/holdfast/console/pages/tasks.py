@@ -1,0 +1,298 @@
+"""Tasks: how they stand, one of them whole, and what operators do to them; limits and the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from aiohttp import web
+
+from holdfast.common.exact_json import encode
+from holdfast.console.access import Group
+from holdfast.console.pages.acting import act, field, number
+from holdfast.console.parts import ConsoleParts
+from holdfast.console.rendering import html_response
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.http.problem import RequestRefused
+from holdfast.operate import limits, periodic
+from holdfast.operate import tasks as operations
+from holdfast.tasks.rules.task import BATCH, State
+
+ROWS = 50
+NAME_MAX = 300
+STATES = [state.value for state in State if state is not State.DUPLICATED]
+
+
+class ScheduleRow(NamedTuple):
+    """An entry of the schedule, and when it sends next."""
+
+    name: str
+    cron: str
+    zone: str
+    task_type: str
+    next_at: float | None
+
+
+class TaskQuestion(NamedTuple):
+    """Which tasks are asked for: those of an app, in a state, of a type, after one with this trace id."""
+
+    app: str
+    state: str = ""
+    task_type: str = ""
+    after: str = ""
+
+    @property
+    def query(self) -> str:
+        """The same as the query of an address."""
+        named = {"app": self.app, "state": self.state, "type": self.task_type, "after": self.after}
+        return urlencode({name: value for name, value in named.items() if value})
+
+
+class TaskPages:
+    """The pages of tasks."""
+
+    def __init__(self, parts: ConsoleParts) -> None:
+        self._parts = parts
+
+    async def list(self, request: web.Request) -> web.Response:
+        """Answer with the tasks of an app."""
+        question = self._asked(request)
+        apps = {app.app: app for app in self._parts.overview.tasks}
+        content = await self._rows(question) if question.app else ""
+        return self._parts.renderer.page(
+            request,
+            "tasks.html",
+            title="Tasks",
+            question=question,
+            apps=sorted(apps),
+            types=sorted(name for name in apps[question.app].types if name != BATCH)
+            if question.app in apps
+            else [],
+            states=STATES,
+            limits=await limits.listed(self._parts.services, question.app) if question.app else [],
+            schedule=await self._schedule(question.app) if question.app else [],
+            part_path=f"/parts/tasks?{question.query}",
+            content=self._parts.renderer.safe(content),
+        )
+
+    async def part(self, request: web.Request) -> web.Response:
+        """Answer with the rows."""
+        return html_response(await self._rows(self._asked(request)))
+
+    async def _rows(self, question: TaskQuestion) -> str:
+        self._parts.attention.asked()
+        return await self._parts.cache.get(question, lambda: self._make_rows(question))
+
+    async def _make_rows(self, question: TaskQuestion) -> str:
+        store = self._parts.services.task_store(question.app)
+        state = State(question.state) if question.state else None
+        found = await store.list(ROWS + 1, question.after, state=state, type=question.task_type)
+        rows = found[:ROWS]
+        later = question._replace(after=rows[-1].trace).query if len(found) > ROWS else ""
+        totals = next((app for app in self._parts.overview.tasks if app.app == question.app), None)
+        return self._parts.renderer.part(
+            "parts/tasks.html",
+            app=question.app,
+            tasks=rows,
+            paths=[_path(question.app, task.trace) for task in rows],
+            totals=totals,
+            now=await store.now(),
+            batch=BATCH,
+            first=question._replace(after="").query if question.after else "",
+            later=later,
+        )
+
+    async def _schedule(self, app: str) -> Sequence[ScheduleRow]:
+        entries = await periodic.schedule(self._parts.services, app)
+        now = self._parts.clock.wall()
+        rows = []
+        for name, entry in entries.items():
+            try:
+                next_at: float | None = entry.periodic(name).next_at(now)
+            except HoldfastError:
+                next_at = None  # an entry of a newer version
+            rows.append(ScheduleRow(name, entry.cron, entry.zone, entry.task_type, next_at))
+        return rows
+
+    # --- one task
+
+    async def show(self, request: web.Request) -> web.Response:
+        """Answer with the page of one task."""
+        app, trace = request.query.get("app", ""), request.query.get("trace", "")
+        content = await self._task(app, trace)
+        return self._parts.renderer.page(
+            request,
+            "task.html",
+            title=f"Task {trace}",
+            app=app,
+            trace=trace,
+            part_path=f"/parts/task?{urlencode({'app': app, 'trace': trace})}",
+            content=self._parts.renderer.safe(content),
+        )
+
+    async def show_part(self, request: web.Request) -> web.Response:
+        """Answer with what changes on it."""
+        return html_response(await self._task(request.query.get("app", ""), request.query.get("trace", "")))
+
+    async def _task(self, app: str, trace: str) -> str:
+        from holdfast.tasks.api import shown  # noqa: PLC0415
+
+        self._parts.attention.asked()
+        self._check(app)
+        task = await self._parts.services.task_store(app).get(trace)
+        if task is None:
+            raise _no_task(trace)
+        standing = shown(task)
+        value = encode(standing.value) if standing.value is not None else b""
+        return self._parts.renderer.part(
+            "parts/task.html", task=task, standing=standing, value=value, now=self._parts.clock.wall()
+        )
+
+    # --- what is done
+
+    async def cancel(self, request: web.Request) -> web.Response:
+        """Have a task end."""
+
+        async def cancel(app: str, trace: str, form: Any) -> str:
+            reason = field(form, "reason") or "by an operator"
+            await operations.cancel(self._parts.services, app, trace, reason)
+            return f"task {trace} was told to end"
+
+        return await self._operate(request, "cancel a task", cancel)
+
+    async def retry(self, request: web.Request) -> web.Response:
+        """Run a task anew."""
+
+        async def retry(app: str, trace: str, form: Any) -> str:
+            await operations.retry(self._parts.services, app, trace)
+            return f"task {trace} was sent again"
+
+        return await self._operate(request, "send a task again", retry)
+
+    async def _operate(
+        self, request: web.Request, action: str, work: Callable[[str, str, Any], Awaitable[str]]
+    ) -> web.Response:
+        form = await request.post()
+        app, trace = field(form, "app"), field(form, "trace")
+        self._check(app)
+
+        async def done() -> str:
+            return await work(app, trace, form)
+
+        return await act(self._parts, request, action, f"{app} {trace}", done, back=_path(app, trace))
+
+    async def set_limits(self, request: web.Request) -> web.Response:
+        """Change the limits of an app."""
+        form = await request.post()
+        app = field(form, "app")
+        self._check(app)
+        said = {
+            name: field(form, name) for name in ("maximum", "per_node", "type", "rate") if field(form, name)
+        }
+
+        async def change() -> str:
+            maximum = number(form, "maximum", "the limit of all nodes together")
+            per_node = number(form, "per_node", "the limit of each node")
+            rates = {said["type"]: _rate(said.get("rate", ""))} if "type" in said else {}
+            if maximum is None and per_node is None and not rates:
+                raise ConfigError("nothing was given to set")
+            await limits.change_limits(
+                self._parts.services, app, maximum=maximum, per_node=per_node, rates=rates
+            )
+            return f"the limits of {app} are changed"
+
+        return await act(
+            self._parts,
+            request,
+            "set limits",
+            app,
+            change,
+            back=f"/tasks?{urlencode({'app': app})}",
+            details=said,
+        )
+
+    async def unschedule(self, request: web.Request) -> web.Response:
+        """Remove an entry of the schedule."""
+        form = await request.post()
+        app, name = field(form, "app"), field(form, "name")
+        self._check(app)
+
+        async def remove() -> str:
+            await periodic.remove_entry(self._parts.services, app, name)
+            return f"{name} is sent no more"
+
+        back = f"/tasks?{urlencode({'app': app})}"
+        return await act(self._parts, request, "remove from the schedule", f"{app} {name}", remove, back=back)
+
+    def _check(self, app: str) -> None:
+        """Raise RequestRefused for an app that isn't known: whoever may read must not have others opened."""
+        if all(known.app != app for known in self._parts.overview.tasks):
+            raise RequestRefused(
+                404, "no-app", "There is no such app", f"no tasks of an app {app[:NAME_MAX]!r} are known"
+            )
+
+    def _asked(self, request: web.Request) -> TaskQuestion:
+        query = request.query
+        apps = [app.app for app in self._parts.overview.tasks]
+        app = query.get("app", "") or (apps[0] if apps else "")
+        if app:
+            self._check(app)
+        state = query.get("state", "")
+        return TaskQuestion(
+            app,
+            state if state in STATES else "",
+            query.get("type", "")[:NAME_MAX],
+            query.get("after", "")[:NAME_MAX],
+        )
+
+
+def _rate(text: str) -> float | None:
+    """A rate of attempts per second; None, for what the code declares, if it is empty."""
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < 1e9:
+        raise ConfigError(f"the rate must be a number of attempts per second; this is {text[:50]!r}")
+    return value
+
+
+def _path(app: str, trace: str) -> str:
+    return f"/task?{urlencode({'app': app, 'trace': trace})}"
+
+
+def _no_task(trace: str) -> RequestRefused:
+    return RequestRefused(
+        404,
+        "no-task",
+        "There is no such task",
+        f"nothing is known of task {trace[:NAME_MAX]!r}, or not any more",
+    )
+
+
+def groups(parts: ConsoleParts) -> list[Group]:
+    """The routes of tasks."""
+    pages = TaskPages(parts)
+    return [
+        (
+            "read",
+            [
+                web.get("/tasks", pages.list),
+                web.get("/parts/tasks", pages.part),
+                web.get("/task", pages.show),
+                web.get("/parts/task", pages.show_part),
+            ],
+        ),
+        (
+            "operate",
+            [
+                web.post("/task/cancel", pages.cancel),
+                web.post("/task/retry", pages.retry),
+                web.post("/tasks/limits", pages.set_limits),
+                web.post("/tasks/unschedule", pages.unschedule),
+            ],
+        ),
+    ]

@@ -1,0 +1,191 @@
+"""Makes pages from templates. Every value is escaped, and a name that a template doesn't know is an error."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import OrderedDict
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from aiohttp import web
+from markupsafe import Markup
+
+from holdfast.common.message import SEQ_DIGITS
+from holdfast.console.access import caller_of
+from holdfast.console.assets import Assets
+
+TEMPLATES = Path(__file__).parent / "templates"
+NOTICES_MAX = 1_000
+
+PAGES = (
+    ("/", "Overview"),
+    ("/streams", "Streams"),
+    ("/tasks", "Tasks"),
+    ("/dead-letters", "Dead letters"),
+    ("/audit", "AuditLog"),
+)
+"""The pages in the navigation."""
+
+
+class Renderer:
+    """Makes the pages of one console."""
+
+    def __init__(self, assets: Assets) -> None:
+        self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        self.environment = jinja2.Environment(
+            loader=jinja2.FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self.environment.filters |= {
+            "count": count,
+            "span": span,
+            "moment": moment,
+            "size": size,
+            "rate": rate,
+            "pretty": pretty,
+            "place": place,
+        }
+        self.environment.globals |= {"asset": assets.path, "navigation": PAGES, "chart": chart}
+
+    @staticmethod
+    def safe(html: str) -> Markup:
+        """Mark what :meth:`part` has made as HTML, to be put into a page as it is."""
+        return Markup(html)  # noqa: S704 - made by a template that escapes
+
+    def part(self, template: str, **context: Any) -> str:
+        """Return the HTML of a part of a page, which is the same for all callers with the same rights."""
+        return self.environment.get_template(template).render(context)
+
+    def page(self, request: web.Request, template: str, *, status: int = 200, **context: Any) -> web.Response:
+        """Return a whole page."""
+        caller = caller_of(request)
+        kind, text = self._notices.get(request.query.get("notice", ""), ("", ""))
+        html = self.part(
+            template,
+            caller=caller,
+            here=request.path,
+            notice_kind=kind,
+            notice=text,
+            form_token=caller.form_token,
+            **context,
+        )
+        return html_response(html, status)
+
+    def note(self, identity: str, text: str, *, failed: bool = False) -> None:
+        """Keep what the page says at the top that is loaded with ``?notice=`` and this identity."""
+        self._notices[identity] = ("failed" if failed else "done", text)
+        while len(self._notices) > NOTICES_MAX:
+            self._notices.popitem(last=False)
+
+
+def html_response(html: str, status: int = 200) -> web.Response:
+    """Return an answer with HTML."""
+    return web.Response(text=html, status=status, content_type="text/html")
+
+
+def count(value: float) -> str:
+    """A number with its thousands apart."""
+    return f"{value:,.0f}".replace(",", "\u202f")
+
+
+def rate(value: float) -> str:
+    """A number a second."""
+    return count(value) if value >= 100 else f"{value:.1f}" if value else "0"
+
+
+def span(seconds: float | None) -> str:
+    """A length of time for people."""
+    if seconds is None:
+        return "—"
+    value = max(0.0, seconds)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if value >= 2 * length:
+            return f"{value / length:.0f}\u00a0{unit}"
+    return f"{value:.0f}\u00a0s" if value >= 10 else f"{value:.1f}\u00a0s"
+
+
+def moment(at: float) -> str:
+    """A wall time, as ISO 8601 in UTC, to the second."""
+    if not at:
+        return "—"
+    try:
+        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (OverflowError, ValueError, OSError):
+        return f"{at:g}"
+
+
+def size(value: float) -> str:
+    """A number of bytes for people."""
+    for unit, length in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= length:
+            return f"{value / length:.1f}\u00a0{unit}"
+    return f"{value:.0f}\u00a0B"
+
+
+def place(name: str) -> str:
+    """The identity of a message in its stream, without the zeros that a stored seq begins with."""
+    run, colon, seq = name.partition(":")
+    return f"{run}{colon}{int(seq)}" if len(seq) == SEQ_DIGITS and seq.isdigit() else name
+
+
+PARSED_MAX, SHOWN_MAX = 256 * 1024, 20_000
+"""The largest body that is read as JSON, in bytes, and the most characters of one that are shown."""
+
+
+def pretty(data: bytes) -> str:
+    """A body as it can be read: JSON with indents, text, or the beginning of other bytes in hexadecimal. A
+    long one is cut, and says so."""
+    try:
+        text = data[:PARSED_MAX].decode()
+    except UnicodeDecodeError as error:
+        if len(data) > PARSED_MAX and error.start >= PARSED_MAX - 4:
+            text = data[: error.start].decode()
+        else:
+            return _cut(data[: SHOWN_MAX // 3].hex(" "), len(data), whole=len(data) * 3 <= SHOWN_MAX)
+    if len(data) <= PARSED_MAX:
+        with contextlib.suppress(ValueError, RecursionError):
+            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+    return _cut(text[:SHOWN_MAX], len(data), whole=len(text) <= SHOWN_MAX and len(data) <= PARSED_MAX)
+
+
+def _cut(text: str, length: int, *, whole: bool) -> str:
+    return text if whole else f"{text}\n… cut; all of it has {length} bytes"
+
+
+CHART_WIDTH, CHART_HEIGHT = 240.0, 48.0
+
+
+def chart(values: Sequence[float | None]) -> dict[str, Any]:
+    """Return the line and the area of a chart, as the points of SVG polygons, and its highest value. A gap in
+    the values ends a line, and the next one begins another."""
+    most = max((value for value in values if value is not None), default=0.0)
+    step = CHART_WIDTH / max(1, len(values) - 1)
+    lines: list[list[str]] = [[]]
+    for place, value in enumerate(values):
+        if value is None:
+            if lines[-1]:
+                lines.append([])
+            continue
+        height = CHART_HEIGHT - 1 - (CHART_HEIGHT - 4) * (value / most if most else 0.0)
+        lines[-1].append(f"{place * step:.1f},{height:.1f}")
+    drawn = [line for line in lines if len(line) > 1]
+    areas = [
+        f"{line[0].partition(',')[0]},{CHART_HEIGHT:.0f} {' '.join(line)}"
+        f" {line[-1].partition(',')[0]},{CHART_HEIGHT:.0f}"
+        for line in drawn
+    ]
+    return {
+        "width": CHART_WIDTH,
+        "height": CHART_HEIGHT,
+        "lines": [" ".join(line) for line in drawn],
+        "areas": areas,
+        "most": most,
+    }

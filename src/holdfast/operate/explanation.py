@@ -1,0 +1,156 @@
+"""Where a stream is, what it waits for, and why it isn't moving."""
+
+from __future__ import annotations
+
+import difflib
+
+import msgspec
+
+from holdfast.cluster.balancer import node_load
+from holdfast.cluster.rules.balance import BAND
+from holdfast.common.protocol import Explain
+from holdfast.common.record import reading
+from holdfast.common.redaction import redact
+from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.operate.nodes import ask
+from holdfast.operate.survey import all_checkpoints, of_streams
+from holdfast.ports.coordinator import Member
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.standstills import Waits
+from holdfast.wiring import Services
+
+
+class StreamReport(msgspec.Struct):
+    """What the owner tells of a stream, as far as ``why`` needs it."""
+
+    busy: float
+    here_s: float
+    rests_s: float
+    parked: str
+    waits: Waits | None = None
+
+
+class Why(msgspec.Struct):
+    """Where a stream is, what it waits for, and what speaks for its staying there. Loads are in busy slots.
+    ``node`` is empty where nobody owns it; ``waits`` where it waits for nothing."""
+
+    key: str
+    node: str
+    epoch: int
+    here_s: float
+    busy: float
+    node_load: float
+    mean_load: float
+    reasons: list[str]
+    waits: str = ""
+    parked: str = ""
+    run: int | None = None
+    seq: int | None = None
+    pending_effects: int = 0
+    oldest_effect_s: float | None = None
+    oldest_target: str = ""
+    next_timer: str = ""
+    next_timer_s: float | None = None
+
+    def has(self, checkpoint: Checkpoint, now: float) -> None:
+        """Note what the stream has to do though no message comes."""
+        if checkpoint.effects:
+            oldest = min(checkpoint.effects, key=lambda effect: effect.at)
+            self.pending_effects = len(checkpoint.effects)
+            self.oldest_effect_s, self.oldest_target = now - oldest.at, redact(oldest.target)
+        if checkpoint.timers:
+            timer = min(checkpoint.timers, key=lambda timer: timer.at)
+            self.next_timer, self.next_timer_s = timer.name, timer.at - now
+
+    @property
+    def to_do(self) -> list[str]:
+        """That, in words."""
+        said = []
+        if self.oldest_effect_s is not None:
+            target = self.oldest_target or "the dead letters"
+            said.append(
+                f"{self.pending_effects} effects are pending, the oldest for {self.oldest_effect_s:.0f} s,"
+                f" for {target}: `holdfast streams effects {self.key}` lists them"
+            )
+        if self.next_timer_s is not None:
+            due = f"in {self.next_timer_s:.0f} s" if self.next_timer_s > 0 else "now"
+            said.append(f"its next timer is {self.next_timer!r}, due {due}")
+        return said
+
+
+async def explain(services: Services, key: str) -> Why:
+    """Tell of the stream ``STREAM/KEY``, or of the one that has this plain key. Raises OperationRefused where
+    nothing is known of it, or of more than one."""
+    key = await _full_key(services, key)
+    claim = await services.coordinator().lookup(key)
+    members = await services.coordinator().members()
+    owner = next((member for member in members if claim is not None and member.id == claim.member), None)
+    checkpoint = await services.state().peek(key) or Checkpoint(key)
+    found = Why(key, "", checkpoint.epoch, 0.0, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
+    found.has(checkpoint, services.clock.wall())
+    if checkpoint.log is not None:
+        found.run, found.seq = checkpoint.log.run, checkpoint.log.seq
+    if owner is not None:
+        await _look_at_owner(services, members, owner, found)
+    elif not checkpoint.parked:
+        found.reasons = ["no node owns it, as nothing of it waits at a node; the next message places it"]
+    else:
+        found.waits = f"parked: {checkpoint.parked}"
+    return found
+
+
+async def _look_at_owner(services: Services, members: list[Member], owner: Member, found: Why) -> None:
+    """What the owner tells, if it does, and what the loads of nodes say to its staying there."""
+    known = [node_load(member) for member in members if not (member.load.draining or member.foreign)]
+    capacity = sum(node.capacity for node in known) or 1.0
+    here = node_load(owner)
+    found.node, found.node_load = owner.name, here.load
+    found.mean_load = sum(node.load for node in known) / capacity * here.capacity
+    request = Explain(owner.id, found.key.partition("/")[0], found.key)
+    try:
+        answer = await ask(services, owner, request, services.config.peer_timeout_s)
+        with reading(f"what {owner.name} tells of {found.key}"):
+            told = msgspec.json.decode(answer, type=StreamReport)
+    except (OperationRefused, Unavailable, OutcomeUnknown) as error:
+        found.reasons = [f"its node tells nothing of it: {error}"]
+        return
+    found.here_s, found.busy = told.here_s, told.busy
+    found.waits = told.waits.sentence if told.waits is not None else ""
+    found.reasons = reasons(found, told.rests_s, len(known))
+
+
+async def _full_key(services: Services, key: str) -> str:
+    """The full key that is meant. Raises OperationRefused where nothing is known of it, or of more than
+    one."""
+    if await services.coordinator().lookup(key) or await services.state().peek(key):
+        return key
+    claims = await services.coordinator().claims()
+    known = {claim.key for claim in of_streams(claims)}
+    known |= {point.key for point in await all_checkpoints(services.state())}
+    meant = sorted(full for full in known if full.partition("/")[2] == key)
+    if len(meant) == 1:
+        return meant[0]
+    if meant:
+        raise OperationRefused(f"several streams have the key {key!r}: say which of {', '.join(meant)}")
+    near = difflib.get_close_matches(key, known, 3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    raise NotKnown(
+        f"nothing is known of {key!r}: no node owns such a stream, and nothing of it was committed{hint}"
+    )
+
+
+def reasons(found: Why, rests_s: float, nodes: int) -> list[str]:
+    """Why the stream isn't moving."""
+    said = []
+    excess = found.node_load - found.mean_load
+    if nodes < 2:
+        said.append("there is no other node")
+    if rests_s > 0:
+        said.append(f"it came lately and rests for another {rests_s:.0f} s (rest_s)")
+    if excess <= BAND * found.mean_load:
+        said.append(f"its node is not hot: no more than {BAND:.0%} over the mean")
+    elif found.busy > excess:
+        said.append("it is hotter than all that its node has over the mean: moving it would heat another")
+    if not said:
+        said.append("it may be moved at the next round of the balancer, if it is the cheapest for its load")
+    return said

@@ -1,0 +1,56 @@
+"""Nodes: by name, as owners of streams, asked and drained."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.common.protocol import Done, Drain, Request
+from holdfast.errors import NotKnown, OperationRefused
+from holdfast.ports.coordinator import Member
+from holdfast.wiring import Services
+
+LOOK_S = 0.2
+
+
+def named(members: Sequence[Member], name: str) -> Member:
+    """The member with this name or membership. Raises OperationRefused if there is none."""
+    for member in members:
+        if name in (member.name, member.id):
+            return member
+    known = ", ".join(sorted(member.name for member in members)) or "none"
+    raise NotKnown(f"no node is called {name!r}; there are: {known}")
+
+
+async def owner_of(services: Services, members: Sequence[Member], key: str) -> Member:
+    """The member that owns a stream. Raises OperationRefused if none does."""
+    claim = await services.coordinator().lookup(key)
+    for member in members:
+        if claim is not None and member.id == claim.member:
+            return member
+    raise OperationRefused(f"{key} is owned by no node at present; the next message will place it")
+
+
+async def ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
+    """Ask a node; returns the text of its reply. Raises OperationRefused, Unavailable, OutcomeUnknown."""
+    if member.foreign:
+        where = f", at {member.address}" if member.address else ""
+        raise OperationRefused(f"{member.name}{where} belongs to another program, and is not called")
+    reply = await services.peer().call(member.address, request, timeout_s)
+    if not isinstance(reply, Done):
+        raise OperationRefused(f"{member.name} has just joined anew; ask again")
+    if not reply.ok:
+        raise OperationRefused(f"{member.name}: {reply.text}")
+    return reply.text
+
+
+async def drain(services: Services, name: str) -> Member:
+    """Have a node bring its streams to the others, and end. It has only begun when this returns."""
+    member = named(await services.coordinator().members(), name)
+    await ask(services, member, Drain(member.id), services.config.peer_timeout_s)
+    return member
+
+
+async def wait_until_left(services: Services, member: Member) -> None:
+    """Wait until a member has left."""
+    while any(other.id == member.id for other in await services.coordinator().members()):
+        await services.clock.sleep(LOOK_S)

@@ -1,0 +1,21 @@
+"""Sending to streams."""
+
+from __future__ import annotations
+
+from holdfast.errors import HoldfastError
+from holdfast.wiring import Services
+
+
+async def nobody_runs(services: Services, stream: str) -> str:
+    """What to say where nodes live, and none of them runs the stream, or "": most such names are
+    misspelt."""
+    try:
+        members = await services.coordinator().members()
+    except HoldfastError:  # what is sent waits in its queue in any case
+        return ""
+    declared = sorted({name for member in members for name in member.load.queues})
+    if not declared or stream in declared:
+        return ""
+    return (
+        f"no node runs a stream {stream!r}; what is sent waits until one does. They run {', '.join(declared)}"
+    )

@@ -1,0 +1,162 @@
+"""What an operator does to one stream: pause, resume, skip, reset, move, and its pending effects.
+
+A stream is named by its full key, ``STREAM/KEY``. Whoever owns it is told of each change; where the owner
+can't be reached, it notices at its next commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.common.acts import Effect
+from holdfast.common.message import Place
+from holdfast.common.protocol import Move
+from holdfast.common.redaction import redact
+from holdfast.errors import NotKnown
+from holdfast.operate.nodes import ask, named, owner_of
+from holdfast.operate.records import Shows, body, moment, split_key
+from holdfast.ports.state import Logged
+from holdfast.streams import operations
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.rules.sequencer import SKIP_MARK
+from holdfast.wiring import Services
+
+
+class StreamRecord(msgspec.Struct):
+    """A stream's checkpoint without its state. ``told`` is the node that owned the stream when it was
+    changed, if it could be told of the change."""
+
+    stream: str
+    key: str
+    epoch: int
+    number: int
+    run: int | None
+    seq: int | None
+    parked: str
+    done: int
+    skipped: int
+    state_bytes: int
+    at: str
+    told: str = ""
+
+
+class MovedStream(msgspec.Struct):
+    """A stream that moves from one node to another, by their names. ``was_there``: nothing had to move."""
+
+    key: str
+    source: str
+    target: str
+    was_there: bool = False
+
+
+async def pause(services: Services, key: str) -> StreamRecord:
+    """Stop a stream where it stands. Raises OperationRefused."""
+    return await _told(services, await operations.pause(services.state(), key))
+
+
+async def resume(services: Services, key: str) -> tuple[StreamRecord, int]:
+    """Let a parked stream go on. Returns it, and how many of its ``parked`` dead letters were sent to the
+    queue again. Raises OperationRefused."""
+    queue = services.queue(split_key(key)[0])
+    checkpoint, sent = await operations.resume(services.state(), queue, key)
+    return await _told(services, checkpoint), sent
+
+
+async def skip(
+    services: Services, key: str, through: int | None = None, run: int | None = None
+) -> StreamRecord:
+    """Pass over the message at the head, or all of ``run`` up to the seq ``through``. Raises
+    OperationRefused."""
+    return await _told(services, await operations.skip(services.state(), key, through, run))
+
+
+async def reset(services: Services, key: str, *, keep_place: bool = False) -> StreamRecord:
+    """Forget a stream's state, and unless ``keep_place`` its place too. Raises OperationRefused."""
+    return await _told(services, await operations.reset(services.state(), key, keep_place=keep_place))
+
+
+async def drop_effects(
+    services: Services, key: str, ids: Collection[str] = (), target: str = ""
+) -> tuple[StreamRecord, int]:
+    """Give up the pending effects with these ids, or for this target, or all. Returns the stream, and how
+    many effects go to the dead letters. Raises OperationRefused."""
+    checkpoint, count = await operations.drop_effects(services.state(), key, ids, target)
+    return await _told(services, checkpoint), count
+
+
+async def move(services: Services, key: str, to: str) -> MovedStream:
+    """Have a stream move to the node ``to``, a name or a membership. Raises OperationRefused where nobody
+    owns it, or no such node lives."""
+    members = await services.coordinator().members()
+    target, owner = named(members, to), await owner_of(services, members, key)
+    if target.id == owner.id:
+        return MovedStream(key, owner.name, target.name, was_there=True)
+    request = Move(owner.id, split_key(key)[0], key, target.id)
+    await ask(services, owner, request, services.config.move_timeout_s * 2 + services.config.model_timeout_s)
+    return MovedStream(key, owner.name, target.name)
+
+
+async def pending_effects(services: Services, key: str) -> Sequence[Effect]:
+    """What a stream has sent and no target has taken yet, oldest first. Raises OperationRefused for a stream
+    that the state store doesn't have."""
+    checkpoint = await services.state().peek(key)
+    if checkpoint is None:
+        raise NotKnown(f"no stream {key!r} in the state store; `holdfast status` lists them")
+    return checkpoint.effects
+
+
+def effect_record(effect: Effect, shown: Shows = body) -> dict[str, Any]:
+    """A pending effect as a JSON record, with its body as ``shown``."""
+    return {
+        "id": effect.id,
+        "target": redact(effect.target),
+        "key": effect.key,
+        "cause": effect.cause,
+        "at": moment(effect.at),
+        "not_before": moment(effect.not_before),
+        "refused": effect.refused,
+        **shown(effect.body, "body"),
+    }
+
+
+def record_of(checkpoint: Checkpoint) -> StreamRecord:
+    """A checkpoint as a record."""
+    stream, key = split_key(checkpoint.key)
+    return StreamRecord(
+        stream=stream,
+        key=key,
+        epoch=checkpoint.epoch,
+        number=checkpoint.number,
+        run=checkpoint.log.run if checkpoint.log else None,
+        seq=checkpoint.log.seq if checkpoint.log else None,
+        parked=checkpoint.parked,
+        done=checkpoint.done,
+        skipped=checkpoint.skipped,
+        state_bytes=len(checkpoint.state or b""),
+        at=moment(checkpoint.at),
+    )
+
+
+async def _told(services: Services, checkpoint: Checkpoint) -> StreamRecord:
+    """A stream that was changed, once its owner has been told."""
+    record = record_of(checkpoint)
+    record.told = await operations.poke(services.coordinator(), services.peer(), checkpoint.key)
+    return record
+
+
+async def latest_results(services: Services, checkpoint: Checkpoint, limit: int) -> Sequence[Logged]:
+    """The latest results of a stream, newest first, as far as they are kept and its checkpoint tells their
+    names."""
+    if checkpoint.log is None:
+        return []
+    log, state = checkpoint.log, services.state()
+    names = [name for name in reversed(checkpoint.recent) if not name.startswith(SKIP_MARK)][:limit]
+    if not names:
+        first = max(log.start, log.seq - limit + 1)
+        names = [Place(log.run, seq).name for seq in range(log.seq, first - 1, -1)]
+    found = await asyncio.gather(*(state.result(checkpoint.key, name) for name in names))
+    return [logged for logged in found if logged is not None]

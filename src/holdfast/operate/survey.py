@@ -1,0 +1,263 @@
+"""Nodes, queues and streams, as coordinator, stores and nodes tell."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.common.protocol import Done, Waiting
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError
+from holdfast.extend.products import StatusTable, products
+from holdfast.operate.records import split_key
+from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.peer import Peer
+from holdfast.ports.state import StateStore
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.standstills import Waits
+from holdfast.wiring import Services
+
+PAGE = 1000
+ASK_TIMEOUT_S = 2.0
+"""How long a node may take to tell what waits there."""
+
+
+class QueueStatus(msgspec.Struct):
+    """A queue, by the name of its stream: messages in it by what they wait for, and the age of the oldest,
+    where the queue tells it. ``error`` says why it could not be asked."""
+
+    stream: str
+    ready: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    dead: int = 0
+    lag_s: float | None = None
+    error: str = ""
+
+
+class StreamStatus(msgspec.Struct):
+    """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit; ``waits``
+    what it waits for, and ``effects`` what it has sent and no target has taken, as its owner tells. The next
+    of its ``timers`` is due in ``next_timer_s``. ``due_s`` is in how long a node looks after it, though
+    no message comes."""
+
+    stream: str
+    key: str
+    owner: str
+    epoch: int
+    run: int | None
+    seq: int | None
+    done: int
+    skipped: int
+    parked: str
+    quiet_s: float | None
+    waits: str = ""
+    timers: int = 0
+    next_timer_s: float | None = None
+    due_s: float | None = None
+    effects: PendingEffects | None = None
+
+    @property
+    def to_do(self) -> str:
+        """What it has to do though no message comes, in words."""
+        said = []
+        if self.effects is not None:
+            said.append(
+                f"{self.effects.count} effects, the oldest for {self.effects.oldest_s:.0f} s:"
+                f" {self.effects.target}"
+            )
+        elif self.due_s is not None and self.next_timer_s is None:
+            said.append(f"effects, again in {max(0.0, self.due_s):.0f} s")
+        if self.next_timer_s is not None:
+            said.append(f"timer in {max(0.0, self.next_timer_s):.0f} s")
+        return "; ".join(said)
+
+
+class Survey(msgspec.Struct):
+    """Everything at one moment. ``calls_per_message``: calls to metered services for each message that the
+    living nodes have handled, or None before the first. ``troubles``: what keeps streams from running on a
+    node, nodes that don't answer, and queues that none declares. ``tables`` are those of products."""
+
+    nodes: list[Member]
+    queues: list[QueueStatus]
+    streams: list[StreamStatus]
+    calls_per_message: float | None
+    troubles: list[str] = []
+    tables: list[StatusTable] = []
+
+    def plain(self) -> dict[str, Any]:
+        """The same as one JSON object: products have keys of their own there."""
+        own = {name: getattr(self, name) for name in self.__struct_fields__ if name != "tables"}
+        return own | {table.name: table.records for table in self.tables}
+
+
+class PendingEffects(msgspec.Struct):
+    """The effects of a stream that no target has taken yet. ``target`` is the one that has failed most often,
+    ``failures`` times in a row."""
+
+    key: str
+    count: int
+    oldest_s: float
+    target: str
+    failures: int = 0
+
+
+class NodeReport(msgspec.Struct):
+    """What a node tells of the streams that wait there, and of those with pending effects."""
+
+    lacks: dict[str, str] = {}
+    waits: list[Waits] = []
+    effects: list[PendingEffects] = []
+
+
+async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Survey:
+    """Ask coordinator, state store, queues and nodes. ``declared`` are names of further queues."""
+    members = await services.coordinator().members()
+    claimed = await services.coordinator().claims()
+    claims = {claim.key: claim for claim in of_streams(claimed)}
+    checkpoints = {point.key: point for point in await all_checkpoints(services.state())}
+    keys = sorted({*claims, *checkpoints})
+    names = {member.id: member.name for member in members}
+    now = services.clock.wall()
+    streams = [_stream(key, claims.get(key), checkpoints.get(key), names, now) for key in keys]
+    told = {name for member in members for name in member.load.queues}
+    filled = await _filled(services)
+    known = sorted({*only} or {*declared, *told, *filled, *(entry.stream for entry in streams)})
+    queues = list(await asyncio.gather(*(_queue(services, name) for name in known)))
+    shown = [entry for entry in streams if entry.stream in known]
+    troubles = await _ask_what_waits(services, members, shown)
+    troubles += nobody_s((filled & {*known}) - {*declared}, told)
+    calls = calls_per_message(member.load for member in members)
+    tables = await _of_products(services, members, claimed)
+    return Survey(members, queues, shown, calls, troubles, tables)
+
+
+async def _filled(services: Services) -> set[str]:
+    try:
+        return {*await services.filled_queues()}
+    except HoldfastError:
+        return set()  # each queue that is asked tells why
+
+
+def nobody_s(filled: Collection[str], told: Collection[str]) -> list[str]:
+    """What to say of queues that hold messages though no living node declares them, where any lives."""
+    return [
+        f"no node runs {name!r}, whose queue holds messages: start one whose app declares it, or find out who"
+        f" sends there. They run {', '.join(sorted(told))}"
+        for name in sorted({*filled} - {*told})
+        if told
+    ]
+
+
+async def _queue(services: Services, name: str) -> QueueStatus:
+    """One queue that can't be asked hides no other."""
+    try:
+        queue = services.queue(name)
+        depth = await queue.depth()
+    except HoldfastError as error:
+        return QueueStatus(name, error=str(error))
+    lag_s = depth.lag_s if queue.tells_lag else None
+    return QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s)
+
+
+async def _ask_what_waits(
+    services: Services, members: list[Member], streams: list[StreamStatus]
+) -> list[str]:
+    """Fill in what streams wait for, as their owners tell; returns what is wrong with nodes."""
+    by_key = {f"{entry.stream}/{entry.key}": entry for entry in streams}
+    ours = [member for member in members if not member.foreign]
+    troubles: list[str] = []
+    if not ours:
+        return troubles
+    peer = services.peer()
+    answers = await asyncio.gather(*(what_waits(peer, member) for member in ours))
+    for member, told in zip(ours, answers, strict=True):
+        if isinstance(told, str):
+            troubles.append(f"{member.name} does not answer: {told}")
+            continue
+        troubles += [f"{member.name} can't run {name}: {reason}" for name, reason in told.lacks.items()]
+        for waits in told.waits:
+            if waits.key in by_key:
+                by_key[waits.key].waits = waits.sentence
+        for effects in told.effects:
+            if effects.key in by_key:
+                by_key[effects.key].effects = effects
+    return troubles
+
+
+async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
+    """What waits on a node, or why it could not be asked."""
+    try:
+        reply = await peer.call(member.address, Waiting(member.id, PAGE), ASK_TIMEOUT_S)
+        if not isinstance(reply, Done):
+            return "it has just joined anew"
+        with reading(f"what {member.name} tells"):
+            return msgspec.json.decode(reply.text, type=NodeReport) if reply.ok else NodeReport()
+    except HoldfastError as error:
+        return str(error)
+
+
+def of_streams(claims: Iterable[Claim]) -> list[Claim]:
+    """The claims that are of streams, and not of products."""
+    labels = tuple(product.claim_label for product in products() if product.claim_label)
+    return [claim for claim in claims if not claim.key.startswith(labels)]
+
+
+async def _of_products(
+    services: Services, members: Sequence[Member], claims: Iterable[Claim]
+) -> list[StatusTable]:
+    tables = []
+    for product in products():
+        label = product.claim_label
+        own = [claim for claim in claims if label and claim.key.startswith(label)]
+        if (table := await product.status(services, members, own)) is not None:
+            tables.append(table)
+    return tables
+
+
+def calls_per_message(loads: Iterable[Load]) -> float | None:
+    """Calls to metered services for each message handled, or None if none was."""
+    told = list(loads)
+    handled = sum(load.handled for load in told)
+    return round(sum(load.calls for load in told) / handled, 3) if handled else None
+
+
+async def all_checkpoints(state: StateStore) -> list[Checkpoint]:
+    """Every checkpoint, in order of key."""
+    found: list[Checkpoint] = []
+    while page := await state.checkpoints(found[-1].key if found else "", PAGE):
+        found.extend(page)
+    return found
+
+
+def _stream(
+    full_key: str, claim: Claim | None, checkpoint: Checkpoint | None, names: dict[str, str], now: float
+) -> StreamStatus:
+    stream, key = split_key(full_key)
+    point = checkpoint or Checkpoint(full_key)
+    return StreamStatus(
+        stream=stream,
+        key=key,
+        owner=names.get(claim.member, "") if claim else "",
+        epoch=point.epoch,
+        run=point.log.run if point.log else None,
+        seq=point.log.seq if point.log else None,
+        done=point.done,
+        skipped=point.skipped,
+        parked=point.parked,
+        quiet_s=max(0.0, now - point.at) if point.at else None,
+        timers=len(point.timers),
+        next_timer_s=min((timer.at - now for timer in point.timers), default=None),
+        due_s=point.due - now if point.due else None,
+    )
+
+
+async def stream_names(services: Services) -> list[str]:
+    """Streams that a commit or a claim is known of."""
+    claims = await services.coordinator().claims()
+    keys = [claim.key for claim in of_streams(claims)]
+    keys += [point.key for point in await all_checkpoints(services.state())]
+    return sorted({split_key(key)[0] for key in keys})

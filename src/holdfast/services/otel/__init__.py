@@ -1,0 +1,1 @@
+"""Traces, to a collector of OpenTelemetry."""

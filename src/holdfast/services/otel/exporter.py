@@ -1,0 +1,179 @@
+"""Exports spans by OTLP over HTTP, with the official exporter, from a thread: the node never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlsplit
+
+from opentelemetry.exporter.otlp.proto.http import Compression
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
+
+from holdfast.common.conventions import HOLDFAST, SCHEMA_URL
+from holdfast.common.redaction import redact_url
+from holdfast.common.traceparent import read_traceparent
+from holdfast.ports.tracing import SpanRecord
+
+PATH = "/v1/traces"
+"""The path of a collector that is named without one."""
+
+WAITING_MAX = 8192
+BATCH_MAX = 512
+LINGER_S = 1.0
+"""How long spans wait for others to be exported with."""
+
+ANSWER_S = 5.0
+"""How long a collector may take for a batch, repetitions included, before the batch is dropped."""
+
+CLOSE_S = 2.0
+"""How long what waits at the end may take to be exported."""
+
+NOISY = "opentelemetry.exporter.otlp.proto.http.trace_exporter"
+"""The exporter's own log, which tells of each try that fails."""
+
+KINDS = {
+    "internal": SpanKind.INTERNAL,
+    "client": SpanKind.CLIENT,
+    "producer": SpanKind.PRODUCER,
+    "consumer": SpanKind.CONSUMER,
+    "server": SpanKind.SERVER,
+}
+
+SAMPLED = TraceFlags(TraceFlags.SAMPLED)
+
+
+class OtlpExporter:
+    """Exports spans to the collector at ``url``. ``resource`` says who makes them, by the names of
+    OpenTelemetry's semantic conventions; the variables ``OTEL_RESOURCE_ATTRIBUTES`` and
+    ``OTEL_EXPORTER_OTLP_HEADERS`` of OpenTelemetry are heeded."""
+
+    def __init__(self, url: str, resource: Mapping[str, str], log: Any) -> None:
+        self.exported = 0
+        self.dropped = 0
+        self._url = url
+        self._log = log
+        self._resource = Resource.create(dict(resource))
+        self._waiting: deque[SpanRecord] = deque()
+        self._wake, self._hurry = threading.Event(), threading.Event()
+        self._closing = threading.Event()
+        self._failing = False
+        logging.getLogger(NOISY).setLevel(logging.CRITICAL)
+        self._exporter = OTLPSpanExporter(endpoint_of(url), timeout=ANSWER_S, compression=Compression.Gzip)
+        self._thread = threading.Thread(target=self._run, name="holdfast-spans", daemon=True)
+        self._thread.start()
+
+    def add(self, span: SpanRecord) -> None:
+        """As SpanExporter.add."""
+        if self._closing.is_set() or len(self._waiting) >= WAITING_MAX:
+            self.dropped += 1
+            return
+        self._waiting.append(span)
+        if not self._wake.is_set():
+            self._wake.set()
+        if len(self._waiting) >= BATCH_MAX:
+            self._hurry.set()
+
+    async def close(self) -> None:
+        """As SpanExporter.close. A collector that did not take the last batch isn't waited for."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._hurry.set()
+        self._wake.set()
+        if self._failing:
+            self._shut_down()  # it waits to repeat what will most likely fail
+        await asyncio.to_thread(self._thread.join, CLOSE_S)
+        if not self._failing:
+            self._shut_down()
+        self.dropped += len(self._waiting)
+        self._waiting.clear()
+
+    def _shut_down(self) -> None:
+        close: Any = self._exporter.shutdown
+        close()
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            self._wake.wait()
+            self._hurry.wait(LINGER_S)
+            self._hurry.clear()
+            self._wake.clear()
+            while batch := self._next():
+                self._export(batch)
+                if self._closing.is_set() and self._failing:
+                    return
+
+    def _next(self) -> list[SpanRecord]:
+        return [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
+
+    def _export(self, batch: list[SpanRecord]) -> None:
+        spans = list(self._readable(batch))
+        try:
+            done = self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except Exception as error:  # noqa: BLE001 - a library may raise anything, and the thread must go on
+            self._log.debug("spans could not be exported", error=str(error))
+            done = False
+        if done:
+            self.exported += len(spans)
+        else:
+            self.dropped += len(spans)
+        if done is self._failing:
+            self._failing = not done
+            if done:
+                self._log.info("the collector takes spans again", url=redact_url(self._url))
+            else:
+                self._log.warning(
+                    "the collector takes no spans, so traces are lost", url=redact_url(self._url)
+                )
+
+    def _readable(self, batch: Iterable[SpanRecord]) -> Iterable[ReadableSpan]:
+        for span in batch:
+            try:
+                yield self._as_readable(span)
+            except (ValueError, KeyError, TypeError) as error:  # a slot's, which user code may have changed
+                self.dropped += 1
+                self._log.debug("a span could not be read", error=str(error))
+
+    def _as_readable(self, span: SpanRecord) -> ReadableSpan:
+        context = _context(span.trace_id, span.span_id, is_remote=False)
+        ours = span.scope == HOLDFAST
+        scope = InstrumentationScope(
+            span.scope, version(HOLDFAST) if ours else None, SCHEMA_URL if ours else None
+        )
+        return ReadableSpan(
+            span.name,
+            context,
+            _context(span.trace_id, span.parent_id, is_remote=True) if span.parent_id else None,
+            self._resource,
+            span.attributes,
+            [Event(each.name, each.attributes, each.at_ns) for each in span.events],
+            [
+                Link(_context(*place, is_remote=True))
+                for text in span.links
+                if (place := read_traceparent(text))
+            ],
+            KINDS[span.kind],
+            status=Status(StatusCode.ERROR, span.error or None) if span.failed else Status(StatusCode.UNSET),
+            start_time=span.start_ns,
+            end_time=max(span.start_ns, span.end_ns),
+            instrumentation_scope=scope,
+        )
+
+
+def endpoint_of(url: str) -> str:
+    """Return the URL that spans are posted to."""
+    return url.rstrip("/") + PATH if urlsplit(url).path in ("", "/") else url
+
+
+def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote, SAMPLED)

@@ -1,0 +1,82 @@
+"""The spans of a stream's messages: one for each handling of a message, and one for each commit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import structlog
+
+from holdfast.cluster.tracer import OpenSpan, Tracer, trace_of
+from holdfast.common import conventions
+from holdfast.common.held import Held
+from holdfast.common.traceparent import TRACEPARENT, unsampled
+from holdfast.ports.slots import Ran
+from holdfast.ports.tracing import AttributeValue
+from holdfast.streams.rules.timers import timer_of
+
+
+class HandlingSpans:
+    """The spans of messages that are handled together. From the start of this, what the messages lead to
+    stands under them, and lines of the log name the trace."""
+
+    def __init__(self, tracer: Tracer, stream: str, key: str, messages: Sequence[Held]) -> None:
+        self._tracer = tracer
+        self._open: dict[int, OpenSpan] = {}
+        for number, held in enumerate(messages):
+            cause = held.attributes.get(TRACEPARENT, "")
+            place = tracer.place(cause)
+            if place is None:
+                held.traceparent = unsampled(cause)
+                continue
+            name = f"{conventions.PROCESS} {stream}"
+            attributes: dict[str, AttributeValue] = {
+                **conventions.operation(conventions.PROCESS, stream),
+                conventions.MESSAGE_ID: f"{stream}/{key}:{held.place.name}",
+                conventions.BODY_SIZE: len(held.body),
+                conventions.KEY: key,
+                conventions.ATTEMPT: held.tries + 1,
+            }
+            if timer := timer_of(held.place):
+                attributes[conventions.TIMER] = timer
+            span = self._open[number] = tracer.begin(place, name, "consumer", attributes)
+            held.traceparent = span.traceparent
+        if self._open:
+            bind_trace(next(iter(self._open.values())))
+
+    def ran(self, ran: Ran) -> list[str]:
+        """End the spans of what was handled. Returns the contexts of what a commit can cover."""
+        times: Mapping[int, tuple[int, int]] = {}
+        if ran.traced is not None:
+            times = ran.traced.times
+            self._tracer.take(ran.traced)
+        done = []
+        for number, span in self._open.items():
+            if number in times:
+                span.record.start_ns, span.record.end_ns = times[number]
+            if number < len(ran.results):
+                span.end()
+                done.append(span.traceparent)
+            elif number == len(ran.results) and ran.error:
+                span.end(ran.error)
+        self._open.clear()
+        return done
+
+    def failed(self, error: str) -> None:
+        """End what has no result, because the handler could not begin or its slot has died."""
+        for span in self._open.values():
+            span.end(error)
+        self._open.clear()
+
+
+def bind_trace(span: OpenSpan) -> None:
+    """Have the lines that the present task of the event loop logs name the trace."""
+    structlog.contextvars.bind_contextvars(**trace_of(span.traceparent))
+
+
+def begin_commit(tracer: Tracer, stream: str, key: str, causes: Sequence[str]) -> OpenSpan:
+    """Begin the span of a commit that covers messages with these contexts."""
+    attributes: dict[str, AttributeValue] = {
+        **conventions.operation(conventions.COMMIT, stream, conventions.SETTLE),
+        conventions.KEY: key,
+    }
+    return tracer.begin_for(causes, f"{conventions.COMMIT} {stream}", "client", attributes)

@@ -1,0 +1,75 @@
+"""Places in traces: what is read and written, and which traces are recorded."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from holdfast.common.traceparent import (
+    SampleRate,
+    TraceContext,
+    read_traceparent,
+    says_sampled,
+    unsampled,
+    write_traceparent,
+)
+
+TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
+
+
+@pytest.mark.parametrize(
+    "text", [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-more"]
+)
+def test_valid_places_are_read(text: str) -> None:
+    assert read_traceparent(text) == TraceContext(TRACE, SPAN)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "nonsense",
+        f"00-{TRACE}-{SPAN}",
+        f"00-{TRACE}-{SPAN}-01-more",
+        f"ff-{TRACE}-{SPAN}-01",
+        f"00-{TRACE.upper()}-{SPAN}-01",
+        f"00-{'0' * 32}-{SPAN}-01",
+        f"00-{TRACE}-{'0' * 16}-01",
+        f"00-{TRACE}-{SPAN}-01\n",
+        f"00-{TRACE[:-1]}\u0664-{SPAN}-01",
+        "x" * 100_000,
+    ],
+)
+def test_others_are_no_place(text: str) -> None:
+    assert read_traceparent(text) is None
+    assert unsampled(text) == ""
+
+
+def test_what_is_written_is_read_and_says_whether_it_is_recorded() -> None:
+    written = write_traceparent(TRACE, SPAN, sampled=True)
+    assert read_traceparent(written) == TraceContext(TRACE, SPAN)
+    assert says_sampled(written)
+    assert not says_sampled(unsampled(written))
+    assert read_traceparent(unsampled(written)) == TraceContext(TRACE, SPAN)
+
+
+def test_the_share_of_traces_is_the_rate_and_the_id_decides() -> None:
+    chance = random.Random(7)
+    ids = [f"{chance.getrandbits(128):032x}" for _ in range(20_000)]
+    taken = [each for each in ids if SampleRate(0.1).takes(each)]
+    assert 0.09 < len(taken) / len(ids) < 0.11
+    assert taken == [each for each in ids if SampleRate(0.1).takes(each)]
+    assert all(map(SampleRate(0.2).takes, taken)), "a higher rate records what a lower one does"
+    assert all(map(SampleRate(1.0).takes, ids))
+    assert not any(map(SampleRate(0.0).takes, ids))
+
+
+def test_the_sampler_of_opentelemetry_decides_alike() -> None:
+    from opentelemetry.sdk.trace.sampling import Decision, TraceIdRatioBased
+
+    chance, theirs, ours = random.Random(8), TraceIdRatioBased(0.3), SampleRate(0.3)
+    for _ in range(2000):
+        number = chance.getrandbits(128)
+        taken = theirs.should_sample(None, number, "x").decision is not Decision.DROP
+        assert ours.takes(f"{number:032x}") is taken

@@ -1,0 +1,180 @@
+"""The index of all streams: searched, sorted and paged in memory, and no older than it says."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_right
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast.console.index import Question, StreamIndex
+from holdfast.console.life import StreamEvents
+from holdfast.operate.survey import NodeReport, PendingEffects
+from holdfast.ports.coordinator import Claim, Member
+from holdfast.streams.rules.ledger import Checkpoint, RunLog
+from holdfast.streams.standstills import Waits
+from holdfast.system.clock import SystemClock
+
+NODES = {name: Member(name, f"node-{name}", f"http://{name}") for name in ("a", "b")}
+
+
+class Stored:
+    """A state store with these checkpoints, which counts how often it is asked."""
+
+    def __init__(self, points: list[Checkpoint]) -> None:
+        self.points = {point.key: point for point in points}
+        self.names: list[str] = []
+        self.asked = 0
+
+    async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
+        self.asked += 1
+        names = self.names if len(self.names) == len(self.points) else sorted(self.points)
+        self.names = names
+        start = bisect_right(names, after)
+        return [self.points[key] for key in names[start : start + limit]]
+
+
+class Claimed:
+    """A coordinator with these claims."""
+
+    def __init__(self, claims: list[Claim]) -> None:
+        self.given = claims
+
+    async def claims(self, member: str | None = None) -> list[Claim]:
+        return self.given
+
+
+class Unhurried:
+    """Attention that never pauses."""
+
+    watched = True
+
+    async def pause(self, watched_s: float, idle_s: float) -> None:
+        pass
+
+
+def point(key: str, **more: Any) -> Checkpoint:
+    return Checkpoint(key, **{"epoch": 1, "number": 1, "at": 1000.0, "log": RunLog(0, 0, 5), **more})
+
+
+async def filled(points: Iterable[Checkpoint], claims: Iterable[Claim] = ()) -> tuple[StreamIndex, Stored]:
+    """An index that has read everything once."""
+    state = Stored(list(points))
+    index = StreamIndex(
+        Claimed(list(claims)),  # type: ignore[arg-type]
+        state,  # type: ignore[arg-type]
+        SystemClock(),
+        Unhurried(),  # type: ignore[arg-type]
+        StreamEvents(),
+        lambda: NODES,
+    )
+    await index.read_once()
+    return index, state
+
+
+def keys(index: StreamIndex, question: Question, offset: int = 0, limit: int = 10) -> list[str]:
+    return [stream.key for stream in index.find(question, offset, limit).streams]
+
+
+async def test_a_hundred_thousand_streams_are_paged_from_memory() -> None:
+    index, state = await filled(point(f"cameras/{number:06}", done=number % 7) for number in range(100_000))
+    asked, began_at = state.asked, time.monotonic()
+    found = index.find(Question(sort="done", down=True), 50_000, 50)
+    first_s = time.monotonic() - began_at
+    began_at = time.monotonic()
+    for page in range(100):
+        index.find(Question(sort="done", down=True), 50 * page, 50)
+    assert time.monotonic() - began_at < 0.1, "a known order is not made again"
+    assert (found.total, len(found.streams), first_s < 2.0) == (100_000, 50, True)
+    assert state.asked == asked, "a page asks no store"
+
+
+async def test_streams_are_found_by_text_name_and_standing() -> None:
+    index, _ = await filled(
+        [
+            point("cameras/North-1"),
+            point("cameras/south-1", parked="paused"),
+            point("doors/north-2"),
+        ],
+        [Claim("cameras/North-1", "a", 1), Claim("doors/north-2", "gone", 1)],
+    )
+    index.reported(
+        {
+            "a": NodeReport(
+                waits=[Waits("cameras/North-1", "gap", "seq 3 of run 0", 70.0, None, 2)],
+                effects=[PendingEffects("doors/north-2", 1, 9.0, "alerts")],
+            )
+        }
+    )
+    assert keys(index, Question(text="NORTH")) == ["cameras/North-1", "doors/north-2"]
+    assert keys(index, Question(stream="doors")) == ["doors/north-2"]
+    assert keys(index, Question(standing="parked")) == ["cameras/south-1"]
+    assert keys(index, Question(standing="waiting")) == ["cameras/North-1"]
+    assert keys(index, Question(standing="effects")) == ["doors/north-2"]
+    assert keys(index, Question(standing="unowned")) == ["cameras/south-1", "doors/north-2"]
+
+
+async def test_streams_are_sorted_either_way() -> None:
+    index, _ = await filled(
+        [point("s/a", done=2, at=30.0), point("s/b", done=1, at=10.0), point("s/c", done=3, at=20.0)],
+        [Claim("s/a", "b", 1), Claim("s/b", "a", 1)],
+    )
+    assert keys(index, Question(sort="done")) == ["s/b", "s/a", "s/c"]
+    assert keys(index, Question(sort="done", down=True)) == ["s/c", "s/a", "s/b"]
+    assert keys(index, Question(sort="quiet", down=True)) == ["s/b", "s/c", "s/a"]
+    assert keys(index, Question(sort="owner")) == ["s/c", "s/b", "s/a"]
+    assert keys(index, Question(down=True)) == ["s/c", "s/b", "s/a"]
+
+
+async def test_a_page_beyond_the_end_is_the_last_one() -> None:
+    index, _ = await filled(point(f"s/{number:02}") for number in range(25))
+    found = index.find(Question(), 10_000, 10)
+    assert (found.offset, found.streams[0].key) == (20, "s/20")
+    assert index.find(Question(text="nothing"), 50, 10) == (0, 0, [])
+
+
+async def test_a_claim_that_changes_is_known_at_once_and_told_in_the_streams_life() -> None:
+    index, _ = await filled([point("s/a")], [Claim("s/a", "a", 1)])
+    index.claimed(Claim("s/a", "b", 2))
+    stream = index.get("s/a")
+    assert stream is not None
+    owner = index.owner(stream)
+    assert owner is not None
+    assert owner.name == "node-b"
+    index.claimed(Claim("s/new", "a", 1))
+    index.claimed(Claim("s/a", "", 3))
+    assert [event.text for event in index.life.of("s/a")] == [
+        "released by node-b",
+        "moved from node-a to node-b",
+    ]
+    assert len(index) == 2
+
+
+async def test_what_a_round_no_longer_finds_is_forgotten_unless_it_is_claimed() -> None:
+    index, state = await filled([point("s/a"), point("s/b")], [Claim("s/b", "a", 1)])
+    state.points.clear()
+    await index.read_once()
+    assert keys(index, Question(text="")) == ["s/b"]
+    assert index.names == {"s": 1}
+
+
+async def test_a_stream_that_parks_and_goes_on_is_told() -> None:
+    index, state = await filled([point("s/a")])
+    state.points["s/a"] = point("s/a", parked="broken", epoch=2, skipped=3)
+    await index.read_once()
+    assert list(index.parked) == ["s/a"]
+    state.points["s/a"] = point("s/a", epoch=3)
+    await index.read_once()
+    assert list(index.parked) == []
+    told = [event.text for event in index.life.of("s/a")]
+    assert {"parked: broken", "free to run again", "3 messages skipped or set aside", "opened, epoch 3"} <= {
+        *told
+    }
+
+
+async def test_a_node_that_has_left_tells_nothing_any_more() -> None:
+    index, _ = await filled([point("s/a")])
+    index.reported({"a": NodeReport(waits=[Waits("s/a", "gap", "seq 3", 1.0, None, 1)])})
+    assert [*index.waits] == ["s/a"]
+    index.left("a")
+    assert index.waits == {}

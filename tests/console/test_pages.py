@@ -1,0 +1,292 @@
+"""What the pages show of a node on SQLite, and what their forms do to it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from html import unescape
+
+import aiohttp
+import pytest
+
+from holdfast.console.service import Console
+from holdfast.errors import Unavailable
+from holdfast.operate.dead_letters import ids_in_order
+from holdfast.testing import NodeForTests
+from holdfast.wiring import Services
+from tests.console.browser import Browser
+from tests.console.conftest import HOSTILE
+
+PREVIEW = re.compile(r'name="preview" value="([^"]+)"')
+
+
+def shown(text: str) -> str:
+    """What a page says, without its tags."""
+    return re.sub(r"\s+", " ", unescape(re.sub(r"<[^>]*>", " ", text)))
+
+
+# --- what is shown
+
+
+async def test_the_overview_tells_what_there_is_and_what_needs_somebody(reader: Browser) -> None:
+    page = await reader.until("dead letter of cameras", "/")
+    text = shown(page.text)
+    assert "Nodes 1" in text
+    assert "1 dead letter of cameras" in text
+    assert '/dead-letters?queue=cameras"' in page.text
+    assert len(page.text) < 150_000
+
+
+async def test_a_long_wait_is_told_with_its_next_step(
+    console: Console, reader: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.console.overview.LONG_S", 0.0)
+    page = await reader.until("holdfast why cameras/late", "/")
+    assert "waits for seq 1 to 3 of run 0" in shown(page.text)
+    assert 'href="/stream?key=cameras%2Flate"' in page.text
+
+
+async def test_streams_are_listed_with_owner_and_what_they_wait_for(reader: Browser) -> None:
+    page = await reader.until("waits for seq 1 to 3", "/streams")
+    assert "4 streams" in shown(page.text)
+    found = await reader.get("/streams", text="FRONT")
+    assert "1 stream 1 to 1" in shown(found.text)
+    waiting = await reader.get("/streams", standing="waiting")
+    assert "cameras/late" in waiting.text
+    assert "cameras/front" not in waiting.text
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"sort": "nonsense"},
+        {"from": "-1"},
+        {"from": "9" * 50},
+        {"from": "٣"},
+        {"standing": "x"},
+        {"text": "%00\x00" * 1000},
+        {"down": "yes", "stream": "../"},
+    ],
+    ids=str,
+)
+async def test_a_question_that_makes_no_sense_gets_a_page(reader: Browser, query: dict[str, str]) -> None:
+    assert (await reader.get("/streams", **query)).status == 200
+
+
+async def test_a_stream_tells_what_it_waits_for_and_what_it_did(reader: Browser) -> None:
+    page = await reader.get("/stream", key="cameras/late")
+    assert "waits for seq 1 to 3 of run 0" in shown(page.text)
+    front = await reader.get("/stream", key="cameras/front")
+    text = shown(front.text)
+    assert '"frame": 2' in text
+    assert "run 0: from seq 0 to 2" in text
+    assert "last commit: number" in text
+
+
+@pytest.mark.parametrize("key", ["", "cameras", "cameras/", "/x", "cameras/unknown", "x/" + "y" * 5000])
+async def test_a_stream_that_isnt_there_is_no_failure(reader: Browser, key: str) -> None:
+    assert (await reader.get("/stream", key=key)).status == 404
+
+
+async def test_a_hostile_key_and_its_results_run_nowhere(operator: Browser) -> None:
+    key = f"cameras/{HOSTILE}"
+    await operator.until(key, "/streams")
+    pages = [
+        await operator.get("/streams"),
+        await operator.get("/streams", text=HOSTILE, stream=HOSTILE),
+        await operator.get("/stream", key=key),
+        await operator.get("/stream", key=f"cameras/{HOSTILE}unknown"),
+        await operator.post("/stream/pause", key=key),
+        await operator.post("/stream/resume", key=key),
+        await operator.post("/stream/move", key=key, to=HOSTILE),
+        await operator.get("/audit"),
+        await operator.get("/dead-letters", queue="cameras", key=HOSTILE, text=HOSTILE),
+        await operator.get("/dead-letters", queue=HOSTILE),
+        await operator.get("/tasks", app=HOSTILE),
+        await operator.get(f"/{HOSTILE}"),
+    ]
+    assert HOSTILE in unescape(pages[2].text)
+    for page in pages:
+        assert "<script>alert" not in page.text
+        assert '"x")' not in page.text.replace("&#34;", "")
+
+
+# --- what is done
+
+
+async def test_a_stream_is_paused_resumed_and_reset(operator: Browser, services: Services) -> None:
+    key = "cameras/front"
+    assert "cameras/front is paused" in shown((await operator.post("/stream/pause", key=key)).text)
+    assert "parked paused" in shown((await operator.until("paused", "/stream", key=key)).text)
+    assert "goes on" in shown((await operator.post("/stream/resume", key=key)).text)
+    unsure = await operator.post("/stream/reset", key=key, keep_place="yes")
+    assert "tick the box" in shown(unsure.text)
+    state = await services.state().peek(key)
+    assert state is not None
+    assert state.state == b"3"
+    await operator.post("/stream/reset", key=key, keep_place="yes", confirm="yes")
+    state = await services.state().peek(key)
+    assert state is not None
+    assert (state.state, state.log.seq if state.log else None) == (None, 2)
+
+
+async def test_a_gap_is_skipped(operator: Browser, services: Services, node: NodeForTests) -> None:
+    node.stream("cameras").send({"camera": "gap", "frame": 0})
+    node.stream("cameras").send({"camera": "gap", "frame": 3})
+    await operator.until("waits for seq 1 to 2", "/streams")
+    assert "must be a number" in shown(
+        (await operator.post("/stream/skip", key="cameras/gap", through="x")).text
+    )
+    page = await operator.post("/stream/skip", key="cameras/gap", through="2")
+    assert "stands at run 0, seq 2" in shown(page.text)
+    page = await operator.until('"frame": 3', "/stream", key="cameras/gap")
+    assert "passed over: 1 to 2" in shown(page.text)
+
+
+async def test_a_stream_moves_only_to_a_node_that_lives(operator: Browser) -> None:
+    page = await operator.post("/stream/move", key="cameras/late", to="nowhere")
+    assert "no node is called 'nowhere'" in shown(page.text)
+
+
+async def test_what_isnt_a_form_of_a_page_is_refused(operator: Browser, services: Services) -> None:
+    page = await operator.post("/stream/pause", key="x" * 70_000)
+    assert page.status == 413
+    async with aiohttp.ClientSession(operator.console.address) as session:
+        headers = {"Authorization": f"Bearer {operator.console.own_token}"}
+        for body in (b"x" * 10_000_000, b"key=" + b"x" * 10_000_000):
+            kind = {"Content-Type": "application/x-www-form-urlencoded"}
+            answer = await session.post("/stream/pause", data=body, headers=headers | kind)
+            assert answer.status == 413
+
+
+async def test_tasks_are_listed_shown_and_sent_again(operator: Browser, node: NodeForTests) -> None:
+    good = node.client.send("mail.send", {"to": "alice"})
+    bad = node.client.send("mail.send", {"bad": True})
+    await asyncio.gather(*(asyncio.to_thread(node.outcome, trace) for trace in (good, bad)))
+    page = await operator.until(bad, "/tasks")
+    assert good in page.text
+    assert good not in (await operator.get("/tasks", app="shop", state="failed")).text
+    assert "sent to alice" in shown((await operator.get("/task", app="shop", trace=good)).text)
+    failed = await operator.get("/task", app="shop", trace=bad)
+    assert "no such address" in failed.text
+    over = await operator.post("/task/cancel", app="shop", trace=good, reason="late")
+    assert f"task '{good}' is succeed already" in shown(over.text)
+    again = await operator.post("/task/retry", app="shop", trace=bad)
+    assert f"task {bad} was sent again" in shown(again.text)
+    await asyncio.to_thread(node.outcome, bad)
+    assert (await operator.get("/task", app="shop", trace="nothing")).status == 404
+    assert (await operator.get("/task", app="nobody", trace=good)).status == 404
+
+
+async def test_limits_are_set_and_the_schedule_is_shown(
+    operator: Browser, node: NodeForTests, services: Services
+) -> None:
+    await asyncio.to_thread(node.outcome, node.client.send("mail.send", {"to": "bob"}))
+    await operator.until("mail.send", "/tasks", app="shop")
+    assert "nothing was given" in shown((await operator.post("/tasks/limits", app="shop")).text)
+    assert "must be a number" in shown(
+        (await operator.post("/tasks/limits", app="shop", type="mail.send", rate="fast")).text
+    )
+    page = await operator.post("/tasks/limits", app="shop", maximum="7", type="mail.send", rate="2.5")
+    assert "On all nodes 7" in shown(page.text)
+    assert "mail.send 2.5 a second" in shown(page.text)
+    await operator.post("/tasks/limits", app="shop", maximum="0", type="mail.send", rate="")
+    async with node.app.aclient as client:
+        await client.schedule("nightly", "30 2 * * *", "mail.send", {"to": "all"})
+    page = await operator.get("/tasks", app="shop")
+    assert "nightly 30 2 * * * UTC mail.send 20" in shown(page.text)
+    page = await operator.post("/tasks/unschedule", app="shop", name="nightly")
+    assert "nightly is sent no more" in shown(page.text)
+
+
+async def letters(services: Services) -> list[str]:
+    """The ids of the dead letters of the cameras."""
+    return await ids_in_order(services, "cameras", None)
+
+
+async def test_what_was_previewed_is_sent_again_and_nothing_else(
+    operator: Browser, node: NodeForTests, services: Services
+) -> None:
+    cameras = node.stream("cameras")
+    cameras.send({"camera": "one", "frame": 0, "bad": True})
+    await operator.until("cameras/one", "/streams")
+    page = await operator.until("one 0:0", "/dead-letters", queue="cameras", key="one")
+    assert "a bad frame" in page.text
+    preview = await operator.post("/dead-letters/preview", queue="cameras", key="one", do="purge", all="yes")
+    assert "Remove 1 for good?" in shown(preview.text)
+    [identity] = PREVIEW.findall(preview.text)
+    cameras.send({"camera": "one", "frame": 1, "bad": True})
+    while len([each for each in await letters(services) if "/one:" in each]) < 2:
+        await operator.get("/")
+    done = await operator.post("/dead-letters/confirm", preview=identity)
+    assert "1 of 1 dead letters of cameras were removed" in shown(done.text)
+    [left] = [each for each in await letters(services) if "/one:" in each]
+    assert left.endswith("1")
+    used = await operator.post("/dead-letters/confirm", preview=identity)
+    assert used.status == 409
+
+
+async def test_a_preview_is_its_makers_own(console: Console, operator: Browser, services: Services) -> None:
+    await operator.until("broken", "/dead-letters", queue="cameras")
+    preview = await operator.post(
+        "/dead-letters/preview", queue="cameras", key="broken", do="purge", all="yes"
+    )
+    [identity] = PREVIEW.findall(preview.text)
+    async with Browser(console, console.parts.tokens.make("other")) as other:
+        assert (await other.post("/dead-letters/confirm", preview=identity)).status == 409
+    assert any("/broken:" in each for each in await letters(services))
+
+
+async def test_a_dead_letter_is_shown_and_sent_again(operator: Browser, services: Services) -> None:
+    page = await operator.until("broken", "/dead-letters", queue="cameras", key="broken")
+    [path] = re.findall(r'href="(/dead-letter\?[^"]*broken[^"]*)"', page.text)
+    letter = await operator.get(unescape(path))
+    assert "ValueError" in letter.text
+    assert '"bad": true' in shown(letter.text)
+    [identity] = [each for each in await letters(services) if "/broken:" in each]
+    preview = await operator.post(
+        "/dead-letters/preview", queue="cameras", key="broken", id=identity, do="redrive"
+    )
+    done = await operator.post("/dead-letters/confirm", preview=PREVIEW.findall(preview.text)[0])
+    assert "1 of 1 dead letters of cameras were sent again" in shown(done.text)
+
+
+async def test_a_queue_that_hides_its_letters_isnt_read_unless_asked(
+    operator: Browser, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await operator.until("cameras", "/dead-letters")
+    queue = services.queue("cameras")
+    monkeypatch.setattr(queue, "hides_letters", True)
+    read: list[str] = []
+    reading = queue.dead_letters
+
+    async def noted(*given: object) -> object:
+        read.append("read")
+        return await reading(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(queue, "dead_letters", noted)
+    page = await operator.get("/dead-letters", queue="cameras")
+    assert "what is shown is a sample" in shown(page.text)
+    assert read == []
+    await operator.get("/dead-letters", queue="cameras", look="1")
+    assert read != []
+
+
+async def test_every_action_is_audited_with_who_and_what_came_of_it(operator: Browser) -> None:
+    await operator.post("/stream/skip", key="cameras/front", through="1")
+    text = shown((await operator.get("/audit")).text)
+    assert "local skip through: 1 cameras/front failed cameras/front: seq 1 is passed already" in text
+
+
+async def test_what_cant_be_audited_isnt_done(
+    operator: Browser, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*given: object) -> None:
+        raise Unavailable("the registry does not answer")
+
+    monkeypatch.setattr(services.registry(), "put", gone)
+    page = await operator.post("/stream/pause", key="cameras/front")
+    assert "the registry does not answer" in shown(page.text)
+    state = await services.state().peek("cameras/front")
+    assert state is not None
+    assert state.parked == ""
