@@ -151,12 +151,13 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)postgresql18 ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
 	@for world in streams acting upkeep archiving tasks devices; do \
 	    $(BIN)/python -m simulator --fresh --world $$world --seeds $(FRESH) \
 	        --failures .cache/seeds-that-failed || exit 1; \
 	done
 	@$(BIN)/python -m pytest -m soak --timeout 0 $(ARGS)
+	@POSTGRESQL_SERVER=postgresql18 $(PYTEST) -q tests/services/postgres tests/nodes/test_postgres_faults.py
 	@for loop in $$(seq $(LOOPS)); do \
 	    echo "soak: all tests, $$loop of $(LOOPS)"; \
 	    $(PYTEST) -q $(ARGS) || exit 1; \

@@ -232,6 +232,11 @@ class Service:
         """Return the statements of SQL by which a role may do all that nodes do here, and no more."""
         return []
 
+    def grants_to_send(self, opening: Opening, role: str) -> list[str]:
+        """Return the statements of SQL by which a role may send messages to streams whose queues are here, in
+        transactions of its own too, and no more."""
+        return []
+
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:
         """Return what AWS must allow a node of ``streams`` to do here, as statements of an IAM policy."""
         return []

@@ -162,8 +162,12 @@ class Services:
                 done.append((url, applied))
         return done
 
-    def grants(self, role: str) -> list[str]:
-        """The statements by which a role of the databases may do all that nodes do, each once."""
+    def grants(self, role: str, *, only_to_send: bool = False) -> list[str]:
+        """The statements by which a role of the databases may do all that nodes do, each once; or only what
+        those need who send messages to streams."""
+        if only_to_send:
+            opening = self.opening("queue_url", self.config.queue_url)
+            return service_of(self.config.queue_url).grants_to_send(opening, role)
         statements: dict[str, None] = {}
         for url, setting in self._kept_at().items():
             statements |= dict.fromkeys(service_of(url).grants(self.opening(setting, url), role))

@@ -137,7 +137,7 @@ SMALL = {
         {"vs_raw_mqtt_sqlite", "vs_raw_mqtt_postgres", "added_p50_ms", "added_p50_ms_postgres"},
     ),
     "postgres_horizon": (
-        "--messages 5000",
+        "--messages 5000 --tasks 0",
         {"late_commit_s", "messages_per_s", "rate_end_vs_start", "cpu_end_vs_start", "vs_free"},
     ),
     "outbox_depth": (

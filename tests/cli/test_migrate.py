@@ -61,6 +61,16 @@ def test_the_printed_grants_are_sql_that_the_database_takes(
         connection.rollback()
 
 
+def test_what_only_sends_is_granted_no_more(holdfast: Any, url: str) -> None:
+    printed = holdfast("doctor", "--grants", "shop", "--only-to-send")
+    assert printed.code == 0, printed.err
+    assert 'GRANT INSERT, SELECT (id) ON holdfast.messages TO "shop";' in printed.out
+    assert "DELETE" not in printed.out
+    told = holdfast("doctor", "--only-to-send")
+    assert told.code != 0
+    assert "--grants" in told.err
+
+
 def test_grants_are_about_databases_with_roles(holdfast: Any) -> None:
     told = holdfast("doctor", "--grants", "someone")
     assert told.code != 0

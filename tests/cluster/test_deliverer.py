@@ -56,11 +56,9 @@ class Bench:
         self.work: list[Any] = []
         self.answers: list[tuple[str, str, str]] = []
         host = SimpleNamespace(
-            tracer=None,
             tasks=SimpleNamespace(spawn=self.work.append),
             stats=Stats(),
             timings=Timings(),
-            tracer=None,
             log=self.log,
             clock=SimpleNamespace(monotonic=lambda: self.now, wall=lambda: self.now),
             membership=SimpleNamespace(alive=True),

@@ -23,10 +23,8 @@ def page(host: Any, **more: Any) -> list[str]:
 
 def a_host(meter: Meter | None = None) -> Any:
     return SimpleNamespace(
-        tracer=None,
         stats=Stats(handled=7),
         timings=Timings(),
-        tracer=None,
         meter=meter or Meter(),
         membership=SimpleNamespace(alive=True),
         tracer=None,

@@ -79,6 +79,7 @@ class PostgresPlace(SqlitePlace):
     safety = "holdfast.services.postgres.queue.SAFETY_S"
 
     def __init__(self, server: PostgresqlServer) -> None:
+        self.server = server
         self.url = server.url
         self.engine_url = self.async_url = server.url.replace("postgresql:", "postgresql+psycopg:")
 
@@ -332,6 +333,43 @@ async def test_a_connection_to_another_database_is_refused(place: Place) -> None
     with pytest.raises(ConfigError, match=r"connection is to .* the queue"):
         await asyncio.to_thread(send)
     assert await place.bodies() == []
+
+
+@pytest.fixture
+async def shop_place(postgres_place: PostgresPlace) -> AsyncIterator[PostgresPlace]:
+    """For a role that may only send messages, and change the table of its own."""
+    async with Services(Config(url=postgres_place.url)) as services:
+        granted = services.grants("shop", only_to_send=True)
+    with psycopg.connect(postgres_place.url, autocommit=True) as connection:
+        connection.execute("CREATE ROLE shop LOGIN")
+        connection.execute("GRANT USAGE ON SCHEMA public TO shop; GRANT INSERT ON orders TO shop")
+        for statement in granted:
+            connection.execute(statement.encode())
+    made = PostgresPlace(postgres_place.server)
+    made.url = made.url.replace("postgres@", "shop@")
+    made.engine_url = made.async_url = made.engine_url.replace("postgres@", "shop@")
+    yield made
+    with psycopg.connect(postgres_place.url, autocommit=True) as connection:
+        connection.execute("DROP OWNED BY shop; DROP ROLE shop")
+
+
+@pytest.mark.parametrize("block", [a_session, a_driver_connection, a_django_connection])
+async def test_a_role_that_may_only_send_sends(
+    shop_place: PostgresPlace, postgres_place: PostgresPlace, block: Callable[[Place], Any]
+) -> None:
+    def sell() -> None:
+        with Client("shop", url=shop_place.url) as client:
+            with block(shop_place) as connection:
+                client.stream("orders").send({"order": 1}, key="a", connection=connection)
+            client.stream("orders").send({"order": 2}, key="a", delay_s=0.001)
+
+    await asyncio.to_thread(sell)
+    assert len(await postgres_place.bodies()) == 2
+    assert postgres_place.count("orders") == 1
+    for forbidden in ("SELECT body FROM holdfast.messages", "DELETE FROM holdfast.messages"):
+        with shop_place.connect() as connection:  # noqa: SIM117 (the inner one fails)
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                connection.execute(forbidden)
 
 
 async def test_another_database_with_the_same_schema_is_refused(postgres_place: PostgresPlace) -> None:

@@ -44,6 +44,7 @@ async def doctor(
     *,
     iam_policy: bool = False,
     grants: str = "",
+    only_to_send: bool = False,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -57,16 +58,21 @@ async def doctor(
     holdfast doctor myproject.streams:app
     holdfast doctor myproject.streams:app --iam-policy > policy.json
     holdfast doctor --grants holdfast_node | psql
+    holdfast doctor --grants shop --only-to-send | psql
     ```
 
     Args:
         app: Also check this app, MODULE:NAME, against the settings.
         iam_policy: Only print what AWS must allow the app's nodes, as the JSON of an IAM policy.
         grants: Only print what this role of the databases needs to run nodes, as SQL.
+        only_to_send: With --grants: what a role needs that only sends messages to streams, such as in its own
+            transactions.
         json: Print JSON lines, one a check.
     """
     if grants:
-        return await _print_grants(grants, options.load())
+        return await _print_grants(grants, options.load(), only_to_send=only_to_send)
+    if only_to_send:
+        raise ConfigError("--only-to-send goes with --grants ROLE")
     if iam_policy:
         return await _print_policy(app, options.load())
     findings = await examine(app, options)
@@ -81,9 +87,9 @@ async def doctor(
     return max(finding.exit_code for finding in findings)
 
 
-async def _print_grants(role: str, config: Config) -> int:
+async def _print_grants(role: str, config: Config, *, only_to_send: bool) -> int:
     async with Services(config) as services:
-        statements = services.grants(role)
+        statements = services.grants(role, only_to_send=only_to_send)
     if not statements:
         raise ConfigError("--grants is about databases with roles, such as PostgreSQL; no setting names one")
     for statement in statements:

@@ -117,8 +117,9 @@ class TransferableState(StateStore, Protocol):
     """A state store whose contents can be read and written as they are. While that is done, nobody opens or
     commits."""
 
-    async def stored(self, key: str) -> Checkpoint | None:
-        """Return all of the present checkpoint; None for an unknown key."""
+    async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
+        """Return all of the present checkpoints of these keys, in this order, without those of unknown
+        keys."""
 
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         """Write checkpoints as another store had them. A key that this store knows keeps what it has. Later

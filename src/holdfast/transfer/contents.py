@@ -7,7 +7,6 @@ And what the registry says of an app's nodes and of the URLs of its services is 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +30,12 @@ from holdfast.wiring import Services
 T = TypeVar("T")
 
 STATES_AT_ONCE = 8
-"""Checkpoints, whose states may be large, that are read at a time."""
+"""Checkpoints, whose states may be large, that are read at a time, at least."""
+
+READ_BYTES = 16 << 20
+"""How large their states may be together for more to be read at a time."""
+
+KEYS_AT_ONCE = 1000
 
 SETTINGS = ("registry_url", "state_url", "tasks_url", "queue_url")
 
@@ -144,13 +148,17 @@ async def _checkpoints(state: TransferableState) -> AsyncIterator[Item]:
 
 
 async def _stored(state: TransferableState) -> AsyncIterator[Checkpoint]:
-    """Yield all checkpoints with all that they hold."""
-    async for page in _pages(lambda last: state.checkpoints(last.key if last else "", PAGE)):
-        for begin in range(0, len(page), STATES_AT_ONCE):
-            keys = [checkpoint.key for checkpoint in page[begin : begin + STATES_AT_ONCE]]
-            for checkpoint in await asyncio.gather(*map(state.stored, keys)):
-                if checkpoint is not None:
-                    yield checkpoint
+    """Yield all checkpoints with all that they hold: as many at once as don't take much memory."""
+    at_once = STATES_AT_ONCE
+    async for page in _pages(lambda last: state.checkpoints(last.key if last else "", KEYS_AT_ONCE)):
+        keys = [checkpoint.key for checkpoint in page]
+        while keys:
+            found = await state.stored(keys[:at_once])
+            keys = keys[at_once:]
+            size = sum(len(checkpoint.state or b"") for checkpoint in found)
+            at_once = at_once * 2 if size * 2 <= READ_BYTES else max(STATES_AT_ONCE, at_once // 2)
+            for checkpoint in found:
+                yield checkpoint
 
 
 async def _results(state: TransferableState) -> AsyncIterator[Item]:

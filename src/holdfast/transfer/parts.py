@@ -10,7 +10,10 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 PAGE = 100
-"""Items that are read or written at a time."""
+"""Items that are read at a time."""
+
+WRITES = 500
+"""The most items that are written at a time."""
 
 WRITE_BYTES = 16 << 20
 """The most bytes of large records that are written at a time, unless a single one is larger."""
@@ -97,7 +100,7 @@ async def copy(part: Part, note: Callable[[int], None]) -> int:
     async for verdict, item in compared(part):
         if verdict != "missing":
             continue
-        if batch and (len(batch) == PAGE or size + item.size > WRITE_BYTES):
+        if batch and (len(batch) == WRITES or size + item.size > WRITE_BYTES):
             await part.write(batch)
             count += len(batch)
             note(count)

@@ -1,6 +1,8 @@
 """The coordinator in PostgreSQL: its promises, and what is its own."""
 
 import asyncio
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import psycopg
@@ -19,6 +21,9 @@ from tests.services.postgres.conftest import MakeDatabase
 PATIENCE_S = 30.0
 LONG_S = 600.0
 HASTY_S = 0.5
+NODES = 200
+PLACES = 10
+STATEMENT = re.compile("LOG:  (?:execute|statement)")
 A, B = Member("a", "node a", "http://127.0.0.1:1"), Member("b", "node b", "http://127.0.0.1:2")
 
 CLAIM = "SELECT holdfast.coordinate('{claim}', %s::text[], '{0}', '{x}', %s::text[], '{0}', '{x}')"
@@ -125,6 +130,47 @@ async def test_a_membership_that_has_lapsed_can_t_be_renewed_though_nobody_has_e
         await coordinator.renew(A, LONG_S)
     assert not await coordinator.release(claim)
     assert await coordinator.members() == [B]
+
+
+# --- many nodes
+
+
+@pytest.fixture
+async def telling_server() -> AsyncIterator[PostgresqlServer]:
+    """Tells every statement in its log."""
+    async with PostgresqlServer(settings={"log_statement": "all"}) as server:
+        yield server
+
+
+async def test_a_membership_of_two_hundred_costs_a_call_to_join_to_renew_and_to_end(
+    telling_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    places = [coordinator_at(make_database, telling_server) for _ in range(PLACES)]
+    nodes = [Member(f"n{n:03}", f"node {n}", "http://127.0.0.1:1", Load(streams=100)) for n in range(NODES)]
+    number, _ = await places[0].watch(-1, 0)
+    for place in places:  # the first call of each connects
+        await place.members()
+
+    async def each(call: Callable[[PostgresCoordinator, Member], Awaitable[object]]) -> int:
+        """Call for all nodes, one after the other in each place; returns how many calls that was."""
+
+        async def in_turn(at: int) -> None:
+            for node in nodes[at::PLACES]:
+                await call(places[at], node)
+
+        before = len(STATEMENT.findall(telling_server.log.read_text()))
+        await asyncio.gather(*(in_turn(at) for at in range(PLACES)))
+        return len(STATEMENT.findall(telling_server.log.read_text())) - before
+
+    joined = await each(lambda place, node: place.join(node, LONG_S))
+    renewed = await each(lambda place, node: place.renew(node, LONG_S))
+    assert [len(await place.members()) for place in places] == [NODES] * PLACES
+    ended = await each(lambda place, node: place.evict(node.id))
+    assert renewed <= NODES + PLACES, "the last that join may be told of meanwhile"
+    assert max(joined, ended) <= 2 * NODES + PLACES, "a call each, and at most one to tell of it"
+    _, changes = await places[1].watch(number, 0)
+    assert [change.kind for change in changes] == ["joined"] * NODES + ["left"] * NODES
+    assert await places[1].members() == []
 
 
 # --- a server that forgets

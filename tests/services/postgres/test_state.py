@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import itertools
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
@@ -428,6 +429,63 @@ async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
         )  # fmt: skip
     assert len(pages) == 5, "the lock, checkpoint, effects, identities, results"
     assert max(pages.values()) < 40, pages
+
+
+async def test_a_look_for_what_is_due_passes_over_no_old_versions(
+    state: PostgresState, postgresql_server: PostgresqlServer
+) -> None:
+    """Each of 500 commits has left one behind."""
+    async with await psycopg.AsyncConnection.connect(postgresql_server.url) as holder:
+        past = await state.now(KEY) - 3000.0
+        await holder.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        await holder.execute("SELECT count(*) FROM holdfast.checkpoints")
+        checkpoint = await state.open(KEY, 0, "member")
+        for number in range(1, 501):
+            await state.commit(
+                Commit(KEY, checkpoint.epoch, number, f"{number}", None, due=past + number, state=b"")
+            )
+        await state.commit(Commit(KEY, checkpoint.epoch, 501, "last", None, due=past + 9000, state=b""))
+        assert await state.due(past + 3000, 10, 5.0) == []
+        state._due_mark._full_at = math.inf
+        pages = []
+        execute = psycopg.AsyncConnection.execute
+
+        async def count_pages(connection: Any, query: Any, *arguments: Any, **options: Any) -> Any:
+            explained = b"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) " + query
+            [(plan,)] = await (await execute(connection, explained, *arguments)).fetchall()
+            pages.append(plan[0]["Plan"]["Shared Hit Blocks"] + plan[0]["Plan"]["Shared Read Blocks"])
+            return await execute(connection, query, *arguments, **options)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(psycopg.AsyncConnection, "execute", count_pages)
+            assert await state.due(past + 3001, 10, 5.0) == []
+            state._due_mark._full_at = -math.inf
+            assert await state.due(past + 3002, 10, 5.0) == []
+    narrow, full = pages
+    assert narrow < 10 < full
+
+
+async def test_what_is_due_since_long_and_committed_late_is_found_by_a_look_from_the_beginning(
+    state: PostgresState,
+) -> None:
+    present = await state.now(KEY)
+    assert await state.due(present, 10, 5.0) == []
+    state._due_mark._full_at = math.inf
+    opened = await state.open(KEY, 0, "member")
+    await state.commit(Commit(KEY, opened.epoch, 1, "a", None, due=present - 100, state=b""))
+    assert await state.due(present + 1, 10, 5.0) == []
+    state._due_mark._full_at = -math.inf
+    assert await state.due(present + 2, 10, 5.0) == [KEY]
+
+
+async def test_what_was_not_handed_out_for_there_was_too_much_comes_next(state: PostgresState) -> None:
+    present = await state.now(KEY)
+    for n in range(3):
+        opened = await state.open(f"s/{n}", 0, "member")
+        await state.commit(Commit(f"s/{n}", opened.epoch, 1, "a", None, due=present - 100 + n, state=b""))
+    assert await state.due(present, 2, 500.0) == ["s/0", "s/1"]
+    state._due_mark._full_at = math.inf
+    assert await state.due(present + 1, 2, 500.0) == ["s/2"]
 
 
 async def test_a_commit_whose_row_was_not_written_is_not_answered_as_done(state: PostgresState) -> None:

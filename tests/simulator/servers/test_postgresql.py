@@ -1,5 +1,7 @@
 """PostgreSQL as tests start it."""
 
+import asyncio
+
 import psycopg
 import pytest
 
@@ -33,6 +35,34 @@ async def test_settings_and_durability_are_as_asked() -> None:
             assert connection.execute("SHOW max_connections").fetchone() == ("7",)
         folder = server.folder
     assert not folder.exists()
+
+
+async def test_its_end_tells_of_a_deadlock() -> None:
+    server = PostgresqlServer(settings={"deadlock_timeout": "10ms"})
+    await server.start()
+    with psycopg.connect(server.url) as one, psycopg.connect(server.url) as other:
+        one.execute("SELECT pg_advisory_xact_lock(1)")
+        other.execute("SELECT pg_advisory_xact_lock(2)")
+        async with asyncio.TaskGroup() as group:
+            both = [
+                group.create_task(asyncio.to_thread(locked, connection, number))
+                for connection, number in ((one, 2), (other, 1))
+            ]
+        assert sorted(task.result() for task in both) == [False, True]
+    with pytest.raises(AssertionError, match="deadlock detected"):
+        await server.stop()
+    assert not server.alive
+
+
+def locked(connection: psycopg.Connection, number: int) -> bool:
+    """Whether the lock of this number was got."""
+    try:
+        connection.execute("SELECT pg_advisory_xact_lock(%s)", (number,))
+    except psycopg.errors.DeadlockDetected:
+        connection.rollback()
+        return False
+    connection.commit()
+    return True
 
 
 async def test_tables_are_kept_only_by_who_asks_for_those_of_others_who_did(

@@ -163,8 +163,8 @@ class MemoryState:
 
     # --- transfer
 
-    async def stored(self, key: str) -> Checkpoint | None:
-        return self.standing.get(key)
+    async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
+        return [self.standing[key] for key in keys if key in self.standing]
 
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         for checkpoint in checkpoints:

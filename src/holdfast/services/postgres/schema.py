@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
@@ -39,11 +40,19 @@ GRANTS = (
     "GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {schema} TO {role};",
 )
 
+GRANTS_TO_SEND = (
+    "GRANT USAGE ON SCHEMA {schema} TO {role};",
+    "GRANT SELECT ON {schema}.migrations, {schema}.identity TO {role};",
+    "GRANT INSERT, SELECT (id) ON {schema}.messages TO {role};",
+    "GRANT USAGE ON SEQUENCE {schema}.message_numbers TO {role};",
+    "GRANT EXECUTE ON FUNCTION {schema}.new_message_id(), {schema}.micros(timestamptz) TO {role};",
+)
 
-def grants(schema: str, role: str) -> list[str]:
-    """The statements by which a role may do all but migrate."""
+
+def grants(schema: str, role: str, statements: Sequence[str] = GRANTS) -> list[str]:
+    """The statements by which a role may do all but migrate, or what others grant."""
     quoted = '"' + role.replace('"', '""') + '"'
-    return [qualified(statement, schema).replace("{role}", quoted) for statement in GRANTS]
+    return [qualified(statement, schema).replace("{role}", quoted) for statement in statements]
 
 
 def newest() -> int:

@@ -93,6 +93,12 @@ class PostgresService(Service):
 
         return grants(database.address.schema, role)
 
+    def grants_to_send(self, opening: Opening, role: str) -> list[str]:
+        database = _database(opening)
+        from holdfast.services.postgres.schema import GRANTS_TO_SEND, grants  # noqa: PLC0415
+
+        return grants(database.address.schema, role, GRANTS_TO_SEND)
+
 
 def _database(opening: Opening) -> PostgresDatabase:
     with extra("postgres", opening.setting):

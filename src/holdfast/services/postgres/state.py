@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -25,12 +26,14 @@ LIST = """
 SELECT key, epoch, number, at, due, record, timers, NULL, NULL, NULL FROM {schema}.checkpoints
 WHERE key > %s ORDER BY key LIMIT %s"""
 
-DUE = "SELECT 1 FROM {schema}.checkpoints WHERE due > 0 AND due < %s LIMIT 1"
+DUE = """
+SELECT extract(epoch FROM clock_timestamp())::float8,
+    EXISTS (SELECT FROM {schema}.checkpoints WHERE due > 0 AND due >= %s AND due < %s)"""
 
 # What is locked is being committed, which replaces its time.
 LEASE = """
 WITH found AS MATERIALIZED (
-    SELECT ctid AS place, key, due FROM {schema}.checkpoints WHERE due > 0 AND due < %s
+    SELECT ctid AS place, key, due FROM {schema}.checkpoints WHERE due > 0 AND due >= %s AND due < %s
     ORDER BY due LIMIT %s FOR UPDATE SKIP LOCKED)
 UPDATE {schema}.checkpoints s SET due = %s FROM found f WHERE s.ctid = f.place AND s.key = f.key
 RETURNING f.due, s.key"""
@@ -50,8 +53,36 @@ FROM unnest(%b::text[], %b::bytea[]) AS c (key, record) WHERE s.key = c.key"""
 
 FORGET = "DELETE FROM {schema}.recents WHERE checkpoint = ANY(%s::bigint[])"
 
+DUE_MARGIN_S = 10.0
+"""How much later than it is due a commit may say so for the next look to see it."""
+
+WIDE_SHARE = 0.02
+"""The largest part of the time that is spent on looks for all that is due, from the beginning."""
+
 EXPIRE_BATCH = 500
 """Checkpoints that one transaction expires, so that commits don't wait for it."""
+
+
+class _DueMark:
+    """From which time looks for what is due begin. Before it there are only old versions of rows, which the
+    server can't remove while somebody holds a transaction open, and what was committed late: for that a look
+    begins at 0 now and then, the more seldom the longer it takes."""
+
+    def __init__(self) -> None:
+        self._since = self._before = 0.0
+        self._full_at = -math.inf
+
+    def start(self, before: float, now: float) -> tuple[float, bool]:
+        """Begin a look; returns from which time, and whether it is a look from the beginning."""
+        is_full = now >= self._full_at or before <= self._before
+        return 0.0 if is_full else self._since, is_full
+
+    def end(self, before: float, present: float, *, full_again_at: float | None) -> None:
+        """End a look that has found all, at the server's time ``present``."""
+        self._before = before
+        self._since = min(before, present) - DUE_MARGIN_S
+        if full_again_at is not None:
+            self._full_at = full_again_at
 
 
 class PostgresState:
@@ -65,6 +96,7 @@ class PostgresState:
         self._changes = StateChanges(database, clock)
         self._results = PostgresResults(database, clock)
         self._transfer = StateTransfer(database, self._changes)
+        self._due_mark = _DueMark()
         sql = database.sql
         self._peek, self._list, self._due, self._lease = sql(PEEK), sql(LIST), sql(DUE), sql(LEASE)
         self._idle, self._idle_lock, self._expire_all = sql(IDLE), sql(IDLE_LOCK), sql(EXPIRE)
@@ -109,15 +141,28 @@ class PostgresState:
         return await self._lane.read(list_)
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
-        async def look(connection: Connection) -> bool:
-            return await (await connection.execute(self._due, (before,))).fetchone() is not None
+        begin_at = self._clock.monotonic()
+        since, is_full = self._due_mark.start(before, begin_at)
+
+        async def look(connection: Connection) -> tuple[float, bool]:
+            found = await connection.execute(self._due, (since, before), binary=True)
+            present, is_due = await found.fetchone() or (0.0, False)
+            return present, is_due
 
         async def lease(connection: Connection) -> list[str]:
-            rows = await connection.execute(self._lease, (before, limit, before + lease_s), binary=True)
+            rows = await connection.execute(
+                self._lease, (since, before, limit, before + lease_s), binary=True
+            )
             return [key for _, key in sorted(await rows.fetchall())]
 
         # Mostly nothing is due: a transaction is for when something is.
-        return await self._lane.write(lease) if await self._lane.read(look) else []
+        present, is_due = await self._lane.read(look)
+        keys = await self._lane.write(lease) if is_due else []
+        if len(keys) < limit:
+            now = self._clock.monotonic()
+            again_at = now + (now - begin_at) / WIDE_SHARE if is_full else None
+            self._due_mark.end(before, present, full_again_at=again_at)
+        return keys
 
     # --- results
 
@@ -132,8 +177,9 @@ class PostgresState:
 
     # --- transfer
 
-    async def stored(self, key: str) -> Checkpoint | None:
-        return (await self._lane.read(partial(self._changes.load, keys=[key]))).get(key)
+    async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
+        found = await self._lane.read(partial(self._changes.load, keys=list(keys)))
+        return [found[key] for key in keys if key in found]
 
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         for checkpoint in checkpoints:

@@ -265,7 +265,11 @@ class RedisState:
 
     # --- transfer
 
-    async def stored(self, key: str) -> Checkpoint | None:
+    async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
+        found = await asyncio.gather(*map(self._stored, keys))
+        return [checkpoint for checkpoint in found if checkpoint is not None]
+
+    async def _stored(self, key: str) -> Checkpoint | None:
         standing = await self.peek(key)
         if standing is None:
             return None
@@ -276,8 +280,7 @@ class RedisState:
     async def restore(self, checkpoints: Sequence[Checkpoint]) -> None:
         for checkpoint in checkpoints:
             check_state(checkpoint, self.max_state_bytes)
-        for checkpoint in checkpoints:
-            await self._restore(checkpoint)
+        await asyncio.gather(*map(self._restore, checkpoints))
 
     async def _restore(self, c: Checkpoint) -> None:
         shard = self._shards.of(c.key)

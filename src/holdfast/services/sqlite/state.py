@@ -272,11 +272,11 @@ class SqliteState:
 
     # --- transfer
 
-    async def stored(self, key: str) -> Checkpoint | None:
-        def load(connection: sqlite3.Connection) -> Checkpoint | None:
+    async def stored(self, keys: Sequence[str]) -> list[Checkpoint]:
+        def load(connection: sqlite3.Connection) -> list[Checkpoint]:
             connection.execute("BEGIN")  # all of it of one moment
             try:
-                return _load(connection, key)
+                return [found for key in keys if (found := _load(connection, key)) is not None]
             finally:
                 connection.execute("COMMIT")
 

@@ -193,12 +193,12 @@ class StateMachine(RuleBasedStateMachine):
         if not hasattr(self._store, "restore"):
             return
         source, target = self._store, self._run(self.make())
-        stored = [self._run(source.stored(key)) for key in KEYS]  # type: ignore[attr-defined]
+        stored = self._run(source.stored(KEYS))  # type: ignore[attr-defined]
         results = self._run(source.results(0, len(self._logged) + 1))
         last = self._run(source.last_cursor())  # type: ignore[attr-defined]
-        self._run(target.restore([c for c in stored if c is not None]))  # type: ignore[attr-defined]
+        self._run(target.restore(stored))  # type: ignore[attr-defined]
         self._run(target.restore_results(results, above=last))  # type: ignore[attr-defined]
-        assert [self._run(target.stored(key)) for key in KEYS] == stored  # type: ignore[attr-defined]
+        assert self._run(target.stored(KEYS)) == stored  # type: ignore[attr-defined]
         assert self._run(target.results(0, len(self._logged) + 1)) == results
         self._run(source.close())
         self._store = target

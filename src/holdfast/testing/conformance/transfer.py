@@ -110,9 +110,10 @@ class StateTransferConformance:
     async def test_what_is_restored_is_there_as_it_was(self, target: TransferableState) -> None:
         await target.restore(CHECKPOINTS)
         for checkpoint in CHECKPOINTS:
-            assert await target.stored(checkpoint.key) == checkpoint
+            assert await target.stored([checkpoint.key]) == [checkpoint]
         assert [c.key for c in await target.checkpoints()] == sorted(c.key for c in CHECKPOINTS)
-        assert await target.stored("s/unknown") is None
+        keys = [checkpoint.key for checkpoint in reversed(CHECKPOINTS)]
+        assert await target.stored([*keys, "s/unknown"]) == list(reversed(CHECKPOINTS))
 
     async def test_a_restored_stream_goes_on(self, target: TransferableState) -> None:
         await target.restore(CHECKPOINTS)
@@ -124,8 +125,7 @@ class StateTransferConformance:
             opened, identities=("3:d",), window=3, dropped=(RICH.effects[0].id,), effects=(effect(8, 0),)
         )
         await target.commit(commit)
-        stored = await target.stored(KEY)
-        assert stored is not None
+        [stored] = await target.stored([KEY])
         assert (stored.number, stored.recent) == (8, ("3:b", "3:c", "3:d"))
         assert stored.effects == (RICH.effects[1], effect(8, 0))
         assert stored.state == RICH.state
@@ -140,33 +140,33 @@ class StateTransferConformance:
         await target.restore(CHECKPOINTS)
         assert await target.expire(0.0, AT) == (0, 0)
         assert await target.expire(0.0, AT + 1) == (0, 1)
-        left = await target.stored("s/large")
+        [left] = await target.stored(["s/large"])
         assert left == Checkpoint("s/large", epoch=2, number=1, commit_id="c")
 
     async def test_a_known_key_keeps_what_it_has(self, target: TransferableState) -> None:
         opened = await target.open(KEY, 0, "member-b")
         await target.restore([RICH, CHECKPOINTS[1]])
-        assert await target.stored(KEY) == opened
-        assert await target.stored("s/bare") == CHECKPOINTS[1]
+        assert await target.stored([KEY]) == [opened]
+        assert await target.stored(["s/bare"]) == [CHECKPOINTS[1]]
         await target.restore([Checkpoint("s/bare", epoch=9)])
-        assert await target.stored("s/bare") == CHECKPOINTS[1]
+        assert await target.stored(["s/bare"]) == [CHECKPOINTS[1]]
 
     async def test_all_suspects_are_kept(self, target: TransferableState) -> None:
         suspects = tuple(Started(f"0:{i}", i + 1, i) for i in range(SUSPECTS_MAX))
         many = Checkpoint(KEY, epoch=1, suspects=suspects, recent=tuple(f"0:{i}" for i in range(10_000)))
         await target.restore([many])
-        assert await target.stored(KEY) == many
+        assert await target.stored([KEY]) == [many]
 
     async def test_a_state_over_the_limit_is_refused(self, target: TransferableState) -> None:
         large = Checkpoint(KEY, epoch=1, state=bytes(target.max_state_bytes + 1))
         with pytest.raises(TooLarge, match="max_state_bytes"):
             await target.restore([large])
-        assert await target.stored(KEY) is None
+        assert await target.stored([KEY]) == []
 
     async def test_a_state_of_the_largest_size_is_kept(self, target: TransferableState) -> None:
         large = Checkpoint(KEY, epoch=1, state=bytes(target.max_state_bytes))
         await target.restore([large])
-        assert await target.stored(KEY) == large
+        assert await target.stored([KEY]) == [large]
 
     async def test_a_reader_of_results_goes_on_from_its_cursor(self, target: TransferableState) -> None:
         await target.restore(CHECKPOINTS)
