@@ -50,7 +50,7 @@ class Browser:
     async def __aexit__(self, *error: object) -> None:
         await self._session.close()
 
-    async def get(self, path: str, headers: Mapping[str, str] | None = None, **query: str) -> Answer:
+    async def get(self, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Answer:
         """Open a page."""
         sent = {"Accept": "text/html", **(headers or {})}
         async with self._session.get(path, params=query, headers=sent) as response:
@@ -82,12 +82,16 @@ class Browser:
         async with self._session.get("/events", timeout=timeout) as response:
             yield response
 
-    async def until(self, text: str, path: str, **query: str) -> Answer:
+    async def until(self, text: str, path: str, **query: Any) -> Answer:
         """Open a page again whenever the console says that something has changed, until it has this text."""
-        async with asyncio.timeout(PATIENCE_S), self.events() as news:
-            while True:
-                answer = await self.get(path, **query)
-                if text in unescape(answer.text):
-                    return answer
-                if not await news.content.readline():
-                    raise AssertionError("the events have ended")
+        seen = ""
+        try:
+            async with asyncio.timeout(PATIENCE_S), self.events() as news:
+                while True:
+                    seen = unescape((answer := await self.get(path, **query)).text)
+                    if text in seen:
+                        return answer
+                    if not await news.content.readline():
+                        raise AssertionError("the events have ended")
+        except TimeoutError:
+            raise AssertionError(f"{path} never had {text!r}: {seen}") from None

@@ -24,7 +24,7 @@ def shop() -> App:
     app = App("shop")
 
     @app.stream("cameras", key="camera", seq="frame", first_seq=0, gap_timeout_s=3600)
-    class Cameras(StreamHandler):
+    class Cameras(StreamHandler[dict[str, Any]]):
         def open(self, context: Context, state: bytes | None) -> None:
             self.count = int(state or 0)
 

@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from holdfast.console.assets import FOLDER, Assets
-from holdfast.console.rendering import TEMPLATES, Renderer, pretty, span
+from holdfast.console.rendering import TEMPLATES, Renderer, chart, pretty, span
 from tests.console.browser import Browser
 
 VENDORED = {
@@ -113,3 +113,11 @@ def test_a_large_body_is_cut_and_says_so(body: bytes) -> None:
 )
 def test_spans_are_told_in_one_unit(seconds: float | None, text: str) -> None:
     assert span(seconds).replace("\u00a0", " ") == text
+
+
+def test_a_chart_has_gaps_where_nothing_is_known() -> None:
+    drawn = chart([None, None, 1.0, 3.0, None, 2.0, 2.0])
+    assert len(drawn["lines"]) == len(drawn["areas"]) == 2
+    assert drawn["most"] == 3.0
+    assert drawn["lines"][1].endswith(f"{drawn['width']:.1f},{drawn['lines'][1].rpartition(',')[2]}")
+    assert chart([]) == chart([]) | {"lines": [], "areas": [], "most": 0.0}

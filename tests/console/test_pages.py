@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import re
 from html import unescape
+from io import BytesIO
+from typing import Any
 
 import aiohttp
 import pytest
 
+from holdfast import Order
 from holdfast.console.service import Console
 from holdfast.errors import Unavailable
 from holdfast.operate.dead_letters import ids_in_order
@@ -69,7 +72,7 @@ async def test_streams_are_listed_with_owner_and_what_they_wait_for(reader: Brow
     ],
     ids=str,
 )
-async def test_a_question_that_makes_no_sense_gets_a_page(reader: Browser, query: dict[str, str]) -> None:
+async def test_a_question_that_makes_no_sense_gets_a_page(reader: Browser, query: dict[str, Any]) -> None:
     assert (await reader.get("/streams", **query)).status == 200
 
 
@@ -81,6 +84,13 @@ async def test_a_stream_tells_what_it_waits_for_and_what_it_did(reader: Browser)
     assert '"frame": 2' in text
     assert "run 0: from seq 0 to 2" in text
     assert "last commit: number" in text
+
+
+async def test_a_streams_failures_are_part_of_its_life(reader: Browser) -> None:
+    await reader.until("broken", "/dead-letters", queue="cameras", key="broken")
+    page = await reader.get("/stream", key="cameras/broken")
+    assert "0:0 was set aside: ValueError: a bad frame" in shown(page.text)
+    assert "/dead-letters?queue=cameras&amp;key=broken" in page.text
 
 
 @pytest.mark.parametrize("key", ["", "cameras", "cameras/", "/x", "cameras/unknown", "x/" + "y" * 5000])
@@ -153,7 +163,7 @@ async def test_what_isnt_a_form_of_a_page_is_refused(operator: Browser, services
     assert page.status == 413
     async with aiohttp.ClientSession(operator.console.address) as session:
         headers = {"Authorization": f"Bearer {operator.console.own_token}"}
-        for body in (b"x" * 10_000_000, b"key=" + b"x" * 10_000_000):
+        for body in (BytesIO(b"x" * 10_000_000), BytesIO(b"key=" + b"x" * 10_000_000)):
             kind = {"Content-Type": "application/x-www-form-urlencoded"}
             answer = await session.post("/stream/pause", data=body, headers=headers | kind)
             assert answer.status == 413
@@ -191,8 +201,8 @@ async def test_limits_are_set_and_the_schedule_is_shown(
     assert "On all nodes 7" in shown(page.text)
     assert "mail.send 2.5 a second" in shown(page.text)
     await operator.post("/tasks/limits", app="shop", maximum="0", type="mail.send", rate="")
-    async with node.app.aclient as client:
-        await client.schedule("nightly", "30 2 * * *", "mail.send", {"to": "all"})
+    order = Order(task_type="mail.send", body={"to": "all"})
+    await asyncio.to_thread(node.client.schedule, "nightly", "30 2 * * *", order)
     page = await operator.get("/tasks", app="shop")
     assert "nightly 30 2 * * * UTC mail.send 20" in shown(page.text)
     page = await operator.post("/tasks/unschedule", app="shop", name="nightly")
@@ -210,7 +220,7 @@ async def test_what_was_previewed_is_sent_again_and_nothing_else(
     cameras = node.stream("cameras")
     cameras.send({"camera": "one", "frame": 0, "bad": True})
     await operator.until("cameras/one", "/streams")
-    page = await operator.until("one 0:0", "/dead-letters", queue="cameras", key="one")
+    page = await operator.until("cameras/one:0:", "/dead-letters", queue="cameras", key="one")
     assert "a bad frame" in page.text
     preview = await operator.post("/dead-letters/preview", queue="cameras", key="one", do="purge", all="yes")
     assert "Remove 1 for good?" in shown(preview.text)
@@ -290,3 +300,27 @@ async def test_what_cant_be_audited_isnt_done(
     state = await services.state().peek("cameras/front")
     assert state is not None
     assert state.parked == ""
+
+
+async def test_an_action_ends_though_its_browser_hangs_up(
+    operator: Browser, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    began, go_on = asyncio.Event(), asyncio.Event()
+    opening = services.state().open
+
+    async def slow(*given: Any) -> Any:
+        began.set()
+        await go_on.wait()
+        return await opening(*given)
+
+    monkeypatch.setattr(services.state(), "open", slow)
+    asking = asyncio.create_task(operator.post("/stream/pause", key="cameras/front"))
+    await began.wait()
+    asking.cancel()
+    await asyncio.wait((asking,))
+    go_on.set()
+    text = ""
+    async with asyncio.timeout(20):
+        while "cameras/front is paused" not in text:
+            text = shown((await operator.get("/audit")).text)
+    await operator.post("/stream/resume", key="cameras/front")

@@ -109,11 +109,19 @@ def console_token(
     output.say(add(tokens, name, [right for wanted, right in asked if wanted]))
 
 
-def beside(services: Services, log: Any) -> Console:
-    """The console of whoever runs nodes and wants to see them, on loopback."""
+async def start_beside(services: Services, log: Any) -> Console:
+    """Start the console of whoever runs nodes and wants to see them, on loopback: at the usual port, or where
+    another program has that, at a free one."""
     from holdfast.console.service import Console, ConsoleSettings  # noqa: PLC0415
 
-    return Console(services, ConsoleSettings(port=PORT), log)
+    running = Console(services, ConsoleSettings(port=PORT), log)
+    try:
+        await running.start()
+    except ConfigError:
+        await running.stop()
+        running = Console(services, ConsoleSettings(port=0), log)
+        await running.start()
+    return running
 
 
 def address(running: Console) -> str:

@@ -155,11 +155,10 @@ async def beside(services: Services, log: Any, *, wanted: bool) -> AsyncIterator
         return
     from holdfast.cli import console  # noqa: PLC0415
 
-    running = console.beside(services, log)
+    running = await console.start_beside(services, log)
     running.host.crashed.add_done_callback(
         lambda crashed: log.error("the console crashed; nodes go on", exc_info=crashed.result())
     )
-    await running.start()
     output.remark(console.address(running))
     try:
         yield

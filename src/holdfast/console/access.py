@@ -185,12 +185,14 @@ class Admission:
 
     def _check_site(self, request: web.Request) -> None:
         site, origin = request.headers.get("Sec-Fetch-Site"), request.headers.get("Origin")
-        if site is not None and site != "same-origin":
+        if site == "same-origin":
+            return
+        if site is not None:
             raise foreign(f"Sec-Fetch-Site is {site[:50]!r}; only pages of this console may change something")
-        if origin is not None and origin.lower().partition("://")[2] != request.host.lower():
-            raise foreign(f"Origin is {origin[:200]!r}, another site")
-        if site is None and origin is None:
+        if origin is None:  # browsers always send one of the two
             raise foreign("neither Sec-Fetch-Site nor Origin is there; programs show a token instead")
+        if origin.lower().partition("://")[2] != request.host.lower():
+            raise foreign(f"Origin is {origin[:200]!r}, another site")
 
     async def _check_form(self, request: web.Request, caller: Caller) -> None:
         given = request.headers.get(FORM_HEADER)

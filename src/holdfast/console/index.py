@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -37,7 +38,7 @@ CLAIMS_S = 300.0
 ORDERS_MAX = 16
 """How many orders are kept, of those that were asked for last."""
 
-ORDER_S = 2.0
+ORDER_S = 5.0
 """How long an order is used after the index has changed."""
 
 Sort = Literal["key", "owner", "done", "skipped", "quiet", "waits"]
@@ -117,6 +118,8 @@ class StreamIndex:
         self._members = members
         self._streams: dict[str, IndexedStream] = {}
         self._reports: dict[str, NodeReport] = {}
+        self._by_key: list[IndexedStream] | None = None
+        """All streams in order of key; None after some were added or forgotten."""
         self._orders: OrderedDict[Question, _Order] = OrderedDict()
         self._claims_at: float | None = None
         self._round = 0
@@ -166,13 +169,14 @@ class StreamIndex:
         return found
 
     def _chosen(self, question: Question) -> Iterable[IndexedStream]:
-        """Return the streams that are asked for; few that stand out are found without a look at all."""
-        some: Iterable[IndexedStream] = self._streams.values()
+        """Return the streams that are asked for, in order of key; few that stand out are found without a look
+        at all."""
+        some: Iterable[IndexedStream] = self._all()
         few: dict[str, Iterable[str]]
         few = {"parked": self.parked, "waiting": self.waits, "effects": self.effects}
         if question.standing in few:
             keys = few[question.standing]
-            some = [stream for key in keys if (stream := self._streams.get(key)) is not None]
+            some = [stream for key in sorted(keys) if (stream := self._streams.get(key)) is not None]
         elif question.standing == "unowned":
             members = self._members()
             some = [stream for stream in some if stream.member not in members]
@@ -184,8 +188,13 @@ class StreamIndex:
             some = [stream for stream in some if text in stream.key.lower()]
         return some
 
+    def _all(self) -> list[IndexedStream]:
+        if self._by_key is None:
+            self._by_key = sorted(self._streams.values(), key=attrgetter("key"))
+        return self._by_key
+
     def _sorted(self, some: Iterable[IndexedStream], question: Question) -> list[IndexedStream]:
-        found = sorted(some, key=lambda stream: stream.key)
+        found = list(some)
         match question.sort:
             case "key":
                 found = found[::-1] if question.down else found
@@ -193,11 +202,11 @@ class StreamIndex:
                 names = {member.id: member.name for member in self._members().values()}
                 found.sort(key=lambda stream: names.get(stream.member, ""), reverse=question.down)
             case "done":
-                found.sort(key=lambda stream: stream.done, reverse=question.down)
+                found.sort(key=attrgetter("done"), reverse=question.down)
             case "skipped":
-                found.sort(key=lambda stream: stream.skipped, reverse=question.down)
+                found.sort(key=attrgetter("skipped"), reverse=question.down)
             case "quiet":  # the longest quiet has the oldest commit
-                found.sort(key=lambda stream: stream.at, reverse=not question.down)
+                found.sort(key=attrgetter("at"), reverse=not question.down)
             case "waits":
                 since = {key: waits.since_s for key, waits in self.waits.items()}
                 found.sort(key=lambda stream: since.get(stream.key, -1.0), reverse=question.down)
@@ -343,12 +352,14 @@ class StreamIndex:
 
     def _add(self, key: str) -> IndexedStream:
         stream = self._streams[key] = IndexedStream(key)
+        self._by_key = None
         name = key.partition("/")[0]
         self.names[name] = self.names.get(name, 0) + 1
         return stream
 
     def _forget(self, key: str) -> None:
         del self._streams[key]
+        self._by_key = None
         self.parked.pop(key, None)
         name = key.partition("/")[0]
         self.names[name] -= 1

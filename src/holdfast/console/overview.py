@@ -29,8 +29,8 @@ REST_S = (5.0, 120.0)
 """How often each is looked at, while somebody looks and while nobody does."""
 
 RISKS_S = 300.0
-SAMPLE_S = 30.0
-SAMPLES = 120
+SAMPLE_S = 15.0
+SAMPLES = 240
 """So the charts show an hour."""
 
 LONG_S = 60.0

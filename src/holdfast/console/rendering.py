@@ -26,7 +26,7 @@ PAGES = (
     ("/streams", "Streams"),
     ("/tasks", "Tasks"),
     ("/dead-letters", "Dead letters"),
-    ("/audit", "AuditLog"),
+    ("/audit", "Audit"),
 )
 """The pages in the navigation."""
 
@@ -53,7 +53,7 @@ class Renderer:
             "pretty": pretty,
             "place": place,
         }
-        self.environment.globals |= {"asset": assets.path, "navigation": PAGES, "chart": chart}
+        self.environment.globals |= {"asset": assets.path, "navigation": PAGES}
 
     @staticmethod
     def safe(html: str) -> Markup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
 from aiohttp import web
@@ -24,10 +25,11 @@ async def act(
 ) -> web.Response:
     """Do ``work``, which returns what came of it, and answer with the way to the page ``back``, which tells
     it."""
-    failed = False
+    who, failed = caller_of(request).name, False
     try:
-        async with parts.audit.doing(caller_of(request).name, action, subject, details) as under_way:
-            text = under_way.text = await work()
+        # A browser that hangs up, or loads another page, must not stop it in the middle.
+        doing = asyncio.ensure_future(_audited(parts, who, action, subject, work, details))
+        text = await asyncio.shield(doing)
     except HoldfastError as error:
         text, failed = redact(str(error)), True
     parts.cache.clear()
@@ -36,6 +38,19 @@ async def act(
     parts.events.publish("audit")
     glue = "&" if "?" in back else "?"
     return web.Response(status=303, headers={"Location": f"{back}{glue}notice={notice}"})
+
+
+async def _audited(
+    parts: ConsoleParts,
+    who: str,
+    action: str,
+    subject: str,
+    work: Callable[[], Awaitable[str]],
+    details: Mapping[str, object] | None,
+) -> str:
+    async with parts.audit.doing(who, action, subject, details) as under_way:
+        under_way.text = await work()
+    return under_way.text
 
 
 def field(form: Mapping[str, object], name: str) -> str:

@@ -14,6 +14,7 @@ from urllib.parse import urlencode
 from aiohttp import web
 
 from holdfast.console.access import Group, caller_of
+from holdfast.console.api.known import check_queue
 from holdfast.console.pages.acting import act, field
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import html_response
@@ -105,7 +106,7 @@ class LetterPages:
                 title="Dead letters",
                 content=self._parts.renderer.safe(self._queues()),
             )
-        queue = self._queue(question.queue)
+        queue = await self._queue(question.queue)
         known = self._parts.overview.queues.get(question.queue)
         hidden = queue.hides_letters and not question.look
         found = FoundLetters([], 0) if hidden else await self._find(question)
@@ -135,17 +136,14 @@ class LetterPages:
         dead.sort(key=lambda queue: (-queue.dead, queue.stream))
         return self._parts.renderer.part("parts/dead_letters.html", queues=dead)
 
-    def _queue(self, name: str) -> Queue:
-        """Return a queue that is known: whoever may read must not have others opened."""
-        if name not in self._parts.overview.queues:
-            raise RequestRefused(
-                404, "no-queue", "There is no such queue", f"nothing is known of a queue {name[:TEXT_MAX]!r}"
-            )
+    async def _queue(self, name: str) -> Queue:
+        """Return a queue that is known."""
+        await check_queue(self._parts, name)
         return self._parts.services.queue(name)
 
     async def _find(self, question: LettersQuestion, most: int = ROWS) -> FoundLetters:
         """Return up to ``most`` dead letters, of up to ``SCAN_MAX`` that are looked through."""
-        queue = self._queue(question.queue)
+        queue = await self._queue(question.queue)
         found: list[DeadLetter] = []
         looked_at, after = 0, question.after
         while looked_at < SCAN_MAX:
@@ -184,7 +182,7 @@ class LetterPages:
         if (letter := self._seen.get((name, identity))) is not None:
             return letter
         if name:
-            queue, after, looked_at = self._queue(name), "", 0
+            queue, after, looked_at = await self._queue(name), "", 0
             while looked_at < SCAN_MAX and (page := await queue.dead_letters(500, after, key or None)):
                 for letter in page:
                     if letter.id == identity:

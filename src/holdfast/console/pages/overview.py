@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from aiohttp import web
 
 from holdfast.console.access import Group
+from holdfast.console.overview import SAMPLES, Overview
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.rendering import html_response
+from holdfast.console.rendering import chart, count, html_response, rate
 from holdfast.operate.survey import calls_per_message
 
 NODES_MOST = 50
@@ -55,7 +58,7 @@ class OverviewPage:
             dead=overview.dead,
             running=overview.running,
             needs=overview.needs(),
-            samples=list(overview.samples),
+            charts=_charts(overview),
             calls=calls_per_message(member.load for member in members),
             queues=queues[:QUEUES_MOST],
             queues_total=len(queues),
@@ -64,6 +67,28 @@ class OverviewPage:
             age_s=overview.age_s,
             index_age_s=index.age_s,
         )
+
+
+def _charts(overview: Overview) -> list[dict[str, Any]]:
+    """Return the charts of the last hour. What lies before the console's start is a gap."""
+    samples = list(overview.samples)
+    gap: list[float | None] = [None] * (SAMPLES - len(samples))
+    per_s = samples[-1].handled_per_s if samples else None
+    drawn: list[tuple[str, str, str, list[float | None]]] = [
+        (
+            "Messages handled",
+            "—" if per_s is None else rate(per_s),
+            "\u00a0/s",
+            [sample.handled_per_s for sample in samples],
+        ),
+        ("Messages waiting", count(overview.waiting), "", [sample.waiting for sample in samples]),
+        ("Dead letters", count(overview.dead), "", [sample.dead for sample in samples]),
+        ("Tasks running", count(overview.running), "", [sample.running for sample in samples]),
+    ]
+    return [
+        {"label": label, "now": now, "unit": unit, "drawn": chart([*gap, *values])}
+        for label, now, unit, values in drawn
+    ]
 
 
 def groups(parts: ConsoleParts) -> list[Group]:

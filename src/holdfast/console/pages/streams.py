@@ -23,16 +23,18 @@ from holdfast.console.index import (
 from holdfast.console.overview import stream_path
 from holdfast.console.pages.acting import act, field, number
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.rendering import html_response
-from holdfast.errors import ConfigError
+from holdfast.console.rendering import html_response, place
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
 from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import split_key
+from holdfast.ports.queue import DeadLetter
 from holdfast.streams.rules.ledger import Checkpoint
 
 ROWS = 50
 RESULTS = 10
+LETTERS = 20
 LISTED = 50
 """The most timers or pending effects on the page of a stream."""
 
@@ -200,6 +202,7 @@ class StreamPages:
             self._parts.index.take(checkpoint)
         point = checkpoint or Checkpoint(key)
         why = await explain(services, key)
+        name, plain = split_key(key)
         return self._parts.renderer.part(
             "parts/stream.html",
             key=key,
@@ -208,7 +211,8 @@ class StreamPages:
             point=point,
             now=now,
             results=await self._results(point),
-            events=self._life(point),
+            events=self._life(point, await self._letters(key)),
+            letters_path=f"/dead-letters?{urlencode({'queue': name, 'key': plain})}",
             timers=sorted(point.timers, key=lambda timer: timer.at)[:LISTED],
             effects=[operations.effect_record(effect) for effect in point.effects[:LISTED]],
         )
@@ -232,9 +236,23 @@ class StreamPages:
                 rows.append(StreamResultRow(name, logged.at, logged.result.body))
         return rows
 
-    def _life(self, point: Checkpoint) -> Sequence[tuple[float, str]]:
+    async def _letters(self, key: str) -> Sequence[DeadLetter]:
+        """Return dead letters of a stream, where to read them costs nobody else anything."""
+        name, plain = split_key(key)
+        queue = self._parts.services.queue(name)
+        if queue.hides_letters:
+            return []
+        try:
+            return await queue.dead_letters(LETTERS, "", plain)
+        except HoldfastError:
+            return []  # the list of dead letters tells why
+
+    def _life(self, point: Checkpoint, letters: Sequence[DeadLetter]) -> Sequence[tuple[float, str]]:
         """Return what is known of a stream's life, newest first. What has no time comes last."""
         events = [(event.at, event.text) for event in self._parts.life.of(point.key)]
+        for letter in letters:
+            name = place(f"{letter.run}:{letter.seq}") if letter.seq else letter.id
+            events.append((letter.at, f"{name} was set aside: {letter.reason[:TEXT_MAX]}"))
         if point.at:
             events.append((point.at, f"last commit: number {point.number} of all, in epoch {point.epoch}"))
         if point.started is not None:

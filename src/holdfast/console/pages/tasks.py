@@ -10,6 +10,7 @@ from aiohttp import web
 
 from holdfast.common.exact_json import encode
 from holdfast.console.access import Group
+from holdfast.console.api.known import check_app
 from holdfast.console.pages.acting import act, field, number
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import html_response
@@ -57,7 +58,7 @@ class TaskPages:
 
     async def list(self, request: web.Request) -> web.Response:
         """Answer with the tasks of an app."""
-        question = self._asked(request)
+        question = await self._asked(request)
         apps = {app.app: app for app in self._parts.overview.tasks}
         content = await self._rows(question) if question.app else ""
         return self._parts.renderer.page(
@@ -78,7 +79,7 @@ class TaskPages:
 
     async def part(self, request: web.Request) -> web.Response:
         """Answer with the rows."""
-        return html_response(await self._rows(self._asked(request)))
+        return html_response(await self._rows(await self._asked(request)))
 
     async def _rows(self, question: TaskQuestion) -> str:
         self._parts.attention.asked()
@@ -139,7 +140,7 @@ class TaskPages:
         from holdfast.tasks.api import shown  # noqa: PLC0415
 
         self._parts.attention.asked()
-        self._check(app)
+        await check_app(self._parts, app)
         task = await self._parts.services.task_store(app).get(trace)
         if task is None:
             raise _no_task(trace)
@@ -175,7 +176,7 @@ class TaskPages:
     ) -> web.Response:
         form = await request.post()
         app, trace = field(form, "app"), field(form, "trace")
-        self._check(app)
+        await check_app(self._parts, app)
 
         async def done() -> str:
             return await work(app, trace, form)
@@ -186,7 +187,7 @@ class TaskPages:
         """Change the limits of an app."""
         form = await request.post()
         app = field(form, "app")
-        self._check(app)
+        await check_app(self._parts, app)
         said = {
             name: field(form, name) for name in ("maximum", "per_node", "type", "rate") if field(form, name)
         }
@@ -216,7 +217,7 @@ class TaskPages:
         """Remove an entry of the schedule."""
         form = await request.post()
         app, name = field(form, "app"), field(form, "name")
-        self._check(app)
+        await check_app(self._parts, app)
 
         async def remove() -> str:
             await periodic.remove_entry(self._parts.services, app, name)
@@ -225,19 +226,12 @@ class TaskPages:
         back = f"/tasks?{urlencode({'app': app})}"
         return await act(self._parts, request, "remove from the schedule", f"{app} {name}", remove, back=back)
 
-    def _check(self, app: str) -> None:
-        """Raise RequestRefused for an app that isn't known: whoever may read must not have others opened."""
-        if all(known.app != app for known in self._parts.overview.tasks):
-            raise RequestRefused(
-                404, "no-app", "There is no such app", f"no tasks of an app {app[:NAME_MAX]!r} are known"
-            )
-
-    def _asked(self, request: web.Request) -> TaskQuestion:
+    async def _asked(self, request: web.Request) -> TaskQuestion:
         query = request.query
         apps = [app.app for app in self._parts.overview.tasks]
         app = query.get("app", "") or (apps[0] if apps else "")
         if app:
-            self._check(app)
+            await check_app(self._parts, app)
         state = query.get("state", "")
         return TaskQuestion(
             app,

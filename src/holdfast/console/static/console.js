@@ -4,7 +4,11 @@
 (() => {
   const body = document.body;
   const connection = document.getElementById("connection");
-  const stale = new Set();
+  const topics = ["overview", "streams", "tasks", "letters", "audit"];
+  const live = document.querySelector("[data-live]");
+
+  // What a reader has opened or closed stays so when a part is loaded again.
+  Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name) => name !== "open";
 
   function show(state) {
     connection.textContent = { live: "Live", lost: "Not connected" }[state] || "";
@@ -12,41 +16,48 @@
   }
 
   function changed(topic) {
-    if (document.hidden) stale.add(topic);
-    else htmx.trigger(body, `changed-${topic}`);
+    if (!document.hidden) htmx.trigger(body, `changed-${topic}`);
   }
-
-  document.addEventListener("visibilitychange", () => {
-    if (document.hidden) return;
-    for (const topic of stale) htmx.trigger(body, `changed-${topic}`);
-    stale.clear();
-  });
 
   function heard(message) {
     if (message.state) show(message.state);
     if (message.topic) changed(message.topic);
   }
 
-  function direct() {
-    const source = new EventSource("/events");
-    source.onopen = () => show("live");
-    source.onerror = () => show("lost");
-    for (const topic of ["overview", "streams", "tasks", "letters", "audit"]) {
-      source.addEventListener(topic, () => changed(topic));
-    }
+  // Returns what joins the stream of events, and what leaves it.
+  function shared(path) {
+    const { port } = new SharedWorker(path, { name: "holdfast-events" });
+    port.onmessage = (event) => heard(event.data);
+    port.start();
+    return [() => port.postMessage("join"), () => port.postMessage("leave")];
   }
 
-  const worker = body.dataset.events;
-  if (worker && document.querySelector("[data-live]")) {
-    if (window.SharedWorker) {
-      const shared = new SharedWorker(worker, { name: "holdfast-events" });
-      shared.port.onmessage = (event) => heard(event.data);
-      shared.port.start();
-      window.addEventListener("pagehide", () => shared.port.postMessage("bye"));
-      window.addEventListener("pageshow", (event) => event.persisted && location.reload());
-    } else {
-      direct();
-    }
+  function alone() {
+    let source = null;
+    const join = () => {
+      if (source) return;
+      source = new EventSource("/events");
+      source.onopen = () => show("live");
+      source.onerror = () => show("lost");
+      for (const topic of topics) source.addEventListener(topic, () => changed(topic));
+    };
+    const leave = () => {
+      if (source) source.close();
+      source = null;
+    };
+    return [join, leave];
+  }
+
+  if (live && body.dataset.events) {
+    const [join, leave] = window.SharedWorker ? shared(body.dataset.events) : alone();
+    if (!document.hidden) join();
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) return leave();
+      join();
+      topics.forEach(changed);
+    });
+    window.addEventListener("pagehide", leave);
+    window.addEventListener("pageshow", (event) => event.persisted && location.reload());
   }
 
   // A part that can't be loaded says so, instead of standing still in silence.

@@ -32,18 +32,21 @@ function open() {
   }
 }
 
+// Pages that nobody sees need no news: then the console rests too.
+function leave(page) {
+  pages.delete(page);
+  if (pages.size || !source) return;
+  source.close();
+  source = null;
+  state = "";
+}
+
 self.onconnect = (event) => {
   const page = event.ports[0];
-  pages.add(page);
   page.onmessage = (message) => {
-    if (message.data !== "bye") return;
-    pages.delete(page);
-    if (!pages.size && source) {
-      source.close();
-      source = null;
-      state = "";
-    }
+    if (message.data === "leave") return leave(page);
+    pages.add(page);
+    if (source) page.postMessage({ state });
+    else open();
   };
-  if (source) page.postMessage({ state });
-  else open();
 };
