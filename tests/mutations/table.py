@@ -103,8 +103,8 @@ CORE = [
     _at(
         "src/holdfast/streams/rules/owner.py",
         "a message goes because of a commit that the store may have forgotten",
-        "        elif just_opened:\n",
-        "        elif True:\n",
+        "        elif just_opened or _is_request(held):",
+        "        elif True:",
         "tests/streams/test_owners.py::test_what_a_store_has_forgotten_and_its_queue_too_runs_again",
     ),
     _at(

@@ -392,7 +392,8 @@ class Owner:
         standing = self._held.get(held.place) or self._unjudged.get(held.place)
         if standing is None and held.place in self._covered:
             standing, _ = self._covered[held.place]
-            self._doubt(held.place)
+            if not _is_request(held):
+                self._doubt(held.place)
         if standing is not None:
             self._merge(standing, held)
             self._advance(now)
@@ -484,7 +485,7 @@ class Owner:
                 return False
             self._held[held.place] = held
             self._append(self._set_aside(held, verdict), now)
-        elif just_opened:
+        elif just_opened or _is_request(held):  # of a request there is nothing to delete
             self._settle_judged(held, verdict)
         elif len(self._covered) >= self.rules.order.inbox_limit:
             return False
@@ -1363,6 +1364,10 @@ class Owner:
     def released(self) -> None:
         """Answer to Release, with any outcome: the key is free or belongs to another node."""
         self.drop()
+
+
+def _is_request(held: Held) -> bool:
+    return all(receipt.request for receipt in held.receipts)
 
 
 def _has_message(entries: Iterable[BatchEntry]) -> bool:
