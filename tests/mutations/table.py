@@ -757,7 +757,7 @@ STREAMS = [
 
 TASKS = [
     _at(
-        "src/holdfast/tasks/values.py",
+        "src/holdfast/values.py",
         "a damaged value is given to a handler",
         "if len(data) != stored.size or hashlib.sha256(data).hexdigest() != stored.sha256:",
         "if len(data) != stored.size:",
