@@ -23,6 +23,7 @@ from holdfast.common.progress import chunks
 from holdfast.common.protocol import (
     Answers,
     Done,
+    Explain,
     Forward,
     Move,
     Nudge,
@@ -34,7 +35,7 @@ from holdfast.common.protocol import (
 )
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Claim
+from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.queue import Queue
 
 ASK_AGAIN = Backoff(0.05, 5.0)
@@ -233,27 +234,48 @@ class Router:
         an older version, which knows no timers and no effects, is asked to move it. Return False if nobody
         looks after it now."""
         claim = await self._claim(stream, key, acting=(stream,))
-        membership = self._host.membership
-        if claim is None:
+        owner = self._host.membership.view.get(claim.member) if claim is not None else None
+        if claim is None or owner is None or owner.foreign:
             return False
-        if claim.member == membership.id:
-            return self.owners.adopt(stream, key, claim) and self.owners.nudge(key)
-        owner = membership.view.get(claim.member)
-        if owner is None or owner.foreign:
+        if owner.load.acting is None and owner.id != self._host.membership.id:
+            return await self._bring_away(stream, claim, owner)
+        return await self._nudge(stream, claim, owner)
+
+    async def _nudge(self, stream: str, claim: Claim, owner: Member) -> bool:
+        if owner.id == self._host.membership.id:
+            return self.owners.adopt(stream, claim.key, claim) and self.owners.nudge(claim.key)
+        reply = await self._ask(owner, Nudge(owner.id, stream, claim.key))
+        return reply is not None and reply.ok
+
+    async def _bring_away(self, stream: str, claim: Claim, older: Member) -> bool:
+        """Have a stream that is due leave a node that can't look after it. One that has the claim and no
+        owner can't move it either, so the claim is taken from it."""
+        key = claim.key
+        others = [member for member in self._host.membership.view.values() if member.id != older.id]
+        target = choose(key, others, self._placed.pending(others), (stream,))
+        if target is None:
             return False
-        request: Request = Nudge(owner.id, stream, key)
-        if owner.load.acting is None:
-            others = [member for member in membership.view.values() if member.id != owner.id]
-            target = choose(key, others, self._placed.pending(others), (stream,))
-            if target is None:
-                return False
-            request = Move(owner.id, stream, key, target.id)
+        moved = await self._ask(older, Move(older.id, stream, key, target.id))
+        if moved is None or moved.ok:
+            return moved is not None
+        owned = await self._ask(older, Explain(older.id, stream, key))
+        if owned is None or owned.ok:
+            return False
         try:
-            reply = await self._peer.call(owner.address, request, self._limits.peer_timeout_s)
-        except (Unavailable, OutcomeUnknown):
-            self._tasks.spawn(membership.suspect(owner.id))
+            claim = await self._coordinator.transfer(claim, target.id)
+        except HoldfastError as error:
+            self._log.debug("could not take a claim", key=key, owner=older.name, error=str(error))
             return False
-        return isinstance(reply, Done) and reply.ok
+        return await self._nudge(stream, claim, target)
+
+    async def _ask(self, member: Member, request: Request) -> Done | None:
+        """Return a member's answer; None if it gives none, which makes it suspect."""
+        try:
+            reply = await self._peer.call(member.address, request, self._limits.peer_timeout_s)
+        except (Unavailable, OutcomeUnknown):
+            self._tasks.spawn(self._host.membership.suspect(member.id))
+            return None
+        return reply if isinstance(reply, Done) else None
 
     async def _claim(self, stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
         membership = self._host.membership
