@@ -534,6 +534,34 @@ async def test_beyond_the_limit_of_custody_what_finds_no_owner_goes_back_at_once
     assert rig.stats.given_back == 20
 
 
+async def test_what_its_owner_holds_back_does_not_count_until_it_runs_again(rig: Rig) -> None:
+    await rig.live(member("a"), member("b"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.dispatch(*(held(n) for n in range(3)))
+    assert (rig.router.custody, rig.router.kept) == (3, 0)
+    rig.peers.judges["a"] = say("accepted")
+    await rig.clock.sleep(2 * LIMITS.custody_check_s)
+    assert (rig.router.custody, rig.router.kept) == (3, 3), "it is asked again"
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.clock.sleep(2 * LIMITS.custody_check_s)
+    assert rig.router.kept == 0
+    first, second, third = (parcel.number for parcel in rig.peers.parcels("a")[:3])
+    rig.router.reported(SettleReport("me", "a", [first], []))
+    assert (rig.router.custody, rig.router.kept) == (2, 0)
+    rig.peers.judges["a"] = say("full")
+    rig.router.reported(SettleReport("me", "a", [], [second, third]))
+    assert (rig.router.custody, rig.router.kept) == (2, 2), "nobody holds them now"
+
+
+async def test_of_what_owners_hold_back_only_so_much_is_not_counted(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.dispatch(*(held(n) for n in range(LIMITS.max_held + 20)))
+    assert (rig.router.custody, rig.router.kept) == (LIMITS.max_held + 20, 20), "its body is kept here"
+
+
 async def test_what_is_settled_in_the_last_moment_is_not_given_back(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")
