@@ -54,9 +54,16 @@ REST_LIMIT_S = 80.0
 
 def make(seed: int) -> Scenario:
     """The scenario of a seed, without clients: they would ask again and again while a target is away. In half
-    of the seeds one is away for long, and one node, to which nothing else happens, holds all that waits."""
+    of the seeds one is away for long, and one node or two, to which nothing else happens, hold all that
+    waits."""
     made = msgspec.structs.replace(acting.make(seed), clients=0.0)
-    return msgspec.structs.replace(made, nodes=1, faults=()) if made.random("away").random() < 0.5 else made
+    if not _is_long_away(made):
+        return made
+    return msgspec.structs.replace(made, nodes=made.random("few").choice((1, 2)), faults=())
+
+
+def _is_long_away(made: Scenario) -> bool:
+    return made.random("away").random() < 0.5
 
 
 class Note(msgspec.Struct):
@@ -110,9 +117,11 @@ class UpkeepWorld(ActingWorld):
         super().__init__(made, verbose)
         self._chance = made.random("upkeep")
         self.older = "n0." if made.nodes > 1 and self._chance.random() < 0.5 else ""
+        if _is_long_away(made):
+            self.older = ""
         self.queues[NOTES] = self._queue()
         self.specs[NOTES] = StreamSpec(name=NOTES, handler=Notes, message=Note, timeout_s=TIMEOUT_S)
-        if made.nodes == 1:
+        if _is_long_away(made):
             self.away = [Away(0.0, AWAY_S)]
             self.specs = {
                 name: msgspec.structs.replace(spec, max_pending_effects=FULL)
