@@ -155,7 +155,8 @@ class Opponent(Player):
 
 class Sink:
     """A target with moods: it is away at times, fails at times after it took some of a call, and refuses what
-    is meant for ``PICKY``. ``LOOSE`` takes any of a call, the others the first."""
+    is meant for ``PICKY``. ``LOOSE`` takes any of a call, the others the first. It doesn't fail twice at an
+    effect so: after the pauses that have grown while it was away, two more would outlast the world."""
 
     def __init__(self, world: ActingWorld, name: str) -> None:
         self.max_batch = 4
@@ -163,6 +164,7 @@ class Sink:
         self._world = world
         self._name = name
         self._random = world.scenario.random(f"moods:{name}")
+        self._failed = world.failed[name]
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         now = asyncio.get_running_loop().time()
@@ -172,7 +174,9 @@ class Sink:
             self._world.counts["target away"] += 1
             raise Unavailable("the target is away")
         taken = list(effects)
-        if fails := len(effects) > 1 and self._random.random() < STUMBLES:
+        stumbles = len(effects) > 1 and self._random.random() < STUMBLES
+        if fails := stumbles and self._failed.isdisjoint(effect.id for effect in effects):
+            self._failed.update(effect.id for effect in effects)
             some = self._random.randrange(len(effects))
             taken = taken[:some] if self.ordered else self._random.sample(taken, some)
         self._world.log += [SinkEvent(now, self._name, effect) for effect in taken]
@@ -218,6 +222,8 @@ class ActingWorld(World):
             Away(begin_s, begin_s + random.choice((1.0, 10.0, 200.0)))
             for begin_s in sorted(random.uniform(0.0, TROUBLE_S) for _ in range(random.choice((0, 1, 2))))
         ]
+        self.failed: dict[str, set[str]] = defaultdict(set)
+        """By target: the effects of calls that it failed after it had taken some."""
         self.early: list[str] = []
         self._questions = scenario.random("queries")
         self._has_asker = self._questions.random() > 1.0 - ASKED_SEEDS

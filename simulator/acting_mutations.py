@@ -170,6 +170,11 @@ def stay_pending(self: Owner, now: float) -> None:
         _plan_release(self, now)
 
 
+def all_in_custody(self: Router) -> int:
+    """Those that their owners hold back count too."""
+    return self.custody
+
+
 def gapped_by_seqs(self: Owner) -> bool:
     """Messages that wait for targets count as those that can run."""
     is_behind = bool(self._seq.inbox) and not self._running and not self._next_head

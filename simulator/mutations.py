@@ -121,7 +121,7 @@ def _acknowledge_again(self: Owner, standing: Held, again: Held) -> None:
     self._settle((), (_as_committed(again),))
 
 
-def _let_go(self: Router, item: Custody) -> None:
+def _let_go(self: Router, item: Custody, *, held_back: bool) -> None:
     self._custody.pop(item.number, None)
 
 
@@ -684,6 +684,12 @@ RULES: dict[str, Mutation] = {
         Owner,
         "gapped",
         property(acting.gapped_by_seqs),
+    ),
+    "effect-custody": _upkeep(
+        "messages that wait for targets at one node don't stop the pump of another",
+        Router,
+        "kept",
+        property(acting.all_in_custody),
     ),
     "older-given": _upkeep(
         "a stream that acts is given to no node of an older version", Load, "takes", acting.takes_any

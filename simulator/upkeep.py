@@ -6,14 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import msgspec
 
+from holdfast.cluster.rules.placement import acting_streams
 from holdfast.common.protocol import Nudge
 from holdfast.errors import OperationRefused, OutcomeUnknown
-from holdfast.ports.coordinator import Load
+from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams import operations
@@ -54,9 +55,16 @@ REST_LIMIT_S = 80.0
 
 def make(seed: int) -> Scenario:
     """The scenario of a seed, without clients: they would ask again and again while a target is away. In half
-    of the seeds one is away for long, and one node, to which nothing else happens, holds all that waits."""
+    of the seeds one is away for long, and one node or two, to which nothing else happens, hold all that
+    waits."""
     made = msgspec.structs.replace(acting.make(seed), clients=0.0)
-    return msgspec.structs.replace(made, nodes=1, faults=()) if made.random("away").random() < 0.5 else made
+    if not _is_long_away(made):
+        return made
+    return msgspec.structs.replace(made, nodes=made.random("few").choice((1, 2)), faults=())
+
+
+def _is_long_away(made: Scenario) -> bool:
+    return made.random("away").random() < 0.5
 
 
 class Note(msgspec.Struct):
@@ -110,9 +118,11 @@ class UpkeepWorld(ActingWorld):
         super().__init__(made, verbose)
         self._chance = made.random("upkeep")
         self.older = "n0." if made.nodes > 1 and self._chance.random() < 0.5 else ""
+        if _is_long_away(made):
+            self.older = ""
         self.queues[NOTES] = self._queue()
         self.specs[NOTES] = StreamSpec(name=NOTES, handler=Notes, message=Note, timeout_s=TIMEOUT_S)
-        if made.nodes == 1:
+        if _is_long_away(made):
             self.away = [Away(0.0, AWAY_S)]
             self.specs = {
                 name: msgspec.structs.replace(spec, max_pending_effects=FULL)
@@ -125,6 +135,7 @@ class UpkeepWorld(ActingWorld):
         self.notes = 0
         self.pinned: list[str] = []
         self.given_twice: list[str] = []
+        self.given_older: list[str] = []
         self._given_at: dict[str, float] = {}
         if all(fault.kind != "clock" for fault in made.faults):  # a lease is by the clock of who asks
             setattr(self.state, "due", self._note_due(self.state.due))  # noqa: B010 - of this one object
@@ -160,6 +171,7 @@ class UpkeepWorld(ActingWorld):
 
     def make_older(self, node: SimNode) -> None:
         if not self._is_older(node):
+            self._note_given(node)
             return
 
         def load() -> Load:
@@ -168,6 +180,23 @@ class UpkeepWorld(ActingWorld):
         node.host.membership._load = load
         del node.host.inquiries._answers[Nudge]
         setattr(self.works[node].due, "ask", _ask_nothing)  # noqa: B010 - of this one object
+
+    def _note_given(self, node: SimNode) -> None:
+        """Note when a node gives an older one the claim on a stream of which it knows that it acts."""
+        router = self.works[node].router
+        ask = router._claim
+
+        async def claim(stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
+            acts = stream in {*acting, *acting_streams(node.host.membership.view.values())}
+            before = router._given.get(key)
+            found = await ask(stream, key, acting)
+            given = router._given.get(key)
+            member = node.host.membership.view.get(given.member) if given is not None else None
+            if acts and given is not before and member is not None and member.load.acting is None:
+                self.given_older.append(f"{node.name} gave {key} to {member.name}, which is older")
+            return found
+
+        setattr(router, "_claim", claim)  # noqa: B010 - of this one object
 
     def _is_older(self, node: SimNode) -> bool:
         return bool(self.older) and node.name.startswith(self.older)
@@ -259,6 +288,7 @@ def check(world: UpkeepWorld, unfinished: str) -> list[str]:
     """Every violation found, in words."""
     wrong = acting.check(world, unfinished)
     wrong += world.given_twice[:3]
+    wrong += world.given_older[:3]
     wrong += [f"{place} kept its owner for its effects alone" for place in world.pinned]
     handled = dict[int, float]()
     for event in world.log:

@@ -73,3 +73,20 @@ async def test_a_due_stream_that_an_older_node_owns_is_moved_away_from_it(town: 
     town.state.standing["s/k"] = msgspec.structs.replace(standing, due=1.0)
     await town.until(lambda: newer.owns("s/k"))
     await town.until(lambda: town.results("k") == ["woken"])
+
+
+async def test_a_due_stream_whose_claim_an_older_node_has_without_an_owner_is_taken_from_it(
+    town: Town,
+) -> None:
+    older = await start_older(town, "older")
+    await town.send({"key": "k"})
+    await town.until_over()
+    older.work.owners._entries.pop("s/k").owner.drop()  # and the claim stays, as after a lost message
+    claim = await town.coordinator.lookup("s/k")
+    assert claim is not None
+    assert claim.member == older.host.membership.id
+    newer = await town.start(app(), "newer")
+    standing = town.state.standing["s/k"]
+    town.state.standing["s/k"] = msgspec.structs.replace(standing, due=1.0)
+    await town.until(lambda: newer.owns("s/k"))
+    await town.until(lambda: town.results("k") == ["woken"])

@@ -12,6 +12,7 @@ from holdfast.common.held import Held
 from holdfast.common.protocol import (
     Answers,
     Done,
+    Explain,
     Forward,
     Move,
     Nudge,
@@ -87,6 +88,7 @@ class Peers:
         self._clock = clock
         self.forwards: dict[str, list[Forward]] = defaultdict(list)
         self.others: list[Request] = []
+        self.refused: set[type] = set()
         self.judges: dict[str, Judge] = {}
         self.failing: dict[str, Exception] = {}
         self.strange: set[str] = set()
@@ -98,7 +100,7 @@ class Peers:
         assert request.to == name
         if not isinstance(request, Forward):
             self.others.append(request)
-            return Done()
+            return Done(type(request) not in self.refused)
         self.forwards[name].append(request)
         self.at_once[name] += 1
         assert self.at_once[name] == 1, "one call at a time to one peer"
@@ -532,6 +534,34 @@ async def test_beyond_the_limit_of_custody_what_finds_no_owner_goes_back_at_once
     assert rig.stats.given_back == 20
 
 
+async def test_what_its_owner_holds_back_does_not_count_until_it_runs_again(rig: Rig) -> None:
+    await rig.live(member("a"), member("b"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.dispatch(*(held(n) for n in range(3)))
+    assert (rig.router.custody, rig.router.kept) == (3, 0)
+    rig.peers.judges["a"] = say("accepted")
+    await rig.clock.sleep(2 * LIMITS.custody_check_s)
+    assert (rig.router.custody, rig.router.kept) == (3, 3), "it is asked again"
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.clock.sleep(2 * LIMITS.custody_check_s)
+    assert rig.router.kept == 0
+    first, second, third = (parcel.number for parcel in rig.peers.parcels("a")[:3])
+    rig.router.reported(SettleReport("me", "a", [first], []))
+    assert (rig.router.custody, rig.router.kept) == (2, 0)
+    rig.peers.judges["a"] = say("full")
+    rig.router.reported(SettleReport("me", "a", [], [second, third]))
+    assert (rig.router.custody, rig.router.kept) == (2, 2), "nobody holds them now"
+
+
+async def test_of_what_owners_hold_back_only_so_much_is_not_counted(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.dispatch(*(held(n) for n in range(LIMITS.max_held + 20)))
+    assert (rig.router.custody, rig.router.kept) == (LIMITS.max_held + 20, 20), "its body is kept here"
+
+
 async def test_what_is_settled_in_the_last_moment_is_not_given_back(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")
@@ -672,6 +702,21 @@ async def test_an_owner_of_an_older_version_is_asked_to_move_a_stream_that_is_du
     rig.membership.view["b"] = Member("b", "b", "sim://b", Load(acting=(), room=0))
     assert not await rig.router.nudge("s", KEY)
     assert len(rig.peers.others) == 1, "nobody could take it"
+
+
+async def test_a_claim_without_an_owner_on_a_node_of_an_older_version_is_taken_from_it(rig: Rig) -> None:
+    await rig.live(member("a"), Member("b", "b", "sim://b", Load(acting=())))
+    await rig.owned_by("a")
+    rig.peers.refused = {Move}
+    assert not await rig.router.nudge("s", KEY), "it owns the stream, and can't move it now"
+    assert rig.peers.others == [Move("a", "s", KEY, "b"), Explain("a", "s", KEY)]
+    rig.peers.refused = {Move, Explain}
+    rig.peers.others.clear()
+    assert await rig.router.nudge("s", KEY)
+    assert rig.peers.others[2:] == [Nudge("b", "s", KEY)]
+    claim = await rig.coordinator.lookup(KEY)
+    assert claim is not None
+    assert claim.member == "b"
 
 
 async def test_the_owner_of_a_stream_that_is_due_is_told(rig: Rig) -> None:

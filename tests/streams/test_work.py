@@ -481,3 +481,21 @@ async def test_a_node_that_is_called_as_its_killed_predecessor_says_nothing(town
     assert len(await town.coordinator.members()) == 2, "the first one's membership has not lapsed yet"
     await town.clock.sleep(3.0)
     assert NAMESAKE not in second.log.events("warning")
+
+
+async def test_messages_that_wait_behind_a_gap_at_another_node_do_not_stop_the_pump(town: Town) -> None:
+    limits = msgspec.structs.replace(LIMITS, max_held=4)
+    node, owner = await town.start(app_of(), "node", limits), await town.start(app_of(), "owner", limits)
+    await town.until(lambda: len(node.host.membership.view) == len(owner.host.membership.view) == 2)
+    owner.work._pumps["s"].stopping = True
+    town.queue("s").wake()
+    await town.send(*good(0))
+    await town.until_over()
+    if not owner.owns("s/k"):
+        assert await node.work.move("s/k", owner.id) == ""
+        await town.until(lambda: not node.owns("s/k"))
+    await town.send(*good(2, 3, 4, 5, 6))  # one more than it may hold
+    await town.until(lambda: node.work.router.custody == 5, GAP_TIMEOUT_S / 2)
+    await town.send(*good(1))
+    await town.until_over()
+    assert town.letters() == []

@@ -60,13 +60,15 @@ class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The answer of the called node about one parcel.
 
     ``accepted``: it holds the message and will report. ``full``: it has no room now. ``no``: it isn't the
-    owner; ``member`` and ``epoch`` are those of the owner, if it knows one.
+    owner; ``member`` and ``epoch`` are those of the owner, if it knows one. ``held_back``: it holds the
+    message, which waits behind a missing one or behind effects that nobody takes.
     """
 
     number: int
     verdict: str
     member: str = ""
     epoch: int = 0
+    held_back: bool = False
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):

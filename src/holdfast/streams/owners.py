@@ -271,6 +271,12 @@ class Owners:
         get in."""
         return sum(entry.owner.waiting for entry in self._holding.values() if not entry.owner.gapped)
 
+    def is_gapped(self, key: str) -> bool:
+        """Return True if the messages that the key's owner here holds wait behind a gap, or behind effects
+        that nobody takes."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.owner.gapped
+
     def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
         """Yield the messages of ``stream`` whose deliveries must be extended, each with its key. With
         ``opened``, only those of owners that have opened the stream, and know of no other opening."""

@@ -23,6 +23,7 @@ from holdfast.common.progress import chunks
 from holdfast.common.protocol import (
     Answers,
     Done,
+    Explain,
     Forward,
     Move,
     Nudge,
@@ -34,7 +35,7 @@ from holdfast.common.protocol import (
 )
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
-from holdfast.ports.coordinator import Claim
+from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.queue import Queue
 
 ASK_AGAIN = Backoff(0.05, 5.0)
@@ -94,6 +95,8 @@ class Router:
         self._address = ""
         self._number = 0
         self._custody: dict[int, Custody] = {}
+        self._held_back: set[int] = set()
+        """Of these, what an owner holds behind a gap, or behind effects that nobody takes."""
         self._routes: dict[str, Route] = {}
         self._departed: dict[str, Route] = {}
         self._placing: dict[str, list[Custody]] = {}
@@ -115,6 +118,13 @@ class Router:
     def custody(self) -> int:
         """The number of messages in custody."""
         return len(self._custody)
+
+    @property
+    def kept(self) -> int:
+        """The number of messages in custody, without those that their owners hold back: a target that is away
+        must not stop what doesn't need it, and a missing message must get in. Of these at most ``max_held``
+        are left out, for their bodies are kept here."""
+        return len(self._custody) - min(len(self._held_back), self._limits.max_held)
 
     @property
     def deferred(self) -> int:
@@ -169,6 +179,10 @@ class Router:
         self._number += 1
         item = self._custody[self._number] = Custody(self._number, stream, key, held)
         return item
+
+    def _end(self, number: int) -> Custody | None:
+        self._held_back.discard(number)
+        return self._custody.pop(number, None)
 
     # -- placing ----------------------------------------------------------------------------------------
 
@@ -233,27 +247,48 @@ class Router:
         an older version, which knows no timers and no effects, is asked to move it. Return False if nobody
         looks after it now."""
         claim = await self._claim(stream, key, acting=(stream,))
-        membership = self._host.membership
-        if claim is None:
+        owner = self._host.membership.view.get(claim.member) if claim is not None else None
+        if claim is None or owner is None or owner.foreign:
             return False
-        if claim.member == membership.id:
-            return self.owners.adopt(stream, key, claim) and self.owners.nudge(key)
-        owner = membership.view.get(claim.member)
-        if owner is None or owner.foreign:
+        if owner.load.acting is None and owner.id != self._host.membership.id:
+            return await self._bring_away(stream, claim, owner)
+        return await self._nudge(stream, claim, owner)
+
+    async def _nudge(self, stream: str, claim: Claim, owner: Member) -> bool:
+        if owner.id == self._host.membership.id:
+            return self.owners.adopt(stream, claim.key, claim) and self.owners.nudge(claim.key)
+        reply = await self._ask(owner, Nudge(owner.id, stream, claim.key))
+        return reply is not None and reply.ok
+
+    async def _bring_away(self, stream: str, claim: Claim, older: Member) -> bool:
+        """Have a stream that is due leave a node that can't look after it. One that has the claim and no
+        owner can't move it either, so the claim is taken from it."""
+        key = claim.key
+        others = [member for member in self._host.membership.view.values() if member.id != older.id]
+        target = choose(key, others, self._placed.pending(others), (stream,))
+        if target is None:
             return False
-        request: Request = Nudge(owner.id, stream, key)
-        if owner.load.acting is None:
-            others = [member for member in membership.view.values() if member.id != owner.id]
-            target = choose(key, others, self._placed.pending(others), (stream,))
-            if target is None:
-                return False
-            request = Move(owner.id, stream, key, target.id)
+        moved = await self._ask(older, Move(older.id, stream, key, target.id))
+        if moved is None or moved.ok:
+            return moved is not None
+        owned = await self._ask(older, Explain(older.id, stream, key))
+        if owned is None or owned.ok:
+            return False
         try:
-            reply = await self._peer.call(owner.address, request, self._limits.peer_timeout_s)
-        except (Unavailable, OutcomeUnknown):
-            self._tasks.spawn(membership.suspect(owner.id))
+            claim = await self._coordinator.transfer(claim, target.id)
+        except HoldfastError as error:
+            self._log.debug("could not take a claim", key=key, owner=older.name, error=str(error))
             return False
-        return isinstance(reply, Done) and reply.ok
+        return await self._nudge(stream, claim, target)
+
+    async def _ask(self, member: Member, request: Request) -> Done | None:
+        """Return a member's answer; None if it gives none, which makes it suspect."""
+        try:
+            reply = await self._peer.call(member.address, request, self._limits.peer_timeout_s)
+        except (Unavailable, OutcomeUnknown):
+            self._tasks.spawn(self._host.membership.suspect(member.id))
+            return None
+        return reply if isinstance(reply, Done) else None
 
     async def _claim(self, stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
         membership = self._host.membership
@@ -295,7 +330,7 @@ class Router:
     def _keep_here(self, item: Custody) -> None:
         verdict = self.owners.offer(item.key, item.held)
         if verdict == "accepted":
-            del self._custody[item.number]
+            self._end(item.number)
         else:
             self._defer(item)
 
@@ -305,6 +340,8 @@ class Router:
         if not item.to:
             item.held.become(Life.FORWARDED)
         self._keep_alive(item)
+        if member != item.to:
+            self._held_back.discard(item.number)
         item.to, item.accepted = member, False
         outbox = self._outboxes.get(member)
         if outbox is not None:
@@ -378,16 +415,17 @@ class Router:
     def _answered(self, item: Custody, answer: ParcelAnswer | None) -> None:
         if answer is not None and answer.verdict == "accepted":
             self._stats.forwarded += 1
-            self._accept(item)
+            self._accept(item, held_back=answer.held_back)
         elif answer is not None and answer.verdict == "full":
             self._defer(item)
         else:
             self._redirect(item, answer)
 
-    def _accept(self, item: Custody) -> None:
+    def _accept(self, item: Custody, *, held_back: bool) -> None:
         """Note that the owner holds a message and extends its delivery. Body and receipt stay here until the
         owner reports the commit."""
         item.accepted = True
+        (self._held_back.add if held_back else self._held_back.discard)(item.number)
         item.offered_at = self._clock.monotonic()
 
     def _redirect(self, item: Custody, answer: ParcelAnswer | None) -> None:
@@ -418,7 +456,7 @@ class Router:
     def reported(self, report: SettleReport) -> None:
         """Take an owner's report on parcels."""
         for settled in report.settled:
-            item = self._custody.pop(settled, None)
+            item = self._end(settled)
             if item is not None:
                 item.held.become(Life.COMMITTED)
         for returned in report.returned:
@@ -464,7 +502,7 @@ class Router:
     def _again(self, item: Custody) -> None:
         verdict = self.owners.offer(item.key, item.held)
         if verdict == "accepted":
-            del self._custody[item.number]
+            self._end(item.number)
         elif verdict == "unknown":
             self._route(item)
         else:
@@ -481,6 +519,7 @@ class Router:
 
     def _take_from_owner(self, item: Custody) -> None:
         self._keep_alive(item)
+        self._held_back.discard(item.number)
         item.to, item.accepted = "", False
         item.held.come_back()
 
@@ -488,9 +527,9 @@ class Router:
         """Offer a message again after a pause. After the last try it goes back to the queue."""
         self._take_from_owner(item)
         item.tries += 1
-        if item.tries > self._limits.give_back_after or len(self._custody) > self._limits.custody_limit:
+        if item.tries > self._limits.give_back_after or self.kept > self._limits.custody_limit:
             if self._host.membership.alive:
-                del self._custody[item.number]
+                self._end(item.number)
                 self._tasks.spawn(self._give_back(item.stream, [item]))
                 return
             item.tries = self._limits.give_back_after
@@ -516,7 +555,7 @@ class Router:
         """Give messages that no owner has accepted back to the queue, before a stop. Returns how many."""
         items = [item for item in self._custody.values() if not item.accepted]
         for item in items:
-            del self._custody[item.number]
+            self._end(item.number)
         for stream, queue in self._queues.items():
             own = [item for item in items if item.stream == stream]
             for start in range(0, len(own), queue.max_batch):
@@ -547,7 +586,7 @@ class Router:
                 if item.accepted and now - item.offered_at >= self._limits.custody_check_s:
                     self._send(item, item.to)
                 elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
-                    del self._custody[item.number]  # the queue delivers it to another node
+                    self._end(item.number)  # the queue delivers it to another node
 
 
 def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> None:

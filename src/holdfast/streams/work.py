@@ -226,7 +226,7 @@ class StreamWork:
             return 0  # messages that no node can run wait in the queue
         if stream in self._archivers and self._archivers[stream].is_full:
             return 0
-        return self._host.limits.max_held - self.owners.held - self.router.custody
+        return self._host.limits.max_held - self.owners.held - self.router.kept
 
     def _may_receive(self) -> bool:
         return self._host.membership.stands
@@ -436,8 +436,10 @@ class StreamWork:
             place, parcel.body, parcel.attributes, [receipt], parcel.receives, after, counted=parcel.counted
         )
         verdict = self.owners.offer(parcel.key, held)
-        if verdict in ("accepted", "full"):
-            self._host.stats.accepted += verdict == "accepted"
+        if verdict == "accepted":
+            self._host.stats.accepted += 1
+            return ParcelAnswer(parcel.number, verdict, held_back=self.owners.is_gapped(parcel.key))
+        if verdict == "full":
             return ParcelAnswer(parcel.number, verdict)
         hint = self.router.hint(parcel.key)
         return ParcelAnswer(parcel.number, "no", hint.member, hint.epoch)

@@ -320,6 +320,29 @@ class TestDeliveries:
         bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch), 0)
         assert [type(command) for command in bench.out()] == [Settle, Transfer]
 
+    def test_a_refused_commit_takes_no_look_with_it(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.begin(held(5))
+        bench.ran()
+        bench.write()
+        done = held(3)
+        bench.offer(done)
+        bench.only(Peek)  # its answer is of the opening before the refusal, and doesn't count any more
+        bench.owner.refused("too large", 0)
+        bench.known()
+        assert bench.only(Settle).messages == (done,)
+
+    def test_two_names_of_a_done_message_are_one(self) -> None:
+        bench = Bench(order={"restart_after_s": 30.0}).opened(log=RunLog(2, 0, 9))
+        bench.owner.move("other", 0)
+        bench.only(Transfer)
+        bench.offer(held(3, "a", run=NO_RUN), held(3, "b", run=2))
+        bench.owner.transferred("kept", 0)
+        bench.known()
+        bench.known()
+        settled = bench.only(Settle)
+        assert [receipt.receipt for receipt in settled.messages[0].receipts] == ["a", "b"]
+
     def test_who_is_told_of_a_change_during_a_look_looks_again(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(3))

@@ -389,13 +389,7 @@ class Owner:
         self._busy_at = now
         if self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
             self._place_in_run(held, now)
-        standing = self._held.get(held.place) or self._unjudged.get(held.place)
-        if standing is None and held.place in self._covered:
-            standing, _ = self._covered[held.place]
-            if not _is_request(held):
-                self._doubt(held.place)
-        if standing is not None:
-            self._merge(standing, held)
+        if self._joins(held):
             self._advance(now)
             return "accepted"
         if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
@@ -408,6 +402,18 @@ class Owner:
             self._come_back(held)
         self._advance(now)
         return "accepted" if taken else "full"
+
+    def _joins(self, held: Held) -> bool:
+        """Merge another delivery of a message that is held; return False if it isn't."""
+        standing = self._held.get(held.place) or self._unjudged.get(held.place)
+        if standing is None and held.place in self._covered:
+            standing, _ = self._covered[held.place]
+            if not _is_request(held):
+                self._doubt(held.place)
+        if standing is None:
+            return False
+        self._merge(standing, held)
+        return True
 
     def _merge(self, standing: Held, again: Held) -> None:
         """Add the receipt of another delivery of a held message. All its deliveries are deleted after the
@@ -621,10 +627,8 @@ class Owner:
                 self._go_on_from(held)
         for held in arrived:
             self._place_in_run(held, now)
-            standing = self._held.get(held.place)
-            if standing is not None:  # its place was different before its run was known
-                self._merge(standing, held)
-            elif not self._judge(held, now, just_opened=just_opened):
+            # Its place was different before its run was known.
+            if not self._joins(held) and not self._judge(held, now, just_opened=just_opened):
                 self._return(held)
 
     def open_failed(self, now: float) -> None:
@@ -1152,7 +1156,6 @@ class Owner:
             if (held := entry.held) is None:
                 continue
             if entry.acts is not None:
-                traceparent = checked(held.traceparent) if entry.acts.sends else ""
                 sends = entry.acts.sends
                 traceparent = checked(held.traceparent) if sends else ""
                 maker.add(sends, held.place.name, hops_of(held.attributes), traceparent)
@@ -1261,6 +1264,8 @@ class Owner:
         self._refused += 1  # another content, another id
         if self.suspended:
             self._out.append(Reclaim(self.epoch))
+        if self._looking is not None:
+            self._out.append(Peek())
 
     def _settle_entries(self, entries: list[BatchEntry]) -> None:
         letters: list[PendingDeadLetter] = []
