@@ -39,3 +39,13 @@ def test_what_came_before_may_be_known() -> None:
     assert not held().may_be_known
     assert Held(Place(0, 7), b"", {}, [], receives=2).may_be_known
     assert Held(Place(0, 7), b"", {}, [Receipt("r", 9.0), Receipt("r", 9.0, request=1)]).may_be_known
+
+
+def test_a_message_stands_in_the_trace_of_its_handling_or_else_of_its_sender() -> None:
+    sender, handling = (f"00-{'a' * 32}-{digit * 16}-01" for digit in "bc")
+    message = Held(Place(0, 7), b"body", {"traceparent": sender}, [])
+    assert message.context == sender
+    message.traceparent = handling
+    assert message.context == handling
+    message.traceparent = "nonsense"
+    assert message.context == ""

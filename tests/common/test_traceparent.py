@@ -9,6 +9,8 @@ import pytest
 from holdfast.common.traceparent import (
     SampleRate,
     TraceContext,
+    checked,
+    cut,
     passed_on,
     read_traceparent,
     says_sampled,
@@ -82,3 +84,13 @@ def test_the_sampler_of_opentelemetry_decides_alike() -> None:
         number = chance.getrandbits(128)
         taken = theirs.should_sample(None, number, "x").decision is not Decision.DROP
         assert ours.takes(f"{number:032x}") is taken
+
+
+def test_what_is_cut_asks_nobody_to_record_it() -> None:
+    assert cut(f"00-{TRACE}-{SPAN}-01") == f"00-{TRACE}-{SPAN}-00"
+
+
+def test_only_a_valid_place_is_passed_on() -> None:
+    valid = f"00-{TRACE}-{SPAN}-00"
+    assert checked(valid) == valid
+    assert checked(cut("nonsense")) == checked("") == ""

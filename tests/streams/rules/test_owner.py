@@ -311,6 +311,23 @@ class TestDeliveries:
         settled = bench.only(Settle)
         assert [receipt.receipt for receipt in settled.messages[0].receipts] == ["r0.3", "again"]
 
+    def test_a_client_that_asks_during_the_look_makes_it_no_longer(self) -> None:
+        """Clients may ask again more often than the store answers."""
+        bench = Bench().opened(log=RunLog(0, 0, 4))
+        bench.offer(held(3))
+        bench.only(Peek)
+        bench.offer(asked(3))
+        bench.owner.peeked(Checkpoint(KEY, epoch=bench.owner.epoch), 0)
+        settled = bench.only(Settle)
+        assert [receipt.receipt for receipt in settled.messages[0].receipts] == ["r0.3", "request 3"]
+
+    def test_no_more_done_messages_wait_for_the_look_than_have_room(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}).opened(log=RunLog(0, 0, 4))
+        bench.offer(held(2))
+        assert bench.owner.offer(held(3), 0) == "full"
+        bench.known()
+        assert [message.place.seq for message in bench.only(Settle).messages] == [2]
+
     def test_a_stream_does_not_move_before_the_store_has_shown_what_it_knows(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(3))

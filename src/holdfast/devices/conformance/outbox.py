@@ -728,10 +728,10 @@ class OutboxConformance:
     # --- results
 
     async def test_how_to_add_is_what_it_was_last_made_ready_with(self, store: OutboxStore) -> None:
-        assert await store.adding("unheard-of") is None
         for adding in (Adding(3, 60.0, 1_000), Adding(1, None, 2_000)):
             await store.prepare(OUTBOX, SHARDS, adding)
             assert await store.adding(OUTBOX) == adding
+        assert await store.adding("unheard-of") is None
 
     async def test_results_are_told_in_the_transaction_that_closes(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
