@@ -233,12 +233,6 @@ async def test_a_reader_misses_no_commit_that_comes_late(
 
     monkeypatch.setattr(state._changes, "apply", stand_still)
     late = asyncio.create_task(state.commit(next_commit(opened["s/late"], results=(Result("0:1", b"late"),))))
-    await asyncio.wait_for(logged.wait(), PATIENCE_S)
-    next_one = asyncio.create_task(
-        other.commit(next_commit(opened["s/other"], results=(Result("0:1", b"other"),)))
-    )
-
-    await asyncio.wait_for(next_one, PATIENCE_S)
     looks, waits = itertools.count(1), asyncio.Event()
     under_way = reader._results._under_way
 
@@ -249,10 +243,16 @@ async def test_a_reader_misses_no_commit_that_comes_late(
         return found
 
     monkeypatch.setattr(reader._results, "_under_way", look)
-    reading = asyncio.create_task(reader.results(0, 10))
-    seen = asyncio.create_task(waits.wait())
-    await asyncio.wait([reading, seen], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
-    go_on.set()
+    try:
+        await asyncio.wait_for(logged.wait(), PATIENCE_S)
+        await asyncio.wait_for(
+            other.commit(next_commit(opened["s/other"], results=(Result("0:1", b"other"),))), PATIENCE_S
+        )
+        reading = asyncio.create_task(reader.results(0, 10))
+        seen = asyncio.create_task(waits.wait())
+        await asyncio.wait([reading, seen], timeout=PATIENCE_S, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        go_on.set()  # whatever failed: who stands still would be waited for without end
     await asyncio.wait_for(late, PATIENCE_S)
     read = await asyncio.wait_for(reading, PATIENCE_S)
     read += await reader.results(read[-1].cursor, 10)
