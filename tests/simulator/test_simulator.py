@@ -20,13 +20,13 @@ QUICK = 2
 
 LIKELY = {
     "archive-first": 2, "archive-again": 4,
-    "batch-count": 41, "batch-first": 34, "follow-up-again": 1, "follow-up-answer": 12, "follow-up-first": 1,
-    "task-pause": 7, "task-pause-free": 9, "task-effects-first": 5, "task-effects-again": 4,
+    "batch-count": 2, "batch-first": 104, "follow-up-again": 1, "follow-up-answer": 25, "follow-up-first": 1,
+    "task-pause": 1, "task-pause-free": 9, "task-effects-first": 5, "task-effects-again": 1,
     "task-delay": 22,
     "due-lease": 0, "due-parked": 4, "effect-expiry": 3, "effect-pump": 1, "effect-reset": 3,
     "effect-rest": 9, "older-given": 13, "effect-custody": 32,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 2, "effect-answer": 1,
-    "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 0,
+    "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 4,
     "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 1, "effect-unknown": 7,
     "query-committed": 206, "timer-mark": 756, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
     "alone-until-committed": 224714239036,
@@ -35,11 +35,12 @@ LIKELY = {
     "model-fault": 25, "open-expects": 12,
     "parked-same": 433517282236,
     "poison-count": 7, "queue-order": 64, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
-    "restart": 50, "restart-clock": 2, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
+    "restart": 50, "restart-clock": 61, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
-    "task-ended": 8, "task-epoch": 6, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 23,
+    "task-ended": 8, "task-epoch": 0, "task-maximum": 51, "task-outcome-first": 5, "task-reissue": 23,
     "task-stand-in": 9, "task-strict": 35, "task-success": 5, "task-tries": 0,
     "too-large": 9, "transfer-version": 45,
+    "task-effects-early": 1, "timer-counted": 1, "timer-time": 1, "timer-fired": 1,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
