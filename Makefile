@@ -65,12 +65,16 @@ $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 
 SERVERS := .cache/servers/.
 # The servers of the tests.
-SERVED := axe-core chromium fauxqs mosquitto pgbouncer postgresql prometheus redis-server vsftpd zookeeper
+SERVED := axe-core chromium debian-python docker-registry fauxqs helm helm3 mosquitto pgbouncer postgresql prometheus redis-server skopeo umoci \
+    vsftpd zookeeper
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null
 	@mkdir -p $(@D) && touch $@
 
+$(SERVERS)helm $(SERVERS)helm3: $(VENV)/.base
+$(SERVERS)helm: $(wildcard tools/servers/helm/*)
+$(SERVERS)helm3: $(wildcard tools/servers/helm3/*)
 $(SERVERS)axe-core $(SERVERS)fauxqs: $(VENV)/.node
 $(SERVERS)axe-core: $(wildcard tools/servers/axe-core/*)
 $(SERVERS)fauxqs: $(wildcard tools/servers/fauxqs/*)
@@ -104,8 +108,14 @@ bench: $(VENV)/.bench $(SERVERS)redis-server $(SERVERS)fauxqs ## one benchmark (
 ifneq ($(findstring outbox,$(NAME)),)
 bench: $(SERVERS)mosquitto $(SERVERS)postgresql
 endif
+ifneq ($(findstring image,$(NAME)),)
+bench: $(VENV)/.dev $(SERVERS)debian-python $(SERVERS)docker-registry
+endif
 ifneq ($(findstring postgres,$(NAME)),)
 bench: $(SERVERS)postgresql
+endif
+ifneq ($(findstring rolling,$(NAME)),)
+bench: $(VENV)/.dev $(SERVERS)helm $(SERVERS)postgresql
 endif
 
 .PHONY: sim
@@ -127,8 +137,12 @@ folders = $(foreach name,$(1),$(or $(shell find tests -type d -path '*/$(name)')
 QUICK := common rules services/memory services/sqlite
 
 .PHONY: test
-test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests (ARGS="-k sequencer"), or those in some folders (PART="reports redis")
-	@$(PYTEST) $(call folders,$(PART)) $(ARGS)
+test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests but the slow ones (ARGS="-k sequencer"), or all in some folders (PART="reports redis")
+	@$(PYTEST) $(if $(PART),,-m "not slow and not soak") $(call folders,$(PART)) $(ARGS)
+
+.PHONY: test-all
+test-all: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run all tests, the slow ones too: 20 minutes on 2 cores
+	@$(PYTEST) $(ARGS)
 
 .PHONY: quick
 quick: $(VENV)/.dev ## run the tests of rules, memory and SQLite, and 100 simulated seeds, in a minute
@@ -136,7 +150,7 @@ quick: $(VENV)/.dev ## run the tests of rules, memory and SQLite, and 100 simula
 	@$(BIN)/python -m simulator --seeds 100
 
 .PHONY: check
-check: lint test ## formatting, lint, strict types and layers, then the tests
+check: lint test-all ## formatting, lint, strict types and layers, then all tests
 
 .PHONY: lint
 lint: $(VENV)/.dev ## the checks that run no code
@@ -171,6 +185,14 @@ mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in so
 docs: $(VENV)/.demo ## refresh what the docs, Prometheus' rules and Grafana's board take from the code
 	@$(BIN)/python docs/generate.py
 	@$(BIN)/python -m deploy.generate
+
+.PHONY: release
+release: $(VENV)/.dev ## build the version that is committed into dist/: wheel, source, checksums, notes (ARGS=0.2.0: that version)
+	@$(BIN)/python tools/release $(ARGS)
+
+.PHONY: screenshots
+screenshots: $(VENV)/.dev $(SERVERS)chromium ## take the pictures of the console that the docs show
+	@$(BIN)/python -m docs.screenshots
 
 .PHONY: lock
 lock: $(VENV)/.dev ## pin the newest dependencies in locks/

@@ -1,4 +1,4 @@
-"""A collector of traces for tests: takes spans by OTLP over HTTP, as real ones do."""
+"""A collector for tests: takes spans and metrics by OTLP over HTTP, as real ones do."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple
 
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric
 from opentelemetry.proto.trace.v1.trace_pb2 import Span, Status
 
 PATIENCE_S = 30.0
@@ -42,6 +44,10 @@ class Collector:
 
     def __init__(self) -> None:
         self.spans: list[CollectedSpan] = []
+        self.metrics: dict[str, Metric] = {}
+        """The metrics that came last, by name."""
+        self.metrics_of = ""
+        """Whose they are."""
         self.requests = 0
         self.answers: list[int] = []
         self._news = threading.Condition()
@@ -58,11 +64,20 @@ class Collector:
         with self._news:
             self.requests += 1
             status = self.answers.pop(0) if self.answers else 200
-            if status == 200:
+            if status == 200 and path == "/v1/metrics":
+                self._take_metrics(ExportMetricsServiceRequest.FromString(data))
+            elif status == 200:
                 assert path == "/v1/traces", path
                 self.spans += _spans(ExportTraceServiceRequest.FromString(data))
             self._news.notify_all()
         return status
+
+    def _take_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        (of_resource,) = request.resource_metrics
+        (of_scope,) = of_resource.scope_metrics
+        resource = {each.key: _value(each.value) for each in of_resource.resource.attributes}
+        self.metrics_of = resource["service.name"]
+        self.metrics = {metric.name: metric for metric in of_scope.metrics}
 
     def until(self, *names: str, trace_id: str = "") -> dict[str, CollectedSpan]:
         """Wait until spans of all these names have come, of one trace if given; returns the first of each."""

@@ -3,6 +3,8 @@
 import asyncio
 import socket
 
+import pytest
+
 from tests.left_open import left_open, sockets
 
 
@@ -13,6 +15,7 @@ class Holder(asyncio.Protocol):
         self.transport = transport
 
 
+@pytest.mark.slow
 def test_a_socket_that_is_still_held_is_named() -> None:
     before = set(sockets())
     with socket.socket() as held:

@@ -33,8 +33,13 @@ def test_a_folder_of_tests_that_is_not_there_is_named() -> None:
     assert 'No folder of tests is called "radis"' in complaint
 
 
-def test_without_folders_all_tests_run() -> None:
+def test_without_folders_all_tests_run_but_the_slow_ones() -> None:
     made, _ = would_run("test")
+    assert made.strip().endswith('-m "not slow and not soak"')
+
+
+def test_a_check_runs_the_slow_tests_too() -> None:
+    made, _ = would_run("check")
     assert made.split()[-1] == "worksteal"
 
 
