@@ -103,6 +103,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(JSON)
 def test_what_is_written_is_read_as_it_was(value: Any) -> None:
     assert decode_plain(encode(value)) == value

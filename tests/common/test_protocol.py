@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -593,6 +594,7 @@ class Protocol(RuleBasedStateMachine):
         self.committed_seqs_are_a_prefix()
 
 
+@pytest.mark.slow
 def test_one_owner_commits_in_order_in_the_model_of_the_protocol() -> None:
     run_state_machine_as_test(Protocol, settings=settings(max_examples=80, stateful_step_count=50))
 

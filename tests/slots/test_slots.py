@@ -151,6 +151,7 @@ async def test_a_crash_is_told_and_touches_no_other(
     assert (await run(other)).results == [b'""']
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["exit_politely", "interrupt", "allocate_without_end"])
 async def test_a_deed_that_only_fails_its_message(make: Make, deed: str) -> None:
     if deed == "allocate_without_end" and sys.platform != "linux":
@@ -163,6 +164,7 @@ async def test_a_deed_that_only_fails_its_message(make: Make, deed: str) -> None
     assert (await run(slot)).error == ""
 
 
+@pytest.mark.slow
 async def test_memory_that_allocation_does_not_count_is_seen_too(make: Make) -> None:
     slots = make(memory_mb=200, check_s=0.05)
     slot, other = await opened(slots), await opened(slots)
@@ -192,6 +194,7 @@ def heard(slot: ForkserverStreamSlot, monkeypatch: pytest.MonkeyPatch) -> asynci
     return times
 
 
+@pytest.mark.slow
 async def test_progress_is_heard_while_a_handler_works(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +207,7 @@ async def test_progress_is_heard_while_a_handler_works(
     assert not (await call).error
 
 
+@pytest.mark.slow
 async def test_the_last_note_is_told_of_the_dead(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -218,6 +222,7 @@ async def test_the_last_note_is_told_of_the_dead(
     assert death.value.detail.startswith("it last said: step \N{SNOWMAN}\n")
 
 
+@pytest.mark.slow
 async def test_large_states_and_results_pass_in_both_directions(make: Make) -> None:
     slot = await make().spawn()
     state = os.urandom(16 << 20)
@@ -285,6 +290,7 @@ async def test_an_app_that_does_not_load_says_why(
         await make(app, preload=preload).spawn()
 
 
+@pytest.mark.slow
 async def test_an_app_that_never_finishes_loading(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -297,6 +303,7 @@ async def test_an_app_that_never_finishes_loading(
     assert "endless_app.py" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> None:
     slots = make()
     slot = await opened(slots)
@@ -368,6 +375,7 @@ NODE = """
 """
 
 
+@pytest.mark.slow
 def test_slots_die_with_a_node_that_is_killed(fifo: Path) -> None:
     code = textwrap.dedent(NODE)
     node = subprocess.Popen(
@@ -381,6 +389,7 @@ def test_slots_die_with_a_node_that_is_killed(fifo: Path) -> None:
     assert node.communicate() == (b"", b"noise\n"), "what handlers print goes to the log"
 
 
+@pytest.mark.slow
 def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
     node = subprocess.Popen([sys.executable, "-c", textwrap.dedent(NODE), HERE, str(fifo)])
     pids = read_pids(fifo)
@@ -440,6 +449,7 @@ KEPT_MAX = 40 << 20
 """What a slot may keep of a large message."""
 
 
+@pytest.mark.slow
 async def test_a_slot_keeps_no_large_body_until_the_next_one(make: Make) -> None:
     slot = await opened(make())
     await run(slot)

@@ -20,7 +20,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.reports import publish_reports
 from holdfast.services.sqlite.database import Database
 from holdfast.system.clock import SystemClock
-from holdfast.system.files import OWNER, for_writers, make_file, make_folder
+from holdfast.system.files import OWNER, for_writers, make_file, make_folder, whole_file
 from holdfast.tasks.opening import backup_at
 from holdfast.testing import TaskTest
 from holdfast.wiring import Services
@@ -147,3 +147,22 @@ def test_making_a_file_drops_no_lock_of_this_process(tmp_path: Path) -> None:
         look = f"import fcntl; fcntl.lockf(open({str(path)!r}, 'r+b'), fcntl.LOCK_EX | fcntl.LOCK_NB)"
         told = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=False)
         assert "BlockingIOError" in told.stderr
+
+
+def test_a_file_takes_the_place_of_another_once_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"before")
+    (tmp_path / ".part-left").touch()
+
+    def write(wrong: bool) -> None:
+        with whole_file(path, OWNER, part=".part-") as file:
+            file.write(b"after")
+            assert len(modes(tmp_path)) == 3
+            if wrong:
+                raise OSError("no space")
+
+    with pytest.raises(OSError, match="no space"):
+        write(wrong=True)
+    assert (path.read_bytes(), {*modes(tmp_path)}) == (b"before", {"file", ".part-left"})
+    write(wrong=False)
+    assert (path.read_bytes(), {*modes(tmp_path)}) == (b"after", {"file", ".part-left"})

@@ -123,3 +123,18 @@ def test_what_can_not_be_redacted_is_hidden_and_raises_nothing() -> None:
     structlog.get_logger().info("told", mute=Mute(), endless=round_and_round)
     (line,) = lines(out)
     assert (line["event"], line["mute"], line["endless"]) == ("told", "***", "***")
+
+
+def test_tracebacks_of_handlers_are_logged_where_they_are_asked_for() -> None:
+    for tracebacks, shown in (("none", None), ("plain", "Traceback of a handler")):
+        out = io.StringIO()
+        set_up("json", "info", out, tracebacks=tracebacks)  # type: ignore[arg-type]
+        structlog.get_logger().warning("handler failed", exception="Traceback of a handler")
+        assert lines(out)[0].get("exception") == shown
+
+
+def test_people_see_the_traceback_of_a_handler_below_its_line() -> None:
+    out = io.StringIO()
+    set_up("console", "info", out, tracebacks="plain")
+    structlog.get_logger().warning("handler failed", exception="Traceback:\n  File x\nValueError")
+    assert out.getvalue().endswith("\nTraceback:\n  File x\nValueError\n")

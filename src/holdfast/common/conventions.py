@@ -27,9 +27,12 @@ HOLDFAST = "holdfast"
 """The messaging system, and the scope of the spans."""
 
 SEND, RECEIVE, PROCESS, SETTLE = "send", "receive", "process", "settle"
-"""The types of operations. They are the operations' names too, but for ``COMMIT``."""
+"""The types of operations. They are the operations' names too, but for ``COMMIT`` and ``PUBLISH``."""
 
 COMMIT = "commit"
+
+PUBLISH = "publish"
+"""The name of a send to a broker, by a node, of what a program has sent to an outbox."""
 
 
 def operation(name: str, destination: str, type_: str = "") -> dict[str, str | int | float | bool]:

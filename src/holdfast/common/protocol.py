@@ -154,6 +154,31 @@ class Waiting(msgspec.Struct, frozen=True, tag=True):
     most: int
 
 
+class LookAtTask(msgspec.Struct, frozen=True, tag=True):
+    """Asks where a task is that runs on the node. The reply's text is a JSON object."""
+
+    to: str
+    trace: str
+
+
+class Busiest(msgspec.Struct, frozen=True, tag=True):
+    """Asks what ``most`` of the owned streams do, those that have most of the figure ``by``; if ``only`` has
+    names of streams, of those only. The reply's text is a JSON list."""
+
+    to: str
+    most: int
+    by: str
+    only: list[str] = []
+
+
+class RunningTasks(msgspec.Struct, frozen=True, tag=True):
+    """Asks which attempts at tasks run, ``most`` of them, the oldest first. The reply's text is a JSON
+    list."""
+
+    to: str
+    most: int
+
+
 class Drain(msgspec.Struct, frozen=True, tag=True):
     """Asks the node to move everything to other nodes, then end."""
 
@@ -201,6 +226,20 @@ class Stranger(msgspec.Struct, frozen=True, tag=True):
 
 
 Request = (
-    Forward | SettleReport | Probe | Warm | Poke | Nudge | Move | Shed | Explain | Waiting | Drain | Query
+    Forward
+    | SettleReport
+    | Probe
+    | Warm
+    | Poke
+    | Nudge
+    | Move
+    | Shed
+    | Explain
+    | Waiting
+    | LookAtTask
+    | Busiest
+    | RunningTasks
+    | Drain
+    | Query
 )
 Reply = Answers | Done | QueryReply | Stranger

@@ -15,7 +15,7 @@ _FORM = re.compile("(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-
 
 _SAMPLED = "-01"
 
-_FLAGS_AT = 53
+_CHARS, _FLAGS_AT = 55, 53
 
 _RANDOM_BITS = 64
 """How many bits of a trace id decide whether a trace is recorded: the last ones, as in the samplers of
@@ -60,8 +60,8 @@ def cut(traceparent: str) -> str:
 
 
 def checked(traceparent: str) -> str:
-    """Return a ``traceparent`` if it is valid, else ""."""
-    return traceparent if traceparent and read_traceparent(traceparent) else ""
+    """Return a ``traceparent`` if it is valid, without what later versions may add to it; else ""."""
+    return traceparent[:_CHARS] if traceparent and read_traceparent(traceparent) else ""
 
 
 class SampleRate:

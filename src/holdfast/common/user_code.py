@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import reprlib
 import traceback
+from types import TracebackType
 from typing import Any
 
 from holdfast.common.redaction import redact
@@ -11,6 +13,16 @@ from holdfast.errors import ConfigError, HoldfastError
 
 ERROR_CHARS_MAX = 1000
 DETAIL_CHARS_MAX = 16_000
+LOCAL_CHARS_MAX = 200
+
+_OF_IMPORTS = (
+    importlib.__file__,
+    "<frozen importlib._bootstrap>",
+    "<frozen importlib._bootstrap_external>",
+)
+"""The files of frames between an import and what it runs."""
+
+_with_locals = False
 
 
 def resolve(path: str) -> Any:
@@ -35,16 +47,72 @@ def describe(error: BaseException) -> str:
     return _storable(redact(text)[:ERROR_CHARS_MAX])
 
 
+def show_locals() -> None:
+    """Have all tracebacks of this process show the values of local variables."""
+    global _with_locals  # noqa: PLW0603
+    _with_locals = True
+
+
 def explain(error: BaseException) -> str:
-    """Return the traceback of an error that was caught in a worker, from the first frame of user code."""
+    """Return the traceback of an error, from the first frame of user code: without those of the file in which
+    it was caught, and of imports."""
     trace = error.__traceback__
-    worker = trace.tb_frame.f_code.co_filename if trace is not None else ""
-    while trace is not None and trace.tb_frame.f_code.co_filename == worker:
+    skipped = {trace.tb_frame.f_code.co_filename, *_OF_IMPORTS} if trace is not None else set()
+    while trace is not None and trace.tb_frame.f_code.co_filename in skipped:
         trace = trace.tb_next
     if isinstance(error, MemoryError):
         traceback.clear_frames(trace)
-    text = "".join(traceback.format_exception(type(error), error, trace))
+    told = traceback.TracebackException(type(error), error, trace)
+    if _with_locals:
+        _add_locals(told, error, trace)
+    text = "".join(told.format())
     return _storable(redact(text)[-DETAIL_CHARS_MAX:])
+
+
+def _add_locals(
+    told: traceback.TracebackException, error: BaseException, trace: TracebackType | None
+) -> None:
+    """Add the values of local variables to all frames of an error, and of those that it comes from. The
+    library would make each text in full, and fail where a value can't be told."""
+    left = [(told, error, trace)]
+    while left:
+        told, error, trace = left.pop()
+        for summary, (frame, _) in zip(told.stack, traceback.walk_tb(trace), strict=False):
+            summary.locals = {name: _brief(value) for name, value in frame.f_locals.items()}
+        members = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
+        origins = [
+            (told.__cause__, error.__cause__),
+            (told.__context__, error.__context__),
+            *zip(told.exceptions or (), members, strict=False),
+        ]
+        left += [
+            (text, its, its.__traceback__) for text, its in origins if text is not None and its is not None
+        ]
+
+
+class _Brief(reprlib.Repr):
+    """Makes short texts of values, of long ones only from their beginning and end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = self.maxlong = LOCAL_CHARS_MAX
+
+    def repr_bytes(self, value: bytes, level: int) -> str:
+        """Only the beginning of a body that may be large."""
+        return repr(value[: self.maxstring])
+
+    repr_bytearray = repr_bytes
+
+
+_texts = _Brief()
+
+
+def _brief(value: object) -> str:
+    """Return a value as a short text, whatever its class does."""
+    try:
+        return _texts.repr(value)[:LOCAL_CHARS_MAX]
+    except Exception as error:  # noqa: BLE001 - user code
+        return f"<{type(value).__name__} without a text: {type(error).__name__}>"
 
 
 def _storable(text: str) -> str:

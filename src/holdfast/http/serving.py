@@ -11,9 +11,7 @@ import math
 import os
 import re
 import resource
-import ssl
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
@@ -24,7 +22,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from holdfast.common.redaction import redact
-from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
 
 HEAD_S = 10.0
@@ -276,42 +273,6 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
-
-
-def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
-    """Return the TLS context of a server, with a certificate and its key. Raises ConfigError, in which they
-    are called ``named``."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    try:
-        context.load_cert_chain(cert, key)
-    except OSError as error:  # an SSLError is an OSError
-        raise ConfigError(f"{named} must be a certificate and its key: {error}") from None
-    return context
-
-
-class PeerTls(msgspec.Struct, frozen=True):
-    """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
-    those of all, in PEM form."""
-
-    cert: Path
-    key: Path
-    ca: Path
-
-    def server(self) -> ssl.SSLContext:
-        """Return the context of the called side. Raises ConfigError."""
-        return tls_server(self.cert, self.key, f"peer_tls_cert {self.cert} and peer_tls_key {self.key}")
-
-    def client(self) -> ssl.SSLContext:
-        """Return the context of the calling side. It accepts only a certificate of the authority for the
-        called address. Raises ConfigError."""
-        try:
-            return ssl.create_default_context(cafile=self.ca)
-        except OSError as error:
-            raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
-
-
-NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
-"""Why a node with TLS doesn't call one without: the secret and all messages would be sent unencrypted."""
 
 
 class Secrets:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.common.user_code import show_locals
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
 from holdfast.ports.slots import MessageWork, SlotWorker, drive
 from holdfast.slots import lifeline, wire
@@ -51,6 +52,8 @@ def set_up(line: NodeConnection, stacks: int, start: wire.SlotSetup) -> None:
     lifeline.defer_signals()
     lifeline.limit_memory(start.memory_bytes)
     lifeline.end_with(line.peer)
+    if start.show_locals:
+        show_locals()
     faulthandler.enable(stacks)
     # Chained to the default action, the death of the process is the sign that the dump is complete.
     faulthandler.register(DUMP_SIGNAL, stacks, chain=True)

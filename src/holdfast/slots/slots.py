@@ -36,6 +36,7 @@ class SlotSettings:
         preload: import the app before forking, so that slots share its memory and start in milliseconds.
             Switch it off for an app that starts threads or opens devices when imported.
         environment: is put into that of the slots.
+        show_locals: tracebacks show the values of local variables.
         spawn_timeout_s: how long the app may take to import.
         close_timeout_s: how long handlers may take to close.
         check_s: how often the memory of slots is looked at.
@@ -47,6 +48,7 @@ class SlotSettings:
     memory_mb: int = 0
     preload: bool = True
     environment: Mapping[str, str] = field(default_factory=dict)
+    show_locals: bool = False
     spawn_timeout_s: float = 120.0
     close_timeout_s: float = 5.0
     check_s: float = 1.0

@@ -172,6 +172,7 @@ def stream_slots(
         settings.worker,
         [settings.app, settings.objects, settings.objects_url, str(settings.model_memory_mb)],
         settings.memory_mb * MIB,
+        show_locals=settings.show_locals,
     )
     counts = meter or Meter()
     return ForkserverSlots(settings, clock, setup, lambda given: ForkserverStreamSlot(given, counts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import faulthandler
 import fcntl
@@ -10,10 +11,13 @@ import resource
 import signal
 import socket
 import struct
+import sys
 import termios
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import msgspec
@@ -37,6 +41,15 @@ AGAIN_S = 0.05
 TRAY_BYTES = 1 << 18
 """The largest message of a tray."""
 
+CALLS_MAX = 100
+"""How many calls of a thread or task are told, the newest."""
+
+STACKS_MAX = 20
+"""How many threads and tasks are told of where an attempt is."""
+
+CHARS_MAX = 32_000
+"""How many characters are told of where an attempt is."""
+
 NEWS = Rate(per_s=20, burst=20)
 LINES = Rate(per_s=200, burst=500)
 MIB = 1 << 20
@@ -44,7 +57,7 @@ MIB = 1 << 20
 MAXRSS_BYTES = 1024 if lifeline.LINUX else 1
 
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
-_decode_cancel = msgspec.msgpack.Decoder(wire.CancelAttempt).decode
+_decode_request = msgspec.msgpack.Decoder(wire.TaskRequest).decode
 
 
 class TaskChildHost:
@@ -214,10 +227,65 @@ class TaskChild:
         with contextlib.suppress(OSError):
             while data := self._line.peer.recv(READ_BYTES):
                 for number, payload in splitter.feed(data):
-                    cancel = _decode_cancel(payload)
-                    with self._switching:
-                        if number == self._host.at_hand:
-                            self._worker.cancel(cancel.reason)
+                    self._heed(number, _decode_request(payload))
+
+    def _heed(self, number: int, request: wire.TaskRequest) -> None:
+        match request:
+            case wire.LookAtAttempt():
+                # Without the lock: terminate hooks hold it while they run, and may be what hangs.
+                text = self._stacks() if number == self._host.at_hand else ""
+                self._line.send(wire.AttemptStacks(text), number)
+            case wire.CancelAttempt(reason):
+                with self._switching:
+                    if number == self._host.at_hand:
+                        self._worker.cancel(reason)
+
+    def _stacks(self) -> str:
+        """Where the attempt is; why that can't be told if there is an error, after which this process must
+        still hear of cancels."""
+        try:
+            return stacks(self._worker.coroutines())
+        except Exception as error:  # noqa: BLE001 - of the tasks and frames of user code
+            return f"the stacks can't be told: {_text(error)}"
+
+
+def stacks(coroutines: Collection[asyncio.Task[Any]] = ()) -> str:
+    """Where the main thread of this process is, these tasks, which wait on no thread's stack, and its other
+    threads; each with its newest call last: files, lines and functions, and no values."""
+    frames, own = sys._current_frames(), threading.get_ident()
+    main = threading.main_thread().ident
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    threads = [
+        _stack(f"Thread {names.get(ident, ident)}", traceback.walk_stack(frames[ident]))
+        for ident in sorted(frames, key=lambda ident: (ident != main, ident))
+        if ident != own
+    ]
+    tasks = [
+        _stack(f"Task {task.get_name()}", reversed([*_awaited(task.get_coro())]))
+        for task in sorted(coroutines, key=lambda task: task.get_name())
+    ]
+    first = 1 if own != main else 0
+    found = [*threads[:first], *tasks, *threads[first:]]
+    if (more := len(found) - STACKS_MAX) > 0:
+        found[STACKS_MAX:] = [f"... {more} more"]
+    return redact("\n\n".join(found))[:CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+
+
+def _stack(name: str, calls: Iterable[tuple[FrameType, int]]) -> str:
+    """One stack in words, of calls with the newest first."""
+    told = [
+        f'  File "{frame.f_code.co_filename}", line {line}, in {frame.f_code.co_name}'
+        for frame, line in calls
+    ]
+    more = [f"  ... {len(told) - CALLS_MAX} calls above"] if len(told) > CALLS_MAX else []
+    return "\n".join([f"{name}:", *more, *told[:CALLS_MAX][::-1]])
+
+
+def _awaited(coroutine: Any) -> Iterator[tuple[FrameType, int]]:
+    """The coroutines that wait for one another, the outermost first."""
+    while (frame := getattr(coroutine, "cr_frame", None)) is not None:
+        yield frame, frame.f_lineno
+        coroutine = coroutine.cr_await
 
 
 def _read_all(fd: int) -> bytes:

@@ -26,6 +26,9 @@ from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
 
 LOOK_TIMEOUT_S = 0.1
+ANSWER_TIMEOUT_S = 1.0
+"""How long a process may take to say where its attempt is."""
+
 BESIDE_BYTES = 1 << 16
 """Bodies with outcomes of the task before that are larger together go beside the tray, which takes no message
 of any size."""
@@ -93,6 +96,16 @@ class Tray:
         self._far.close()
 
 
+class _StackLook:
+    """A question where an attempt is, for all who ask at the same time."""
+
+    __slots__ = ("answered", "text")
+
+    def __init__(self) -> None:
+        self.answered = asyncio.Event()
+        self.text: str | None = None
+
+
 class ForkserverTaskSlot(SlotProcess):
     """A child process that takes attempts from its tray, one after another."""
 
@@ -106,6 +119,7 @@ class ForkserverTaskSlot(SlotProcess):
         self._given: dict[int, int] = {}
         """What each attempt that has not ended may use, in MiB, by its number, the oldest first."""
         self._seen = asyncio.Event()
+        self._looks: dict[int, _StackLook] = {}
 
     @property
     def fds(self) -> Sequence[int]:
@@ -148,6 +162,17 @@ class ForkserverTaskSlot(SlotProcess):
         self._see()
         return self._read_stacks()
 
+    async def look(self, number: int) -> str | None:
+        if self._why or number not in self._given:
+            return ""
+        if (look := self._looks.get(number)) is None:
+            look = self._looks[number] = _StackLook()
+            self._transport.write(wire.frame(wire.LookAtAttempt(), number))
+        await self._clock.wait(look.answered, ANSWER_TIMEOUT_S)
+        if self._looks.get(number) is look:
+            del self._looks[number]
+        return look.text
+
     def terminate(self) -> None:
         self._server.signal(self.name, signal.SIGTERM, group=True)
 
@@ -160,6 +185,8 @@ class ForkserverTaskSlot(SlotProcess):
                 self._ended(call, tried)
             case wire.Advanced(progress):
                 self._listener.advanced(self, call, progress)
+            case wire.AttemptStacks(text):
+                self._found(call, text)
             case wire.LogLine(level, event, values):
                 self._listener.said(self, call, level, event, values)
             case wire.SlotReady(pid, error):
@@ -181,8 +208,15 @@ class ForkserverTaskSlot(SlotProcess):
         """A line of its standard output: of the attempt at work, for its process runs one at a time."""
         self._listener.said(self, next(iter(self._given), 0), "info", line, {})
 
+    def _found(self, number: int, text: str) -> None:
+        if (look := self._looks.pop(number, None)) is not None:
+            look.text = text
+            look.answered.set()
+
     def lost(self) -> None:
         self._see()
+        for number in list(self._looks):
+            self._found(number, "")
         self._untouched = self._tray.take_back()
         self._tray.close()
         self._output.close()
@@ -215,6 +249,7 @@ def task_slots(settings: TaskSlotSettings, clock: Clock) -> ForkserverSlots[[Lis
         [settings.app],
         settings.memory_mb * MIB,
         tasks=True,
+        show_locals=settings.show_locals,
     )
     return ForkserverSlots(settings, clock, setup, ForkserverTaskSlot)
 

@@ -24,6 +24,7 @@ class SlotSetup(msgspec.Struct, frozen=True, array_like=True):
     args: list[str]
     memory_bytes: int
     tasks: bool = False
+    show_locals: bool = False
 
 
 class Spawn(msgspec.Struct, frozen=True, array_like=True, tag=0):
@@ -153,10 +154,14 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     attached: int | None = None
 
 
-class CancelAttempt(msgspec.Struct, frozen=True, array_like=True):
+class CancelAttempt(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """To a slot for tasks: the attempt is to end."""
 
     reason: str
+
+
+class LookAtAttempt(msgspec.Struct, frozen=True, array_like=True, tag=1):
+    """To a slot for tasks: where is the attempt?"""
 
 
 class AttemptEnded(msgspec.Struct, frozen=True, array_like=True, tag=5):
@@ -179,6 +184,12 @@ class LogLine(msgspec.Struct, frozen=True, array_like=True, tag=7):
     values: dict[str, str | int | float | bool | None]
 
 
+class AttemptStacks(msgspec.Struct, frozen=True, array_like=True, tag=9):
+    """From a slot for tasks: where the attempt is, thread by thread; "" for one that isn't at hand."""
+
+    text: str
+
+
 class QueryDone(msgspec.Struct, frozen=True, array_like=True, tag=8):
     """From a slot: the answer to QueryStream."""
 
@@ -189,7 +200,8 @@ Order = Spawn | Signal | KillAfter
 Event = Spawned | Exited
 Request = OpenStream | RunMessages | CloseStream | LoadStream | QueryStream
 Answer = SlotReady | Noted | Opened | RunDone | SlotModels | QueryDone
-TaskAnswer = SlotReady | AttemptEnded | Advanced | LogLine
+TaskRequest = CancelAttempt | LookAtAttempt
+TaskAnswer = SlotReady | AttemptEnded | Advanced | LogLine | AttemptStacks
 
 _encoder = msgspec.msgpack.Encoder()
 

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import BinaryIO, Literal, NamedTuple
 
 
 class Access(NamedTuple):
@@ -51,6 +53,27 @@ def make_file(path: Path, access: Access) -> None:
     """Make an empty file if there is none, before a library makes it with other modes."""
     with contextlib.suppress(FileExistsError):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file))
+
+
+@contextlib.contextmanager
+def whole_file(path: Path, access: Access, *, part: str, durable: bool = True) -> Iterator[BinaryIO]:
+    """Write a file that gets its name, and takes the place of one of that name, only once it is whole. Until
+    then its name begins with ``part``. ``durable``: the file and its name are written to disk."""
+    # A name by chance: in containers the process ids of different processes are the same.
+    temporary = path.with_name(f"{part}{secrets.token_hex(8)}")
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
+    try:
+        with os.fdopen(fd, "wb") as file:
+            yield file
+            file.flush()
+            if durable:
+                os.fsync(fd)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_names(path.parent)
 
 
 def for_writers(path: Path) -> Access:

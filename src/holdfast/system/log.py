@@ -19,48 +19,81 @@ if TYPE_CHECKING:
 
 Format = Literal["auto", "console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
+Tracebacks = Literal["none", "plain", "locals"]
 
 
-def set_up(log_format: Format = "auto", level: Level = "info", stream: TextIO | None = None) -> None:
-    """Send all logging of this process to ``stream`` (stderr). ``auto``: console on a terminal, else JSON."""
+def set_up(
+    log_format: Format = "auto",
+    level: Level = "info",
+    stream: TextIO | None = None,
+    *,
+    tracebacks: Tracebacks = "none",
+) -> None:
+    """Send all logging of this process to ``stream`` (stderr). ``auto``: console on a terminal, else JSON.
+    Tracebacks of handlers, which events have as ``exception``, are left out unless asked for."""
     import structlog  # noqa: PLC0415 (half of what it takes to import holdfast; slots don't log)
 
     out = stream or sys.stderr
     console = log_format == "console" or (log_format == "auto" and out.isatty())
-    shared: list[Processor] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        structlog.processors.format_exc_info,
-        _redact_event,
-    ]
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
             structlog.stdlib.PositionalArgumentsFormatter(),
-            *shared,
+            *([_without_traceback] if tracebacks == "none" else []),
+            *_shared(),
             structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    renderer: Processor = (
-        structlog.dev.ConsoleRenderer(colors=out.isatty())
-        if console
-        else structlog.processors.JSONRenderer(default=str, sort_keys=True)
-    )
+    renderer: Processor = structlog.dev.ConsoleRenderer(colors=out.isatty()) if console else _json_renderer()
     handler = logging.StreamHandler(out)
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
-        )
-    )
+    handler.setFormatter(_formatter(renderer))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # It logs each lookup, and at debug level what it signs, so only its warnings are logged.
     logging.getLogger("botocore").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(capture=True)
+
+
+def write_to_file(handler: logging.Handler) -> None:
+    """Send all logging of this process to a file as well, as JSON lines."""
+    handler.setFormatter(_formatter(_json_renderer()))
+    logging.getLogger().addHandler(handler)
+
+
+def _json_renderer() -> Processor:
+    import structlog  # noqa: PLC0415
+
+    return structlog.processors.JSONRenderer(default=str, sort_keys=True)
+
+
+def _formatter(renderer: Processor) -> logging.Formatter:
+    import structlog  # noqa: PLC0415
+
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_logger_name, *_shared()],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+
+
+def _shared() -> list[Processor]:
+    """What is done to all events, whoever logs them."""
+    import structlog  # noqa: PLC0415
+
+    return [
+        structlog.contextvars.merge_contextvars,
+        structlog.stdlib.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.format_exc_info,
+        _redact_event,
+    ]
+
+
+def _without_traceback(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:
+    """Drop the traceback of a handler; Holdfast's own tracebacks come as ``exc_info`` and stay."""
+    event.pop("exception", None)
+    return event
 
 
 def _redact_event(logger: WrappedLogger, method: str, event: EventDict) -> EventDict:

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PROGRAM = """
 import asyncio, json, sys
 from opentelemetry import trace
@@ -39,6 +41,7 @@ print(json.dumps([found, *(asyncio.run(received(name)) for name in queues)]))
 """
 
 
+@pytest.mark.slow
 def test_a_send_is_a_span_under_the_current_one_and_its_place_goes_with_the_message(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/holdfast.db"
     ran = subprocess.run(
@@ -53,6 +56,7 @@ def test_a_send_is_a_span_under_the_current_one_and_its_place_goes_with_the_mess
         assert attributes["traceparent"] == f"00-{order[0]:032x}-{span[1]:016x}-01"
 
 
+@pytest.mark.slow
 def test_holdfast_imports_nothing_of_opentelemetry() -> None:
     code = "import sys, holdfast.assembly, holdfast.cluster.node, holdfast.streams.work, holdfast.tasks.work;"
     code += "print([name for name in sys.modules if name.startswith('opentelemetry')])"

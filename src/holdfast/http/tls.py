@@ -1,0 +1,92 @@
+"""TLS of the servers here, and between nodes. Files are read again when they change, so that certificates are
+renewed without a restart."""
+
+from __future__ import annotations
+
+import ssl
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from holdfast.errors import ConfigError
+from holdfast.http.watched_files import LOOK_S, WatchedFiles
+
+log = structlog.get_logger()
+
+NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
+"""Why a node with TLS doesn't call one without: the secret and all messages would be sent unencrypted."""
+
+
+def tls_server(cert: Path, key: Path, named: str) -> ssl.SSLContext:
+    """Return the TLS context of a server, with a certificate and its key. New connections get what these
+    files hold then; while that is no certificate and its key, what they held before. Raises ConfigError, in
+    which they are called ``named``."""
+    files = WatchedFiles(cert, key, pause_s=LOOK_S)
+    first = newest = _with_certificate(cert, key, named)
+
+    def renew(connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _first: ssl.SSLContext) -> None:
+        nonlocal newest
+        if files.changed:
+            try:
+                newest = _with_certificate(cert, key, named)
+            except ConfigError as error:
+                log.error("a certificate can't be read again; the one before stays", error=str(error))
+            else:
+                log.info("certificate read again", cert=str(cert))
+        connection.context = newest
+
+    first.sni_callback = renew  # is called for every connection, whether a name is asked for or not
+    return first
+
+
+def _with_certificate(cert: Path, key: Path, named: str) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(cert, key)
+    except OSError as error:  # an SSLError is an OSError
+        raise ConfigError(f"{named} must be a certificate and its key: {error}") from None
+    return context
+
+
+class PeerTls(msgspec.Struct, frozen=True):
+    """TLS between nodes: this node's certificate with its chain and its key, and the authority that signed
+    those of all, in PEM form. Certificates are for the addresses of nodes, or all for ``name`` if given."""
+
+    cert: Path
+    key: Path
+    ca: Path
+    name: str | None = None
+
+    def server(self) -> ssl.SSLContext:
+        """Return the context of the called side. Raises ConfigError."""
+        return tls_server(self.cert, self.key, f"peer_tls_cert {self.cert} and peer_tls_key {self.key}")
+
+    def authorities(self) -> str:
+        """Return the certificates of the authority. Raises ConfigError if its file has none."""
+        try:
+            text = self.ca.read_text("ascii", "ignore")  # only comments have other letters
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"peer_tls_ca {self.ca} must be certificates: {error}") from None
+        return text
+
+
+class PeerTrust:
+    """Whom a node trusts that calls others: only a certificate of the authority, for the called address or
+    the name that all have. An authority that is added to the file is trusted from then on; one that is taken
+    out is trusted until the restart. Raises ConfigError if the file has none."""
+
+    def __init__(self, tls: PeerTls) -> None:
+        self._tls = tls
+        self._files = WatchedFiles(tls.ca, pause_s=LOOK_S)
+        # Without certificates this would be the context that trusts all public authorities.
+        self.context = ssl.create_default_context(ssl.Purpose.SERVER_AUTH, cadata=tls.authorities())
+
+    def look(self) -> None:
+        """Read the file again if it has changed."""
+        if self._files.changed:
+            try:
+                self.context.load_verify_locations(cadata=self._tls.authorities())
+            except ConfigError as error:
+                log.error("authorities can't be read again; those before stay", error=str(error))

@@ -1,0 +1,13 @@
+"""What in the folder of a project is not of the project."""
+
+from __future__ import annotations
+
+ENVIRONMENT = "pyvenv.cfg"
+"""A folder that has this file is a virtual environment."""
+
+_OF_TOOLS = ("__pycache__", "node_modules")
+
+
+def passed_over(name: str) -> bool:
+    """Return whether a file or folder of this name is hidden, or a folder that tools fill."""
+    return name.startswith(".") or name in _OF_TOOLS

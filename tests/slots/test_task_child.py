@@ -1,0 +1,84 @@
+"""The part of a slot's process for tasks that hears what the node says of the attempt at hand."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Collection, Iterator
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from holdfast.ports.slots import TaskWorker
+from holdfast.slots import wire
+from holdfast.slots.child import NodeConnection
+from holdfast.slots.task_child import STACKS_MAX, TaskChild, TaskChildHost, stacks
+
+ATTEMPT = 7
+PATIENCE_S = 30.0
+
+
+class Worker:
+    """A worker whose tasks can't be listed."""
+
+    def __init__(self) -> None:
+        self.cancelled = threading.Event()
+
+    def coroutines(self) -> Collection[asyncio.Task[Any]]:
+        raise RuntimeError("the set has changed")
+
+    def cancel(self, reason: str) -> None:
+        self.cancelled.set()
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    ours.settimeout(PATIENCE_S)
+    with ours, theirs:
+        yield ours, theirs
+        ours.shutdown(socket.SHUT_RDWR)
+
+
+def test_who_can_not_tell_its_stacks_still_hears_of_a_cancel(
+    pair: tuple[socket.socket, socket.socket],
+) -> None:
+    node, line, worker = pair[0], NodeConnection(pair[1]), Worker()
+    host = TaskChildHost(line)
+    host.at_hand = ATTEMPT
+    child = TaskChild(line, pair[1], host, cast("TaskWorker", worker), 0)
+    listening = threading.Thread(target=child._listen, daemon=True)
+    listening.start()
+    node.sendall(wire.frame(wire.LookAtAttempt(), ATTEMPT))
+    splitter = wire.Splitter()
+    frames: list[tuple[int, bytes]] = []
+    while not frames:
+        frames = splitter.feed(node.recv(4096))
+    ((number, payload),) = frames
+    told = msgspec.msgpack.decode(payload, type=wire.AttemptStacks)
+    assert (number, told.text) == (ATTEMPT, "the stacks can't be told: the set has changed")
+    node.sendall(wire.frame(wire.CancelAttempt("enough"), ATTEMPT))
+    assert worker.cancelled.wait(PATIENCE_S)
+    node.shutdown(socket.SHUT_WR)
+    listening.join(PATIENCE_S)
+
+
+async def test_the_tasks_of_an_attempt_are_told_before_threads_beside_it() -> None:
+    enough = threading.Event()
+    beside = [threading.Thread(target=enough.wait, name=f"beside-{n}") for n in range(2 * STACKS_MAX)]
+    for thread in beside:
+        thread.start()
+    handler = asyncio.create_task(asyncio.Event().wait(), name="handler")
+    await asyncio.sleep(0)
+    text = await asyncio.to_thread(stacks, [handler])
+    handler.cancel()
+    enough.set()
+    for thread in beside:
+        thread.join()
+    names = [line for line in text.splitlines() if line.startswith(("Thread", "Task", "..."))]
+    assert names[0].startswith("Thread MainThread")
+    assert names[1] == "Task handler:"
+    assert len(names) == STACKS_MAX + 1
+    assert names[-1].endswith(" more")
