@@ -14,6 +14,7 @@ from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
+from holdfast.ports.tracing import SpanRecord
 from simulator.limits import limits_with
 
 
@@ -78,3 +79,18 @@ def make_host(
     if tasks is not None:
         host.tasks = tasks
     return host
+
+
+class KeptSpans:
+    """An exporter of spans that keeps what it gets."""
+
+    exported = dropped = 0
+
+    def __init__(self) -> None:
+        self.spans: list[SpanRecord] = []
+
+    def add(self, span: SpanRecord) -> None:
+        self.spans.append(span)
+
+    async def close(self) -> None:
+        pass

@@ -41,3 +41,12 @@ def test_idle_nodes_are_not_worth_it() -> None:
 def test_the_first_of_the_living_decides_and_no_other_program() -> None:
     members = (node("0", 0.0, foreign=True), node("a", 0.0), node("b", 0.0))
     assert [balancer(*members, me=name).elected for name in ("a", "b")] == [True, False]
+
+
+def test_nothing_goes_to_nodes_of_an_older_revision_which_are_about_to_be_replaced() -> None:
+    old = node("b", 0.0, revision="one", started_at=1.0)
+    new = node("a", 4.0, revision="two", started_at=2.0)
+    assert balancer(new, old).shifts() == []
+    assert balancer(
+        node("a", 0.0, revision="two", started_at=2.0), node("b", 4.0, revision="one")
+    ).shifts() == [Shift("b", "a", 2.0)]

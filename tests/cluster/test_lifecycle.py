@@ -205,6 +205,7 @@ async def test_closing_waits_for_all_ends_but_its_own() -> None:
     assert ended == ["slow", "closer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "error", [OSError(24, "Too many open files"), Unavailable("away"), OutcomeUnknown("?")]
 )

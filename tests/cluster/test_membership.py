@@ -304,6 +304,23 @@ async def test_a_join_that_breaks_off_after_it_took_effect_is_one(
     assert node.stats.memberships == 2
 
 
+async def test_what_was_given_to_a_join_without_an_answer_is_checked(clock: Clock, town: Town) -> None:
+    node = town.node("a")
+    ids: list[str] = []
+    errors = [OutcomeUnknown("lost")]
+
+    async def lose_one(member: Member, ttl_s: float) -> None:
+        await town.coordinator.join(member, ttl_s)
+        ids.append(member.id)
+        if errors:
+            raise errors.pop()
+
+    node.coordinator.instead["join"] = lose_one
+    await node.start()
+    assert node.membership.id == ids[1] != ids[0]
+    assert node.losses == 1
+
+
 async def test_a_renewal_that_is_answered_after_leaving_is_no_join(clock: Clock, town: Town) -> None:
     node = town.node("a")
     await node.start()
@@ -380,6 +397,24 @@ async def test_who_comes_and_goes_is_known_at_once(clock: Clock, town: Town) -> 
     await clock.sleep(0.001)
     assert a.left == [member]
     assert member not in a.membership.view
+
+
+async def test_who_joins_while_the_members_are_read_is_not_taken_for_gone(clock: Clock, town: Town) -> None:
+    node = town.node("a")
+    await node.start()
+
+    async def read_and_answer_late() -> list[Member]:
+        read = await town.coordinator.members()
+        await clock.sleep(2.0)
+        return read
+
+    node.coordinator.instead["members"] = read_and_answer_late
+    reading = asyncio.ensure_future(node.membership._view.refresh())
+    await settle_down()
+    other = await town.node("b").start()
+    await reading
+    assert other in node.membership.view
+    assert node.left == []
 
 
 async def test_changes_of_claims_are_told_until_some_may_have_been_missed(clock: Clock, town: Town) -> None:

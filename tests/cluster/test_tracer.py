@@ -6,24 +6,10 @@ from holdfast.cluster.tracer import LINKS_MAX, Tracer, trace_of
 from holdfast.common.traceparent import TraceContext
 from holdfast.ports.tracing import SpanRecord, TracedCall
 from holdfast.system.clock import SystemClock
+from tests.cluster.fakes import KeptSpans
 
 TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 SAMPLED = f"00-{TRACE}-{SPAN}-01"
-
-
-class KeptSpans:
-    """An exporter that keeps what it gets."""
-
-    exported = dropped = 0
-
-    def __init__(self) -> None:
-        self.spans: list[SpanRecord] = []
-
-    def add(self, span: SpanRecord) -> None:
-        self.spans.append(span)
-
-    async def close(self) -> None:
-        pass
 
 
 def tracer(sample: float) -> tuple[Tracer, list[SpanRecord]]:

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
+
 from holdfast.cluster.host import Host
 from holdfast.cluster.rules.balance import STREAM_LOAD, NodeLoad, Shift, plan
+from holdfast.cluster.rules.placement import newest_revision
 from holdfast.common.protocol import Done, Shed
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Member
@@ -40,11 +43,15 @@ class Balancer:
         return self._host.membership.id == min(nodes, default="")
 
     def shifts(self) -> list[Shift]:
-        """Return how much load to move from which node to which, by the loads that the nodes report."""
+        """Return how much load to move from which node to which, by the loads that the nodes report. Nodes of
+        an older revision, which are about to be replaced, get none."""
         groups: dict[tuple[str, ...], list[NodeLoad]] = {}
-        for member in self._host.membership.view.values():
+        members = self._host.membership.view.values()
+        newest = newest_revision(members)
+        for member in members:
             if not (member.load.draining or member.foreign):
-                groups.setdefault(member.load.serves, []).append(node_load(member))
+                load = msgspec.structs.replace(node_load(member), takes=member.load.revision == newest)
+                groups.setdefault(member.load.serves, []).append(load)
         shifts: list[Shift] = []
         for _, nodes in sorted(groups.items()):
             if max(node.load / node.capacity for node in nodes) > SHARE_MIN:

@@ -93,6 +93,8 @@ class Membership:
         tries = 0
         while True:
             self.id = self._clock.new_id()
+            if tries:  # the try before may have taken effect, and streams been given to this node since
+                self._host.news.lost()
             sent_at = self._clock.monotonic()
             try:
                 await self._reach_self()

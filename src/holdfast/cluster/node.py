@@ -12,6 +12,7 @@ from holdfast.cluster.membership import Membership
 from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Load
+from holdfast.ports.metrics import MetricsPush
 
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
@@ -51,12 +52,24 @@ class NodePart(NamedTuple):
 
 class Node(Startable):
     """Joins the cluster, serves peers and runs its work until it is stopped. If it crashes, ``host.crashed``
-    has the error."""
+    has the error. ``metrics`` brings its metrics somewhere, if that is asked for; ``app`` is the name of the
+    app, ``version`` that of Holdfast, ``revision`` what runs here."""
 
-    def __init__(self, host: Host, works: Sequence[Work]) -> None:
+    def __init__(
+        self,
+        host: Host,
+        works: Sequence[Work],
+        metrics: MetricsPush | None = None,
+        app: str = "",
+        version: str = "",
+        revision: str = "",
+    ) -> None:
         super().__init__()
         self._host = host
+        self._app, self._version, self._revision = app, version, revision
+        self._started_at = host.clock.wall()
         self._works = works
+        self._metrics = metrics
         self._ids: dict[str, None] = {}
         host.membership = Membership(host, self.load)
         self._balancer = Balancer(host)
@@ -75,6 +88,8 @@ class Node(Startable):
         for work in self._works:
             work.begin(address)
         host.tasks.spawn(self._tell_namesakes())
+        if self._metrics is not None:
+            host.tasks.repeat(self._metrics.run, host.clock, host.log)
         host.tasks.repeat(self._maintain, host.clock, host.log)
         if host.limits.balance_s:
             host.tasks.repeat(self._balancer.run, host.clock, host.log)
@@ -112,6 +127,8 @@ class Node(Startable):
             await work.close()
         if host.tracer is not None:
             await host.tracer.exporter.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         await host.peer.close()
 
     def abandon(self) -> None:
@@ -139,6 +156,11 @@ class Node(Startable):
             queues=tuple(sorted({name for load in loads for name in load.queues})),
             lacks=tuple(name for load in loads for name in load.lacks),
             acting=tuple(name for load in loads for name in load.acting or ()),
+            version=self._version,
+            app=self._app,
+            revision=self._revision,
+            started_at=self._started_at,
+            works=tuple(work for load in loads for work in load.works),
         )
 
     async def _handle(self, request: Request) -> Reply:

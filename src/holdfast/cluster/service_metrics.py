@@ -47,6 +47,11 @@ class ServiceMetrics(Collector):
         depths = [asked.look() for asked in self._depths.values()]
         await asyncio.gather(*depths, self._risks.look(), self._health.look())
 
+    def ready(self) -> dict[str, int]:
+        """Return how many messages are ready in each queue whose depth is known."""
+        answers = {name: asked.answer for name, asked in self._depths.items()}
+        return {name: depth.ready for name, depth in answers.items() if depth is not None}
+
     def collect(self) -> Iterable[Metric]:
         yield from self._of_queues()
         yield from self._of_databases()

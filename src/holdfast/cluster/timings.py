@@ -68,6 +68,10 @@ class TimingsBy:
         """Return the histograms of several declared names."""
         return {value: self.of(value) for value in values}
 
+    def total(self) -> Sequence[int]:
+        """Return the counts of all histograms together, bucket by bucket."""
+        return [sum(counts) for counts in zip(*(each.counts for each in self._by.values()), strict=True)]
+
     def items(self) -> Iterable[tuple[str, Histogram]]:
         """Return all histograms with the values of their label."""
         return sorted(self._by.items())

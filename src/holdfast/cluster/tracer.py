@@ -35,9 +35,9 @@ class OpenSpan:
         self.traceparent = write_traceparent(record.trace_id, record.span_id, sampled=True)
         """The context of what follows the span."""
 
-    def end(self, error: str | None = None) -> None:
-        """End the span now; with ``error`` it has failed."""
-        self.record.end_ns = self.record.end_ns or self._tracer.now_ns()
+    def end(self, error: str | None = None, *, at_ns: int = 0) -> None:
+        """End the span, now if no wall time is given; with ``error`` it has failed."""
+        self.record.end_ns = at_ns or self._tracer.now_ns()
         if error is not None:
             self.record.failed, self.record.error = True, error
         self._tracer.exporter.add(self.record)

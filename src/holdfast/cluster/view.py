@@ -65,9 +65,10 @@ class View:
 
     async def refresh(self) -> None:
         """Read the living members and their loads. Raises what the coordinator raises."""
+        before = list(self.members)
         members = await self._coordinator.members()
         living = {member.id for member in members}
-        for known in list(self.members):
+        for known in before:  # who has joined meanwhile may not have been read
             if known not in living:
                 self._drop(known)
         for member in members:

@@ -88,3 +88,10 @@ def test_a_pick_never_exceeds_what_was_asked_by_much(loads: list[float], amount:
 
 def test_the_band_is_a_share_of_what_a_node_bears() -> None:
     assert plan([NodeLoad("large", 10.5, 10.0), NodeLoad("small", 0.5, 1.0)], 9) == []
+
+
+def test_what_takes_nothing_gets_nothing_and_still_gives() -> None:
+    cold, hot = NodeLoad("cold", 0.0, takes=False), NodeLoad("hot", 4.0, takes=False)
+    assert plan([cold, hot], 9) == []
+    (shift,) = plan([cold, hot, NodeLoad("new", 2.0, capacity=2.0)], 9)
+    assert shift == Shift("hot", "new", 1.0)

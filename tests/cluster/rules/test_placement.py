@@ -11,10 +11,13 @@ from hypothesis import strategies as st
 from holdfast.cluster.rules.placement import (
     BUSY_STREAMS,
     COLD_STREAMS,
+    STREAMS,
     Load,
     Member,
     Placed,
+    WorkLoad,
     choose,
+    newest_revision,
     shortage,
     spread,
 )
@@ -22,6 +25,11 @@ from holdfast.cluster.rules.placement import (
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
     return Member(name, name, f"http://{name}", Load(streams, slots, room, draining))
+
+
+def test_the_busy_share_of_no_slots_is_that_of_one() -> None:
+    assert WorkLoad(STREAMS, 4, 3.0, 0).share == 0.75
+    assert WorkLoad(STREAMS, 0, 0.0, 0).share == 0.0
 
 
 members = st.lists(
@@ -247,3 +255,34 @@ def test_streams_that_begin_in_a_burst_spread_over_the_nodes(
             counter.add(chosen)
     counts = [placed[member.id] for member in members]
     assert max(counts) - min(counts) <= (COLD_STREAMS + 1 if models else 1)
+
+
+def of_revision(name: str, revision: str, started_at: float, streams: int = 0, memory: float = 0.0) -> Member:
+    load = Load(streams, room=100, revision=revision, started_at=started_at, memory=memory)
+    return Member(name, name, f"http://{name}", load)
+
+
+def test_the_newest_revision_is_that_of_the_node_that_started_last() -> None:
+    old, new, again = of_revision("a", "one", 1.0), of_revision("b", "two", 2.0), of_revision("c", "one", 3.0)
+    assert newest_revision([old, new]) == "two"
+    assert newest_revision([old, new, again]) == "one", "as when an update is taken back"
+    assert newest_revision([member("m"), member("n")]) == ""
+    assert newest_revision([]) == ""
+
+
+def test_streams_that_leave_go_to_nodes_of_the_newest_revision_while_these_have_room() -> None:
+    old, new = of_revision("a", "one", 1.0), of_revision("b", "two", 2.0, streams=50)
+    placed = spread([f"s/k{n}" for n in range(60)], [old, new])
+    assert Counter(member.name for member in placed.values()) == {"b": 60}
+    full = of_revision("b", "two", 2.0, memory=0.99)
+    assert {member.name for member in spread(["s/k"], [old, full]).values()} == {"a"}
+    unable = Member("b", "b", "http://b", msgspec.structs.replace(new.load, lacks=("s",)))
+    assert {member.name for member in spread(["s/k"], [old, unable]).values()} == {"a"}
+
+
+def test_what_acts_goes_to_no_old_node_though_only_a_node_of_another_revision_tells_of_it() -> None:
+    tells = of_revision("a", "one", 1.0)
+    tells = Member("a", "a", "http://a", msgspec.structs.replace(tells.load, acting=("s",)))
+    old = of_revision("b", "two", 2.0)
+    assert old.load.acting is None
+    assert {member.name for member in spread(["s/k"], [tells, old]).values()} == {"a"}

@@ -29,11 +29,12 @@ STREAM_LOAD = 0.0005
 
 
 class NodeLoad(msgspec.Struct, frozen=True):
-    """A node's load and its capacity, in units of work such as busy slots."""
+    """A node's load and its capacity, in units of work such as busy slots. ``takes``: it may get more."""
 
     member: str
     load: float
     capacity: float = 1.0
+    takes: bool = True
 
 
 class Shift(msgspec.Struct, frozen=True):
@@ -62,7 +63,7 @@ def plan(nodes: Iterable[NodeLoad], most: int) -> list[Shift]:
     mean = total / capacity
     excess = {node.member: node.load - mean * node.capacity for node in known}
     hot = [(-excess[n.member], n.member) for n in known if excess[n.member] > BAND * mean * n.capacity]
-    cold = [(excess[n.member], n.member) for n in known if excess[n.member] < 0]
+    cold = [(excess[n.member], n.member) for n in known if n.takes and excess[n.member] < 0]
     heapq.heapify(hot)
     heapq.heapify(cold)
     shifts: list[Shift] = []

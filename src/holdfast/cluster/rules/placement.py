@@ -25,6 +25,25 @@ number is small because that may soon change, and may be true of every node on a
 
 CPU_MOST, MEMORY_MOST = 0.95, 0.92
 
+STREAMS, TASKS = "streams", "tasks"
+"""The kinds of work, as metrics name them."""
+
+
+class WorkLoad(msgspec.Struct, frozen=True):
+    """What a node reports of one kind of work: how many slots it has, how many of them are busy, how many
+    messages or tasks it has handled since the node's start, and the queues that they come from."""
+
+    kind: str
+    slots: int
+    busy: float
+    handled: int
+    queues: tuple[str, ...] = ()
+
+    @property
+    def share(self) -> float:
+        """The share of the slots that is busy."""
+        return self.busy / max(1, self.slots)
+
 
 class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     """What a node reports of itself with each renewal. As JSON, ``offers`` has the name that older nodes know
@@ -60,6 +79,16 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     acting: tuple[str, ...] | None = None
     """Names of the streams that send effects or set timers, as far as the node knows; None for a node of a
     version that knows neither, and must own none of these streams."""
+    version: str = ""
+    """The version of Holdfast that the node runs; empty for one before 0.2.0."""
+    app: str = ""
+    """The name of its app."""
+    revision: str = ""
+    """What runs there, such as the digest of an image; empty if nobody has said it."""
+    started_at: float = 0.0
+    """When the node started: a wall time in seconds."""
+    works: tuple[WorkLoad, ...] = ()
+    """The kinds of work that have slots of their own."""
 
     @property
     def is_full(self) -> bool:
@@ -98,6 +127,12 @@ class Member(msgspec.Struct, frozen=True):
 def acting_streams(members: Iterable[Member]) -> set[str]:
     """Return the names of the streams that send effects or set timers, as far as any member knows."""
     return {stream for member in members for stream in member.load.acting or ()}
+
+
+def newest_revision(members: Iterable[Member]) -> str:
+    """Return the revision of the node that started last; "" if no node tells one."""
+    told = [member.load for member in members if member.load.revision]
+    return max(told, key=lambda load: load.started_at).revision if told else ""
 
 
 def choose(
@@ -174,12 +209,18 @@ class Placed:
 
 def spread(keys: Iterable[str], members: Iterable[Member], acting: Collection[str] = ()) -> dict[str, Member]:
     """Choose a member for each of several keys that must leave their owner, one after the other. ``acting``
-    is that of :func:`choose`."""
+    is that of :func:`choose`.
+
+    Nodes of the newest revision come first: others are about to be replaced, and the streams would have to
+    move again."""
     choices = list(members)
+    acts = acting_streams(choices).union(acting)
+    newest = newest_revision(choices)
+    lasting = [member for member in choices if member.load.revision == newest and not member.load.is_full]
     pending: dict[str, int] = {}
     placed: dict[str, Member] = {}
     for key in sorted(keys):
-        member = choose(key, choices, pending, acting)
+        member = choose(key, lasting, pending, acts) or choose(key, choices, pending, acts)
         if member is not None:
             placed[key] = member
             pending[member.id] = pending.get(member.id, 0) + 1

@@ -1,0 +1,197 @@
+"""How many nodes are wanted: as many as the work needs, and the same number for the same work."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.cluster.rules.placement import STREAMS, TASKS, Load, Member, WorkLoad
+from holdfast.cluster.rules.scaling import (
+    HIGH,
+    LOW,
+    SPAN_S,
+    STALE_S,
+    STEP_S,
+    Glance,
+    Looks,
+    NodeWish,
+    apps_of,
+    steady,
+    wish,
+)
+
+SLOTS = 4
+QUEUES = {STREAMS: ("frames",), TASKS: ("app-report",)}
+
+
+def member(name: str, busy: float = 0.0, handled: int = 0, kind: str = STREAMS, **load: Any) -> Member:
+    work = WorkLoad(kind, SLOTS, busy, handled, QUEUES[kind])
+    given: dict[str, Any] = {"streams": 100, "app": "app", "works": (work,), **load}
+    return Member(name, name, "", Load(**given))
+
+
+def look(at: float, *members: Member, ready: Mapping[str, int] | None = None) -> Glance:
+    return Glance(at, members, {"frames": 0, "app-report": 0} if ready is None else ready)
+
+
+def asked(
+    nodes: int,
+    busy: float,
+    *,
+    handled: int = 6000,
+    waited: int = 0,
+    waits: int = 0,
+    kind: str = STREAMS,
+    **load: Any,
+) -> NodeWish:
+    """The wish of nodes that are all alike, ``busy`` slots each; ``handled`` in a minute, together."""
+    names = [f"n{i}" for i in range(nodes)]
+    queue = QUEUES[kind][0]
+    before = look(0.0, *(member(name, busy, 0, kind, **load) for name in names), ready={queue: waited})
+    now = look(60.0, *(member(name, busy, handled // nodes, kind, **load) for name in names))
+    return wish("app", before, now._replace(ready={queue: waits}))
+
+
+class TestSteady:
+    @given(st.integers(1, 500), st.floats(0, 500))
+    def test_the_same_work_wants_the_same_number_again(self, nodes: int, need: float) -> None:
+        wanted = steady(nodes, need)
+        assert steady(wanted, need) == wanted
+
+    @given(st.integers(1, 500), st.floats(0, 500))
+    def test_what_is_wanted_bears_the_work(self, nodes: int, need: float) -> None:
+        assert steady(nodes, need) * HIGH >= need - 1e-6
+
+    @given(st.integers(1, 500), st.floats(0, 500))
+    def test_fewer_are_wanted_only_if_the_rest_stay_at_ease(self, nodes: int, need: float) -> None:
+        wanted = steady(nodes, need)
+        assert wanted >= nodes or wanted * LOW >= need - 1e-6
+
+    @given(st.integers(1, 500), st.floats(0, 500))
+    def test_a_change_is_told_beyond_a_tenth(self, nodes: int, need: float) -> None:
+        wanted = steady(nodes, need)
+        assert wanted == nodes or abs(wanted / nodes - 1) > 0.1
+
+    @given(st.integers(1, 100), st.floats(0, 100), st.floats(0, 100))
+    def test_more_work_never_wants_fewer(self, nodes: int, need: float, more: float) -> None:
+        assert steady(nodes, need + more) >= steady(nodes, need)
+
+    def test_no_work_wants_one(self) -> None:
+        assert [steady(nodes, 0.0) for nodes in (0, 1, 9)] == [1, 1, 1]
+
+
+class TestWish:
+    def test_busy_slots_want_nodes(self) -> None:
+        assert asked(10, 3.0).wanted == 10
+        assert asked(10, 3.6).wanted == math.ceil(9 / LOW)
+        assert asked(10, 1.4).wanted == 5
+
+    def test_at_the_limit_what_comes_counts_and_what_waits(self) -> None:
+        # 100 a second are handled and 400 more come, which wait already for a minute.
+        assert asked(10, 4.0, handled=6000, waits=24000).wanted == math.ceil((10 * 5 + 10 * 2) / LOW)
+
+    def test_what_is_caught_up_with_wants_no_more_though_all_slots_are_busy(self) -> None:
+        assert asked(20, 4.0, handled=12000, waited=6000, waits=600).wanted < 20
+
+    def test_messages_that_wait_while_slots_are_free_want_nothing(self) -> None:
+        assert asked(10, 3.0, waits=1_000_000).wanted == 10
+
+    def test_busy_processors_are_a_limit_if_much_waits(self) -> None:
+        assert asked(10, 3.0, cpu=0.9).wanted == 10
+        assert asked(10, 3.0, cpu=0.9, waits=6000).wanted > 10
+
+    def test_one_stream_wants_one_node_however_much_waits(self) -> None:
+        work = WorkLoad(STREAMS, 1, 1.0, 0, ("frames",))
+        one = Member("a", "a", "", Load(streams=1, app="app", works=(work,)))
+        assert wish("app", look(0.0, one), look(60.0, one, ready={"frames": 10_000})).wanted == 1
+
+    def test_a_waiting_task_wants_one_slot_however_long_tasks_take(self) -> None:
+        wanted = asked(5, 4.0, handled=0, waits=20, kind=TASKS, streams=0, room=0).wanted
+        assert wanted == math.ceil((5 + 20 / SLOTS) / LOW)
+
+    def test_long_tasks_keep_their_nodes_though_none_ends(self) -> None:
+        assert asked(5, 4.0, handled=0, kind=TASKS, streams=0, room=0).wanted == math.ceil(5 / LOW)
+
+    def test_full_nodes_want_others(self) -> None:
+        assert asked(2, 0.1, room=0).wanted == math.ceil(2 / LOW)
+
+    def test_a_queue_that_does_not_tell_changes_nothing(self) -> None:
+        busy, idle = member("a", 4.0), member("a", 0.0)
+        for one in (busy, idle):
+            silent = wish("app", look(0.0, one), look(60.0, one, ready={}))
+            assert (silent.wanted, silent.nodes) == (1, 1)
+            assert "'frames'" in silent.reason
+
+    def test_nodes_that_have_just_come_change_nothing(self) -> None:
+        now = look(60.0, member("b"), member("c"), member("d"))
+        assert wish("app", look(0.0, member("a")), now).wanted == 3
+
+    def test_nodes_that_tell_nothing_stay(self) -> None:
+        mute = [member(name, works=()) for name in "abc"]
+        assert wish("app", look(0.0, *mute), look(60.0, *mute)).wanted == 3
+
+    def test_what_a_new_node_has_done_counts(self) -> None:
+        before = look(0.0, member("a", 4.0, 0))
+        now = look(60.0, member("a", 4.0, 600), member("b", 4.0, 600), ready={"frames": 0, "app-report": 0})
+        assert wish("app", before, now).wanted == math.ceil(2 / LOW)
+
+    def test_a_node_that_has_rejoined_counts_with_no_more_than_another_got_done(self) -> None:
+        waits = {"frames": 2000}
+        before = look(0.0, member("a", 4.0, 1_000_000), member("b before", 4.0, 1_000_000), ready=waits)
+        now = look(60.0, member("a", 4.0, 1_000_600), member("b again", 4.0, 1_000_600), ready=waits)
+        assert wish("app", before, now).wanted == math.ceil((2 + 1000 / 600) / LOW)
+
+    def test_a_node_that_drains_is_none_of_them_and_its_work_stays(self) -> None:
+        both = [member("a", 2.0), member("b", 2.0, draining=True)]
+        assert wish("app", look(0.0, *both), look(60.0, *both)) == NodeWish(
+            "app", 2, 1, "streams: 4.0 of 8 slots busy"
+        )
+
+    def test_a_node_that_cannot_load_a_model_is_replaced(self) -> None:
+        both = [member("a", 2.4), member("b", lacks=("frames",))]
+        found = wish("app", look(0.0, *both), look(60.0, *both))
+        assert (found.wanted, found.nodes) == (2, 2)
+        assert "1 nodes can't load a model" in found.reason
+        none = [member(name, lacks=("frames",)) for name in "ab"]
+        assert wish("app", look(0.0, *none), look(60.0, *none)).wanted == 2
+
+    def test_other_apps_and_programs_do_not_count(self) -> None:
+        others = [member("b", 4.0, app="other"), Member("c", "c", "", Load(app="app"), foreign=True)]
+        now = look(60.0, member("a", 2.0), *others)
+        assert wish("app", look(0.0, *now.members), now).nodes == 1
+        assert apps_of(now.members) == ["app", "other"]
+
+    def test_an_app_that_no_node_runs_wants_one(self) -> None:
+        assert wish("app", look(0.0), look(60.0)) == NodeWish("app", 1, 0, "no node lives")
+
+
+class TestLooks:
+    def test_one_look_is_compared_with_nothing(self) -> None:
+        looks = Looks()
+        assert looks.add(look(0.0)) is None
+        assert looks.add(look(STEP_S - 1)) is None
+
+    def test_a_look_is_compared_with_that_of_a_minute_ago(self) -> None:
+        looks = Looks()
+        compared = [looks.add(look(at)) for at in range(0, 600, 15)]
+        assert [found.at for found in compared[4:] if found] == [at - SPAN_S for at in range(60, 600, 15)]
+
+    def test_an_old_look_is_forgotten(self) -> None:
+        looks = Looks()
+        looks.add(look(0.0))
+        assert looks.add(look(STALE_S + 1)) is None
+
+
+@pytest.mark.parametrize("busy", [0.0, 1.0, 2.9, 3.5])
+def test_nothing_flaps_where_the_work_stays(busy: float) -> None:
+    """Nodes follow the wish, and the same work spreads over them."""
+    nodes, told = 10, []
+    for _ in range(5):
+        nodes = asked(nodes, busy * 10 / nodes).wanted
+        told.append(nodes)
+    assert len({*told}) == 1
