@@ -1,6 +1,7 @@
 """Loads are measured, told, and evened out."""
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -9,9 +10,9 @@ import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.cluster.rules.balance import STREAM_LOAD
-from holdfast.common.protocol import Done, Drain, Explain
+from holdfast.common.protocol import Busiest, Done, Drain, Explain
 from holdfast.services.memory.slots import MemorySlot
-from holdfast.streams.loads import Loads
+from holdfast.streams.loads import Loads, StreamActivity
 from simulator.loop import SimClock
 from tests.streams.town import LIMITS, Town
 
@@ -22,7 +23,7 @@ async def test_a_load_is_smoothed_and_fades() -> None:
     clock = SimClock(Random(0), "loads")
     loads = Loads(clock)
     for _ in range(10):
-        loads.note("k", 0.5)
+        loads.note("k", 0.5, 1)
         await clock.sleep(1.0)
         loads.roll()
     assert loads.busy == pytest.approx(0.5)
@@ -36,15 +37,30 @@ async def test_a_load_is_smoothed_and_fades() -> None:
 async def test_a_stream_that_left_has_no_load() -> None:
     clock = SimClock(Random(0), "loads")
     loads = Loads(clock)
-    loads.note("k", 1.0)
+    loads.note("k", 1.0, 1)
     await clock.sleep(1.0)
     loads.roll()
     loads.roll()
-    loads.note("k", 1.0)
+    loads.note("k", 1.0, 1)
     loads.forget("k")
     await clock.sleep(1.0)
     loads.roll()
     assert loads.busy == 0
+
+
+async def test_a_rate_is_smoothed_as_its_load_is() -> None:
+    clock = SimClock(Random(0), "loads")
+    loads = Loads(clock)
+    for _ in range(10):
+        loads.note("k", 0.1, 3)
+        loads.note("k", 0.1, 1)
+        await clock.sleep(2.0)
+        loads.roll()
+    slots_busy, messages_per_s = loads.measured("k")
+    assert slots_busy == pytest.approx(0.1)
+    assert messages_per_s == pytest.approx(2.0)
+    assert loads.measured("x").messages_per_s == 0
+    assert loads.active == ["k"]
 
 
 class Slow(StreamHandler[dict[str, Any]]):
@@ -113,6 +129,38 @@ async def test_a_node_tells_what_matters_for_a_stream(town: Town) -> None:
     assert await node.peer.call(node.peer.address, Explain(node.id, "s", "s/x"), 1.0) == Done(
         ok=False, text="s/x is not owned here"
     )
+
+
+async def test_a_node_tells_its_busiest_streams(town: Town) -> None:
+    made = app()
+    made.stream("other", key="key", seq="n", first_seq=0)(Slow)
+    node = await town.start(made)
+
+    async def busiest(by: str, most: int = 10, only: Sequence[str] = ()) -> list[StreamActivity]:
+        request = Busiest(node.id, most, by, [*only])
+        said = await node.peer.call(node.peer.address, request, 1.0)
+        assert isinstance(said, Done)
+        assert said.ok, said.text
+        return msgspec.json.decode(said.text, type=list[StreamActivity])
+
+    assert await busiest("load") == []
+    feeding = asyncio.create_task(feed(town, 1, 20, 0.5))
+    await town.clock.sleep(15)
+    await town.send({"key": "k9", "n": 1}, {"key": "k9", "n": 2})  # wait for the one before them
+    await town.clock.sleep(3)
+    first, second = await busiest("load")
+    assert (first.key, second.key) == ("s/k0", "s/k9")
+    assert first.load == pytest.approx(0.5, abs=0.1)
+    assert first.rate == pytest.approx(1.0, abs=0.2)
+    assert first.time_s == pytest.approx(0.5, abs=0.1)
+    assert (second.load, second.rate, second.time_s, second.waiting) == (0, 0, 0, 2)
+    assert (await busiest("waiting"))[0].key == "s/k9"
+    assert [each.key for each in await busiest("load", 1)] == ["s/k0"]
+    assert await busiest("load", only=["other"]) == []
+    refused = await node.peer.call(node.peer.address, Busiest(node.id, 10, "beauty"), 1.0)
+    assert isinstance(refused, Done)
+    assert not refused.ok
+    await feeding
 
 
 async def test_an_operator_may_tell_a_node_to_end(town: Town) -> None:

@@ -107,6 +107,7 @@ def test_a_name_that_is_not_declared_says_which_are() -> None:
 SIZES = {"a": 40, "b": 60, "c": 100, "d": 0}
 
 
+@pytest.mark.slow
 @settings(max_examples=30)  # each unloading collects garbage
 @given(st.lists(st.tuples(st.sampled_from(["get", "leave"]), st.sampled_from("abcd"), st.integers(1, 3))))
 def test_whatever_happens_what_is_used_is_there_and_the_rest_fits(deeds: list[tuple[str, str, int]]) -> None:

@@ -354,6 +354,7 @@ async def test_a_model_that_is_not_declared_keeps_back_only_the_stream_that_aske
     assert town.letters() == []
 
 
+@pytest.mark.slow
 async def test_a_hung_load_of_a_model_that_is_not_declared_leaves_its_slot_to_others_too(town: Town) -> None:
     Building.files.clear()
     Building.tried_at.clear()
@@ -372,6 +373,7 @@ async def test_a_hung_load_of_a_model_that_is_not_declared_leaves_its_slot_to_ot
     assert streams < len(Building.tried_at) <= streams + span_s / (PAUSE_PER_LOAD * load_s)
 
 
+@pytest.mark.slow
 async def test_a_load_that_does_not_end_leaves_its_slot_to_others_most_of_the_time(town: Town) -> None:
     """From the first one on, and however many streams wait for the model."""
     limits = msgspec.structs.replace(LIMITS, slots=1, model_timeout_s=60.0)

@@ -79,6 +79,7 @@ class Crowd:
             return
 
 
+@pytest.mark.slow
 async def test_who_would_wait_in_vain_is_told_at_once(town: Town) -> None:
     node = await town.start(app(inbox_limit=1000), limits=LIMITS)
     crowd = Crowd(town, [node])

@@ -538,6 +538,48 @@ async def test_a_claim_that_another_took_ends_the_ownership_at_once(town: Town) 
     assert not node.owns(KEY)
 
 
+async def test_after_changes_that_were_missed_claims_are_asked_for_until_there_is_an_answer(
+    town: Town,
+) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    other = await town.start(app_of(), "b")
+    node.host.news.on_claim.clear()
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    await town.coordinator.transfer(claim, other.id)
+    node.coordinator.instead["claims"] = failing(3, Unavailable("away"), town.coordinator.claims)
+    node.host.news.missed()
+    await town.clock.sleep(1)
+    assert not node.owns(KEY)
+
+
+async def test_a_key_that_goes_ends_no_check_of_claims(town: Town) -> None:
+    node = await town.start(app_of())
+    await town.send(*numbers(0), *numbers(0, key="released"))
+    await finished(town, 1)
+    other = await town.start(app_of(), "b")
+    node.host.news.on_claim.clear()
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    await town.coordinator.transfer(claim, other.id)
+    failed = asyncio.Event()
+
+    async def claims(*args: Any) -> list[Claim]:
+        if failed.is_set():
+            return await town.coordinator.claims(*args)
+        failed.set()
+        raise Unavailable("away")
+
+    node.coordinator.instead["claims"] = claims
+    node.host.news.missed()
+    await failed.wait()
+    node.work.owners._tell_went()  # as for a key that is released just then
+    await town.clock.sleep(1)
+    assert not node.owns(KEY)
+
+
 async def test_a_claim_that_others_made_anew_for_its_owner_is_the_one_that_it_hands_on(town: Town) -> None:
     node, other = await town.start(app_of()), await town.start(app_of(), "b")
     first = await town.coordinator.claim(KEY, node.id)

@@ -14,7 +14,9 @@ from holdfast.common.message import Place
 from holdfast.common.protocol import Done, Explain, Poke, Waiting
 from holdfast.errors import OutcomeUnknown
 from holdfast.streams import operations
-from holdfast.streams.standstills import LINES_MAX, TOLD_AFTER_S
+from holdfast.streams.rules.ledger import Commit
+from holdfast.streams.rules.owner import Owner, Standstill
+from holdfast.streams.standstills import COMMIT_S, LINES_MAX, TOLD_AFTER_S
 from tests.streams.test_owners import Item, app_of, numbers
 from tests.streams.town import Town, TownNode
 
@@ -69,6 +71,48 @@ async def test_a_node_tells_what_waits_the_longest_first(town: Town) -> None:
     said = await node.peer.call(node.peer.address, Explain(node.id, "s", "s/a"), 1.0)
     assert isinstance(said, Done)
     assert msgspec.json.decode(said.text)["waits"]["kind"] == "gap"
+
+
+async def test_a_commit_under_way_is_no_wait_unless_it_takes_long(town: Town) -> None:
+    node = await started(town)
+    go_on = asyncio.Event()
+
+    async def commit(wanted: Commit) -> None:
+        await go_on.wait()
+        await town.state.commit(wanted)
+
+    node.state.instead["commit"] = commit
+    await town.send(*numbers(0, 1, 2, 3))
+    await town.until(lambda: node.state.called("commit"))
+    (entry,) = node.work.owners._entries.values()
+    await town.until(lambda: entry.owner.standstill() is not None)
+    standstills = node.work.standstills
+    standstills.look()
+    assert (standstills.of(entry), standstills.all()) == (None, [])
+    assert standstills.counts()["store"] == standstills.longest()["store"] == 0
+    await town.clock.sleep(2 * COMMIT_S)
+    assert [waits.kind for waits in standstills.all()] == ["store"]
+    assert standstills.counts()["store"] == 1
+    assert 2 * COMMIT_S <= standstills.longest()["store"] < 3 * COMMIT_S
+    go_on.set()
+    await town.until_over()
+
+
+async def test_each_of_many_commits_is_a_wait_of_its_own(town: Town, monkeypatch: pytest.MonkeyPatch) -> None:
+    node = await started(town)
+    await town.send(*numbers(0, 3))
+    await town.until(lambda: lines(node, "a stream waits"))
+    (entry,) = node.work.owners._entries.values()
+    standstills = node.work.standstills
+    for _ in range(8):  # each was asked for when nobody looked
+        asked_at = node.clock.monotonic() - COMMIT_S
+        commit = Standstill("store", "the state store", since=asked_at)
+        monkeypatch.setattr(Owner, "standstill", lambda _, commit=commit: commit)
+        await town.clock.sleep(COMMIT_S)
+        standstills.look()
+        assert [waits.since_s for waits in standstills.all()] == [pytest.approx(2 * COMMIT_S)]
+        assert standstills.all() == [standstills.of(entry)]
+    assert len(lines(node, "a stream waits")) == 1, "no commit takes so long that it is logged"
 
 
 async def test_a_stream_that_comes_to_wait_for_something_else_is_told_again(town: Town) -> None:

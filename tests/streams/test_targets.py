@@ -109,6 +109,7 @@ def test_a_webhook_gets_what_a_stream_sends_in_order_though_it_fails_at_first(of
         assert not node.dead_letters("cameras")
 
 
+@pytest.mark.slow
 def test_a_webhook_gets_what_a_task_sends_and_streams_and_tasks_may_send_in_turn(office: Office) -> None:
     app = App("site")
 

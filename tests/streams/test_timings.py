@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.cluster.timings import Histogram
@@ -65,6 +66,7 @@ async def test_a_message_is_timed_from_its_receipt_to_its_commit(town: Town) -> 
     assert count(took.stall_seconds.of("s")) == 0, "it changed no node"
 
 
+@pytest.mark.slow
 async def test_as_many_series_with_many_keys_as_with_few(town: Town) -> None:
     node = await town.start(app())
     await town.send(*({"key": f"k{n}", "n": 0} for n in range(10)))
@@ -95,6 +97,7 @@ async def test_the_stall_of_a_fail_over_is_from_the_loss_to_the_first_commit(tow
     assert count(stall) == len(lost), "only their first commit there ends a stall"
 
 
+@pytest.mark.slow
 async def test_a_stream_without_work_does_not_stall(town: Town) -> None:
     a, b = await town.start(app(), "a"), await town.start(app(), "b")
     await town.send(*({"key": f"k{n}", "n": 0} for n in range(8)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -10,8 +11,10 @@ import pytest
 from opentelemetry import trace
 
 from holdfast import App, Context, StreamHandler
+from holdfast.common.stored import StoredValue
 from holdfast.common.traceparent import read_traceparent
 from holdfast.ports.queue import Outgoing
+from holdfast.streams.codec import STORED_BODY, stored_attributes
 from holdfast.testing import node_for_tests
 from tests.collector import Collector, collecting
 
@@ -61,6 +64,7 @@ def send(node: Any, body: dict[str, Any], key: str = "cam-1", **attributes: str)
     node._run(node._services.queue("cameras").send([Outgoing(msgspec.json.encode(body), attributes)]))
 
 
+@pytest.mark.slow
 def test_a_message_is_handled_committed_and_sent_on_in_the_trace_of_its_producer(
     collector: Collector,
 ) -> None:
@@ -88,6 +92,7 @@ def test_a_message_is_handled_committed_and_sent_on_in_the_trace_of_its_producer
     assert process.attributes["messaging.destination.name"] == "cameras"
 
 
+@pytest.mark.slow
 def test_what_a_sender_says_of_sampling_is_not_heeded(collector: Collector) -> None:
     recorded = f"00-{'f' * 16}{'0' * 16}-{PRODUCER}-00"
     with node_for_tests(site(), settings=traced(collector, 0.5)) as node:
@@ -113,6 +118,7 @@ def test_nonsense_of_a_sender_is_not_passed_on(told: str, sample: float, collect
         assert told[:8] not in place
 
 
+@pytest.mark.slow
 def test_a_failed_try_and_its_repeat_stand_side_by_side_and_the_dead_letter_keeps_the_place(
     collector: Collector,
 ) -> None:
@@ -130,22 +136,54 @@ def test_a_failed_try_and_its_repeat_stand_side_by_side_and_the_dead_letter_keep
     assert all(span.failed and "the lens is dirty" in span.error for span in tries)
 
 
+@pytest.mark.slow
+def test_a_message_whose_stored_body_is_lost_leaves_a_failed_span(
+    collector: Collector, tmp_path: Path
+) -> None:
+    app = site()
+    value = StoredValue(f"{tmp_path.as_uri()}/gone", 5, "0" * 64)
+    stored = stored_attributes(app.streams["cameras"], b'{"key": "cam-1"}', {}, value)
+    settings = traced(collector) | {"values_url": tmp_path.as_uri()}
+    with node_for_tests(app, settings=settings) as node:
+        outgoing = Outgoing(STORED_BODY, {**stored, "traceparent": TRACEPARENT})
+        node._run(node._services.queue("cameras").send([outgoing]))
+        node.results("cameras")
+        collector.until("process cameras", trace_id=TRACE)
+    tries = collector.named("process cameras")
+    assert all(span.failed and "is gone" in span.error for span in tries)
+
+
+@pytest.mark.slow
 def test_the_deliveries_of_a_refused_effect_fail_and_its_dead_letter_keeps_the_place(
     collector: Collector,
 ) -> None:
     app = App("site")
 
+    class Person(msgspec.Struct):
+        key: str
+        number: int
+
+    @app.stream("people", message=Person)
+    def people(message: Person, context: Context) -> None:
+        return None
+
     @app.stream("cameras")
     class Camera(StreamHandler[dict[str, Any]]):
         def process(self, message: dict[str, Any], context: Context) -> None:
-            context.send("ftp://nowhere", {"person": message["person"]})
+            context.send("people", {"number": "no number"}, key="gate")
 
     with node_for_tests(app, settings=traced(collector)) as node:
         send(node, {"person": "ada"}, traceparent=TRACEPARENT)
         node.results("cameras")
-        assert [letter.attributes["traceparent"][:35] for letter in node.dead_letters("cameras")] == [
-            TRACEPARENT[:35]
-        ]
+        collector.until("send letters of cameras", trace_id=TRACE)
+        (letter,) = node.dead_letters("cameras")
+    (handling,) = collector.named("process cameras")
+    deliveries = collector.named("send people")
+    assert {span.parent_id for span in deliveries} == {handling.span_id}
+    assert all(span.failed for span in deliveries)
+    (buried,) = collector.named("send letters of cameras")
+    assert (buried.parent_id, buried.failed) == (handling.span_id, False)
+    assert letter.attributes["traceparent"] == f"00-{TRACE}-{buried.span_id}-01"
 
 
 def test_without_a_collector_nothing_is_traced() -> None:

@@ -432,6 +432,7 @@ async def test_bad_messages_among_good_ones_cost_nothing_else(town: Town) -> Non
         assert [result["count"] for result in town.results(key)] == list(range(1, len(expected) + 1))
 
 
+@pytest.mark.slow
 async def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh(town: Town) -> None:
     keep_s = 3600.0
     limits = msgspec.structs.replace(LIMITS, results_keep_s=keep_s, idle_keep_s=keep_s, dead_keep_s=keep_s)

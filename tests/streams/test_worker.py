@@ -58,6 +58,9 @@ class FakeObjects:
     async def put(self, name: str, data: bytes) -> str:
         return name
 
+    def url(self, name: str) -> str:
+        return name
+
     def urls(self, under: str) -> AsyncIterator[str]:
         raise NotImplementedError
 
@@ -404,6 +407,7 @@ def test_a_model_that_does_not_load_is_no_fault_of_the_state(monkeypatch: pytest
         drive(worker.open("s", "k", b"a", 3))
 
 
+@pytest.mark.slow
 def test_objects_are_fetched_by_both_kinds_of_handlers() -> None:
     async def fetch(message: bytes, context: Context) -> bytes:
         await asyncio.sleep(0)
@@ -444,6 +448,7 @@ def test_async_handlers_get_a_loop() -> None:
     drive(worker.stop())
 
 
+@pytest.mark.slow
 def test_a_handler_that_cancels_itself_has_failed() -> None:
     worker, _ = opened(Async)
     assert run(worker, b"cancel").error == "asyncio.exceptions.CancelledError"

@@ -231,6 +231,7 @@ class Owners:
         """How many commits each stream had when this node last saw it."""
         self._told_at = -TELL_EVERY_S
         self._went = asyncio.Event()
+        self._claims_asked = 0
         self.loads = Loads(host.clock)
         self._on_obstacle = on_obstacle
         self.obstacles = Obstacles(specs, pool, host, on_change=self._obstacle_changed)
@@ -334,14 +335,22 @@ class Owners:
             self._perform(entry)
 
     async def check_claims(self) -> None:
-        """Ask the coordinator which claims are ours, as changes may have been missed. Owners of other keys
-        check what happened."""
-        before = dict(self._entries)
-        try:
-            ours = {claim.key for claim in await self._coordinator.claims(self._host.membership.id)}
-        except HoldfastError as error:
-            self._log.debug("could not read claims", error=str(error))
-            return
+        """Ask the coordinator which claims are ours, as changes may have been missed, until it answers or
+        this is called again. Owners of other keys check what happened."""
+        self._claims_asked += 1
+        number, tries = self._claims_asked, 0
+        before: dict[str, Owned] = {}
+        ours: set[str] | None = None
+        while ours is None:
+            before = dict(self._entries)
+            try:
+                ours = {claim.key for claim in await self._coordinator.claims(self._host.membership.id)}
+            except HoldfastError as error:
+                self._log.debug("could not read claims", error=str(error))
+                tries += 1
+                await self._clock.sleep(self._limits.retry.delay_s(tries, self._clock.random()))
+                if number != self._claims_asked:
+                    return
         for key, entry in before.items():
             if key not in ours and self._entries.get(key) is entry and not entry.owner.leaving:
                 entry.owner.vanished()
@@ -954,10 +963,8 @@ class Owners:
 
     async def _run(self, entry: Owned, generation: int, command: commands.Run) -> None:
         owner, spec = entry.owner, entry.spec
-        tracer, spans = self._host.tracer, None
-        if tracer is not None:
-            spans = HandlingSpans(tracer, spec.name, entry.plain_key, command.messages)
-        if (works := await self._works(entry, generation, command)) is None:
+        spans = HandlingSpans(self._host.tracer, spec.name, entry.plain_key, command.messages)
+        if (works := await self._works(entry, generation, command, spans)) is None:
             return
         try:
             if command.fresh and owner.generation == generation:
@@ -983,26 +990,24 @@ class Owners:
             )
         except StateRejected as error:
             reason = redact(str(error))
-            if spans is not None:
-                spans.failed(reason)
+            spans.failed(reason)
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return
         except ModelFailed as error:
-            if spans is not None:
-                spans.failed(redact(str(error)))
+            spans.failed(redact(str(error)))
             self._model_failed(entry, generation, error.model, redact(str(error)))
             return
         except HandlerFailed as error:
             text, detail = redact(str(error)), redact(error.detail)
-            if spans is not None:
-                spans.failed(text)
-            self._log.warning("handler failed", key=entry.key, error=text, at=raised_at(detail))
+            spans.failed(text)
+            self._log.warning(
+                "handler failed", key=entry.key, error=text, at=raised_at(detail), exception=detail
+            )
             self._answer(entry, generation, lambda now: owner.load_failed(text, detail, now))
             return
         except Died as error:
-            if spans is not None:
-                spans.failed(redact(str(error)))
+            spans.failed(redact(str(error)))
             if error.model in spec.models:
                 self._model_failed(entry, generation, error.model, _died_loading(error))
                 return
@@ -1010,11 +1015,10 @@ class Owners:
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
         took_s, count = self._clock.monotonic() - began_at, len(ran.results) + bool(ran.error)
-        self.loads.note(entry.key, took_s)
+        self.loads.note(entry.key, took_s, count)
         if count:
             self._took_handler[spec.name].note(took_s / count, count)
-        if spans is not None:
-            entry.traced += spans.ran(ran)
+        entry.traced += spans.ran(ran)
         self._stats.handled += len(ran.results)
         if any(ran.acts):
             self.acting.add(spec.name)
@@ -1026,7 +1030,7 @@ class Owners:
             entry.failed_loads = 0
         if ran.error:
             at = raised_at(ran.detail)
-            self._log.warning("handler failed", key=entry.key, error=ran.error, at=at)
+            self._log.warning("handler failed", key=entry.key, error=ran.error, at=at, exception=ran.detail)
         self._answer(
             entry,
             generation,
@@ -1035,7 +1039,9 @@ class Owners:
             ),
         )
 
-    async def _works(self, entry: Owned, generation: int, command: commands.Run) -> list[MessageWork] | None:
+    async def _works(
+        self, entry: Owned, generation: int, command: commands.Run, spans: HandlingSpans
+    ) -> list[MessageWork] | None:
         """Return what the slot gets of a run; None if the body of its first message can't be read, for now or
         for ever. A message with a stored body goes alone, so that a run needs memory for one of them."""
         messages, body = command.messages, command.messages[0].body
@@ -1045,6 +1051,7 @@ class Owners:
                 body = await self._stored_body(messages[0])
             except (ValueLost, InvalidMessage) as error:
                 reason = redact(str(error))
+                spans.unread(reason)
                 self._log.warning("a stored body is lost", key=entry.key, error=reason)
                 self._answer(
                     entry,
@@ -1054,6 +1061,7 @@ class Owners:
                 return None
             except (HoldfastError, OSError) as error:
                 reason = f"a stored body can't be read: {redact(str(error))}"
+                spans.unread(reason)
                 if entry.owner.generation == generation:
                     self._seat(entry)
                     self._wait_alone(entry, generation, reason, 0)

@@ -16,7 +16,7 @@ from holdfast.ports.queue import Addition, Outgoing, Queue
 from holdfast.streams.codec import STORED_BODY, address, first_names, stored_attributes, with_fields
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
-from holdfast.system.sending import sending
+from holdfast.system.spans import sending
 from holdfast.values import ADVICE, Values
 
 UNDECLARED = {"key": "key", "seq": "seq", "run": "run"}

@@ -180,4 +180,7 @@ class Queries:
         raise QueryFailed(f"{pending.key}: {error}")
 
     def _tell(self, pending: PendingQuery, error: str, detail: str) -> None:
-        self._log.warning("query failed", key=pending.key, error=error, at=raised_at(redact(detail)))
+        detail = redact(detail)
+        self._log.warning(
+            "query failed", key=pending.key, error=error, at=raised_at(detail), exception=detail
+        )

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 TOLD_AFTER_S = 5.0
 """After how long a stream that waits for one kind of thing is logged."""
 
+COMMIT_S = 1.0
+"""A stream whose commit, or the start of whose handler, the state store is asked for waits only after so
+long."""
+
 LINES_MAX = 20
 """The most streams that are logged at once; the rest are counted in one line."""
 
@@ -45,6 +49,10 @@ class KnownStandstill(msgspec.Struct):
     since: float
     told: bool = False
 
+    def goes_on(self, stands: Standstill) -> bool:
+        """Return True if it still waits for the same, and not for the next of a kind."""
+        return self.kind == stands.kind and stands.since in (None, self.since)
+
 
 class Standstills:
     """The waiting streams of one node. ``owned`` returns the streams that may wait."""
@@ -61,12 +69,11 @@ class Standstills:
         before, self._known = self._known, {}
         late: list[Waits] = []
         for entry in self._owned():
-            stands = entry.owner.standstill()
-            if stands is None:
+            if (stands := _standstill(entry, now)) is None:
                 continue
             known = before.get(entry.key)
-            if known is None or known.kind != stands.kind:
-                known = KnownStandstill(stands.kind, now)
+            if known is None or not known.goes_on(stands):
+                known = KnownStandstill(stands.kind, now if stands.since is None else stands.since)
             self._known[entry.key] = known
             if not known.told and now - known.since >= TOLD_AFTER_S:
                 known.told = True
@@ -79,8 +86,9 @@ class Standstills:
 
     def of(self, entry: Owned) -> Waits | None:
         """Return what one stream waits for; None if it doesn't wait."""
-        stands = entry.owner.standstill()
-        return self._waits(entry, stands, self._clock.monotonic()) if stands is not None else None
+        now = self._clock.monotonic()
+        stands = _standstill(entry, now)
+        return self._waits(entry, stands, now) if stands is not None else None
 
     def all(self) -> list[Waits]:
         """Return the waiting streams, longest wait first."""
@@ -89,9 +97,10 @@ class Standstills:
 
     def counts(self) -> dict[str, int]:
         """Return how many streams wait for each kind of thing."""
+        now = self._clock.monotonic()
         counts = dict.fromkeys(get_args(StandstillKind), 0)
         for entry in self._owned():
-            if (stands := entry.owner.standstill()) is not None:
+            if (stands := _standstill(entry, now)) is not None:
                 counts[stands.kind] += 1
         return counts
 
@@ -104,6 +113,17 @@ class Standstills:
 
     def _waits(self, entry: Owned, stands: Standstill, now: float) -> Waits:
         known = self._known.get(entry.key)
-        since = known.since if known is not None and known.kind == stands.kind else now
+        if stands.since is not None:
+            since = stands.since
+        else:
+            since = known.since if known is not None and known.goes_on(stands) else now
         left_s = None if stands.until is None else max(0.0, stands.until - now)
         return Waits(entry.key, stands.kind, stands.text, now - since, left_s, entry.owner.waiting)
+
+
+def _standstill(entry: Owned, now: float) -> Standstill | None:
+    """Return what a stream waits for; None if it doesn't wait, or only for a moment for the state store."""
+    stands = entry.owner.standstill()
+    if stands is None or (stands.kind == "store" and now - (stands.since or 0.0) < COMMIT_S):
+        return None
+    return stands

@@ -16,12 +16,14 @@ from holdfast.streams.rules.timers import timer_of
 
 
 class HandlingSpans:
-    """The spans of messages that are handled together. From the start of this, what the messages lead to
-    stands under them, and lines of the log name the trace."""
+    """The spans of messages that are handled together; none without a ``tracer``. From the start of this,
+    what the messages lead to stands under them, and lines of the log name the trace."""
 
-    def __init__(self, tracer: Tracer, stream: str, key: str, messages: Sequence[Held]) -> None:
+    def __init__(self, tracer: Tracer | None, stream: str, key: str, messages: Sequence[Held]) -> None:
         self._tracer = tracer
         self._open: dict[int, OpenSpan] = {}
+        if tracer is None:
+            return
         for number, held in enumerate(messages):
             cause = held.attributes.get(TRACEPARENT, "")
             if cause and tracer.refuses(cause):
@@ -50,24 +52,29 @@ class HandlingSpans:
     def ran(self, ran: Ran) -> list[str]:
         """End the spans of what was handled. Returns the contexts of what a commit can cover."""
         times: Mapping[int, tuple[int, int]] = {}
-        if ran.traced is not None:
+        if ran.traced is not None and self._tracer is not None:
             times = ran.traced.times
             self._tracer.take(ran.traced)
         done = []
         for number, span in self._open.items():
-            if number in times:
-                span.record.start_ns, span.record.end_ns = times[number]
+            span.record.start_ns, ended_ns = times.get(number, (span.record.start_ns, 0))
             if number < len(ran.results):
-                span.end()
+                span.end(at_ns=ended_ns)
                 done.append(span.traceparent)
             elif number == len(ran.results) and ran.error:
-                span.end(ran.error)
+                span.end(ran.error, at_ns=ended_ns)
         self._open.clear()
         return done
 
     def failed(self, error: str) -> None:
         """End what has no result, because the handler could not begin or its slot has died."""
         for span in self._open.values():
+            span.end(error)
+        self._open.clear()
+
+    def unread(self, error: str) -> None:
+        """End the span of the first message, whose body can't be read; the others were not begun."""
+        if (span := self._open.get(0)) is not None:
             span.end(error)
         self._open.clear()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
+from heapq import nlargest
+from operator import attrgetter
 from typing import Any
 
 import msgspec
@@ -15,12 +17,13 @@ from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
-from holdfast.cluster.rules.placement import acting_streams, spread
+from holdfast.cluster.rules.placement import STREAMS, WorkLoad, acting_streams, spread
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.protocol import (
     Answers,
+    Busiest,
     Done,
     Explain,
     Forward,
@@ -49,7 +52,7 @@ from holdfast.streams.archiver import ENOUGH, LINGER_S, Archiver
 from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
 from holdfast.streams.due import DueStreams
-from holdfast.streams.loads import ROLL_S
+from holdfast.streams.loads import FIGURES, ROLL_S, StreamActivity
 from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
 from holdfast.streams.reports import Reports
@@ -175,6 +178,7 @@ class StreamWork:
         inquiries.add(Shed, self._shed)
         inquiries.add(Explain, self._explain)
         inquiries.add(Waiting, self._tell_waiting)
+        inquiries.add(Busiest, self._tell_busiest)
         inquiries.add(Move, self._move)
         inquiries.add(Query, self._query)
 
@@ -278,7 +282,11 @@ class StreamWork:
             "Committed messages that wait for their archive (limit: half of max_held a stream).",
             sum(archiver.waiting for archiver in self._archivers.values()),
         )
-        yield "parked_streams", "Owned streams that are parked.", sum(bool(o.owner.parked) for o in owned)
+        yield (
+            "parked_streams",
+            "Owned streams that are parked (the console lists those without an owner too).",
+            sum(bool(o.owner.parked) for o in owned),
+        )
         pending = [effects for o in owned if (effects := o.owner.pending_effects) is not None]
         yield (
             "pending_effects",
@@ -310,8 +318,8 @@ class StreamWork:
             "reason",
             self.standstills.longest(),
         )
-        yield Numbers("gauge", "slots_busy", BUSY, "work", {"streams": pool.busy})
-        yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {"streams": self._host.limits.slots})
+        yield Numbers("gauge", "slots_busy", BUSY, "work", {STREAMS: pool.busy})
+        yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {STREAMS: self._host.limits.slots})
         yield Numbers(
             "gauge",
             "models_loaded",
@@ -334,9 +342,7 @@ class StreamWork:
         now, oldest_s = self._host.clock.monotonic(), dict.fromkeys(self._specs, 0.0)
         for entry in self.owners.with_messages():
             name = entry.spec.name
-            for held in entry.owner.holding():
-                for receipt in held.receipts[:1]:
-                    oldest_s[name] = max(oldest_s[name], now - receipt.received_at)
+            oldest_s[name] = max(oldest_s[name], _oldest_s(entry, now))
         return oldest_s
 
     def _by_model(self, counts: Mapping[str, int]) -> dict[str, float]:
@@ -365,6 +371,15 @@ class StreamWork:
             queues=tuple(self._queues),
             lacks=tuple(sorted(self.owners.obstacles.streams)),
             acting=tuple(sorted(self.owners.acting)),
+            works=(
+                WorkLoad(
+                    STREAMS,
+                    limits.slots,
+                    self.owners.loads.busy,
+                    self._host.stats.handled,
+                    tuple(sorted(self._queues)),
+                ),
+            ),
         )
 
     def _left(self, member: str) -> None:
@@ -564,8 +579,30 @@ class StreamWork:
             }
             for age_s, key, report in pending[: request.most]
         ]
-        told = {"lacks": lacks, "waits": self.standstills.all()[: request.most], "effects": unsent}
+        told = {
+            "lacks": lacks,
+            "waits": self.standstills.all()[: request.most],
+            "effects": unsent,
+            "took": self._host.timings.delivery_seconds.total(),
+        }
         return Done(text=msgspec.json.encode(told).decode())
+
+    async def _tell_busiest(self, request: Busiest) -> Done:
+        """Answer which streams have most to do, of those that have anything."""
+        if request.by not in FIGURES:
+            return Done(ok=False, text=f"streams have no {request.by!r}; they have {', '.join(FIGURES)}")
+        now, loads = self._host.clock.monotonic(), self.owners.loads
+        found = []
+        for key in sorted({*loads.active, *(entry.key for entry in self.owners.with_messages())}):
+            entry = self.owners.get(key)
+            if entry is None or (request.only and entry.spec.name not in request.only):
+                continue
+            slots_busy, messages_per_s = loads.measured(key)
+            time_s = slots_busy / messages_per_s if messages_per_s else 0.0
+            waiting, lag_s = entry.owner.waiting, _oldest_s(entry, now)
+            found.append(StreamActivity(key, slots_busy, messages_per_s, time_s, waiting, lag_s))
+        busiest = nlargest(request.most, found, key=attrgetter(request.by))
+        return Done(text=msgspec.json.encode(busiest).decode())
 
     async def drain(self) -> None:
         for pump in self._pumps.values():
@@ -632,6 +669,14 @@ class StreamWork:
             self._host.log.warning("could not clean up", error=str(error))
             return
         await expire(self._queues.values(), now - limits.dead_keep_s, self._host.log)
+
+
+def _oldest_s(entry: Owned, now: float) -> float:
+    """For how long this node has had the oldest message of a stream."""
+    return max(
+        (now - receipt.received_at for held in entry.owner.holding() for receipt in held.receipts[:1]),
+        default=0.0,
+    )
 
 
 def _may_go(entry: Owned, target: Member | None, acting: Collection[str]) -> bool:

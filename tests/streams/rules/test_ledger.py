@@ -74,26 +74,40 @@ def test_a_start_that_is_asked_for_again_counts_once() -> None:
     assert start(named, "s/k", 3, "0:7").started == Started("0:7", 1, 3), "a commit had counted it"
 
 
+def begun_each_in_an_opening(*heads: str) -> Checkpoint:
+    standing = STANDING
+    for head in heads:
+        standing = open_(standing, "s/k", standing.epoch, "n")
+        standing = start(standing, "s/k", standing.epoch, head)
+    return standing
+
+
 def test_a_head_that_another_supplants_stays_suspect_with_its_count() -> None:
-    once = start(STANDING, "s/k", 3, "0:7")
-    other = start(once, "s/k", 3, "0:8")
-    assert (other.started, other.suspects) == (Started("0:8", 1, 3), (Started("0:7", 1, 3),))
-    again = start(open_(other, "s/k", 3, "n"), "s/k", 4, "0:7")
-    assert (again.started, again.suspects) == (Started("0:7", 2, 4), (Started("0:8", 1, 3),))
-    assert applied(again, changed(epoch=4, starting="")).suspects == (Started("0:8", 1, 3),)
+    other = begun_each_in_an_opening("0:7", "0:8")
+    assert (other.started, other.suspects) == (Started("0:8", 1, 5), (Started("0:7", 1, 4),))
+    again = start(open_(other, "s/k", 5, "n"), "s/k", 6, "0:7")
+    assert (again.started, again.suspects) == (Started("0:7", 2, 6), (Started("0:8", 1, 5),))
+    assert applied(again, changed(epoch=6, starting="")).suspects == (Started("0:8", 1, 5),)
+
+
+def test_an_opening_counts_for_the_head_that_began_last() -> None:
+    opened = open_(begun_each_in_an_opening("0:7"), "s/k", 4, "n")
+    failed = start(opened, "s/k", 5, "0:7")
+    other = start(failed, "s/k", 5, "0:8")
+    assert (other.started, other.suspects) == (Started("0:8", 1, 5), (Started("0:7", 1, 4),))
+    again = start(other, "s/k", 5, "0:7")
+    assert (again.started, again.suspects) == (Started("0:7", 2, 5), ())
 
 
 def test_a_commit_may_clear_the_suspects() -> None:
-    other = start(start(STANDING, "s/k", 3, "0:7"), "s/k", 3, "0:8")
-    kept = Started("0:8", 1, 3)
-    after = applied(other, changed(clear_suspects=True, starting="0:8"))
+    other = begun_each_in_an_opening("0:7", "0:8")
+    kept = Started("0:8", 1, 5)
+    after = applied(other, changed(epoch=5, clear_suspects=True, starting="0:8"))
     assert (after.started, after.suspects) == (kept, ())
 
 
 def test_only_the_newest_suspects_are_remembered() -> None:
-    standing = STANDING
-    for seq in range(SUSPECTS_MAX + 2):
-        standing = start(standing, "s/k", 3, f"0:{seq}")
+    standing = begun_each_in_an_opening(*(f"0:{seq}" for seq in range(SUSPECTS_MAX + 2)))
     assert [suspect.head for suspect in standing.suspects] == [f"0:{i}" for i in range(1, SUSPECTS_MAX + 1)]
 
 

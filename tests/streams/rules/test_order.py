@@ -8,6 +8,7 @@ the stream is reopened from its last answered position. The model knows sets of 
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -331,13 +332,16 @@ class Absent(Order):
 QUICK = settings(max_examples=30, stateful_step_count=40)
 
 
+@pytest.mark.slow
 def test_every_order_of_deliveries_runs_in_order_in_a_dense_stream() -> None:
     run_state_machine_as_test(Order, settings=settings(QUICK, max_examples=60))
 
 
+@pytest.mark.slow
 def test_every_order_of_deliveries_runs_in_order_in_an_increasing_stream() -> None:
     run_state_machine_as_test(Increasing, settings=QUICK)
 
 
+@pytest.mark.slow
 def test_every_delivery_runs_once_in_a_stream_without_seqs() -> None:
     run_state_machine_as_test(Absent, settings=QUICK)

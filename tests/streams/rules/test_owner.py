@@ -1018,6 +1018,9 @@ class TestStandstill:
         bench.ran()
         bench.offer(held(1))
         assert self.kind(bench) == "store", "1 waits for the answer to the commit of 0"
+        assert bench.owner.standstill() == Standstill(
+            "store", "the state store, which has not answered yet", since=bench.now
+        )
 
     def test_the_way_to_a_first_run(self) -> None:
         bench = Bench(needs_models=True)

@@ -154,7 +154,9 @@ def open_(standing: Checkpoint | None, key: str, expect: int, member: str) -> Ch
 
 def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
     """Return the checkpoint with this opening counted for ``head``, only once per opening. Another head that
-    is still marked becomes a suspect. Raises Fenced for another epoch."""
+    is still marked becomes a suspect. If it began in this opening too, the opening no longer counts for it:
+    its handler has returned, so what may end the opening from now on is not that head. Raises Fenced for
+    another epoch."""
     current = _guard_epoch(standing, key, epoch)
     standing_head = (current.started,) if current.started else ()
     known = (*current.suspects, *standing_head)
@@ -162,7 +164,12 @@ def start(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Check
     openings = sum(suspect.openings for suspect in same)
     if not any(suspect.epoch == epoch for suspect in same):
         openings += 1
-    suspects = tuple(suspect for suspect in known if suspect.head != head)[-SUSPECTS_MAX:]
+    others = (
+        suspect if suspect.epoch != epoch else Started(suspect.head, suspect.openings - 1, epoch - 1)
+        for suspect in known
+        if suspect.head != head
+    )
+    suspects = tuple(suspect for suspect in others if suspect.openings)[-SUSPECTS_MAX:]
     return msgspec.structs.replace(current, started=Started(head, openings, epoch), suspects=suspects)
 
 

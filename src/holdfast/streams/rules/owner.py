@@ -141,11 +141,13 @@ StandstillKind = Literal[
 
 
 class Standstill(msgspec.Struct, frozen=True):
-    """What a stream waits for. ``until`` is when the wait ends, in monotonic seconds, if that is known."""
+    """What a stream waits for. ``until`` is when the wait ends and ``since`` when it began, in monotonic
+    seconds, if that is known."""
 
     kind: StandstillKind
     text: str
     until: float | None = None
+    since: float | None = None
 
 
 class BatchEntry(msgspec.Struct, frozen=True):
@@ -169,6 +171,7 @@ class Owner:
     ``wall_ahead_s``, by how much the wall clock is ahead of ``now``, before every event."""
 
     __slots__ = (
+        "_asked_at",
         "_batch",
         "_batch_at",
         "_begun",
@@ -265,6 +268,7 @@ class Owner:
         self._dirty = self._recalled = False
         self._running: tuple[Place, ...] = ()
         self._starting: Place | None = None
+        self._asked_at = 0.0  # when the state store was asked for the start or the commit under way
         self._marked = ""
         self._counted: Place | None = None
         self._suspect = ""
@@ -334,7 +338,8 @@ class Owner:
         if self._loading:
             return Standstill("model", "its models, which are being loaded")
         if self._commit is not None or self._starting is not None:
-            return Standstill("store", "the state store, which has not answered yet")
+            text = "the state store, which has not answered yet"
+            return Standstill("store", text, since=self._asked_at)
         if self.is_held_back:
             return Standstill("archive", "its archive, which has yet to take what is committed")
         if self._effects.is_full:
@@ -804,7 +809,7 @@ class Owner:
             return  # enough messages are under way: await the answer first
         elif not self._is_marked(held):
             if self._commit is None and (not self._batch or held.place.name == self._suspect):
-                self._starting = held.place
+                self._starting, self._asked_at = held.place, now
                 name = held.place.name
                 self._out.append(Start(name, self._begun.get(name, 0) >= ALONE_OPENINGS))
         else:
@@ -1103,6 +1108,7 @@ class Owner:
         changed = self._effects.compose()
         due = self._rest_until(now) if resting else self._due_next(effects, now)
         self._resting, self._nudged = resting, False
+        self._asked_at = now
         self._commit = Commit(
             key=self.key,
             epoch=self.epoch,
