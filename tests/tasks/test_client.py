@@ -20,6 +20,7 @@ def url(place: Path) -> str:
     return f"sqlite:///{place}/holdfast.db"
 
 
+@pytest.mark.slow
 async def test_a_program_with_a_loop_sends_and_hears(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet()
     async with AsyncClient(APP, url=url(tmp_path)) as client:
@@ -64,6 +65,7 @@ async def test_a_task_that_takes_too_long_to_wait_for_goes_on(tmp_path: Path) ->
         assert not task.ended
 
 
+@pytest.mark.slow
 async def test_a_brief_that_is_not_acknowledged_stays(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet()
     fleet.spawn("a")
@@ -77,6 +79,7 @@ async def test_a_brief_that_is_not_acknowledged_stays(make_fleet: MakeFleet, tmp
         assert (depth.ready, depth.in_flight) == (0, 1)
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_last_is_gone_and_what_was_not_read_is_there(
     make_fleet: MakeFleet, tmp_path: Path
 ) -> None:

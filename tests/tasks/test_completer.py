@@ -1,7 +1,9 @@
 """How simulated nodes bring tasks to their end: in what order, and whatever stops them between."""
 
+import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
+from holdfast.tasks.completer import Completer, Ending
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import State, Task
@@ -41,9 +44,10 @@ FINE = PlannedTask(at_s=0.1, name="t", type=QUICK, seconds=0.01)
 FOLLOWED = msgspec.structs.replace(FINE, follows=True)
 FOLLOWED_IN_VAIN = msgspec.structs.replace(FAILING, follows=True)
 LIMIT_BYTES = 3000
+PATIENCE_S = 30.0
 
 
-def scenario(*planned: PlannedTask) -> TaskScenario:
+def scenario(*planned: PlannedTask, one_database: bool = False) -> TaskScenario:
     return TaskScenario(
         seed=1,
         nodes=1,
@@ -53,6 +57,7 @@ def scenario(*planned: PlannedTask) -> TaskScenario:
         frees_on_evict=False,
         hold_max_s=float("inf"),
         maximum=0,
+        one_database=one_database,
         tasks=planned,
     )
 
@@ -60,8 +65,8 @@ def scenario(*planned: PlannedTask) -> TaskScenario:
 class Stumbling(TaskWorld):
     """A world whose node dies at its first ``call`` to a service: before it has an effect, or ``after``."""
 
-    def __init__(self, planned: PlannedTask, call: str, *, after: bool) -> None:
-        super().__init__(scenario(planned))
+    def __init__(self, planned: PlannedTask, call: str, *, after: bool, one_database: bool = False) -> None:
+        super().__init__(scenario(planned, one_database=one_database))
         self._call = call
         self._after = after
 
@@ -133,8 +138,9 @@ def letters(world: TaskWorld) -> Sequence[Any]:
     return [letter for queue in world.queues.values() for letter in queue.letters.values()]
 
 
-def test_a_failed_task_is_stored_then_buried_then_told_then_deleted() -> None:
-    world = lived(lambda: TaskWorld(scenario(FAILING)))
+@pytest.mark.parametrize("one_database", [False, True], ids=["apart", "one_database"])
+def test_a_failed_task_is_stored_then_buried_then_told_then_deleted(one_database: bool) -> None:
+    world = lived(lambda: TaskWorld(scenario(FAILING, one_database=one_database)))
     done = effects(world)
     end = done.index("end")
     order = ["end", "buried task", "sent brief", "deleted task"]
@@ -145,6 +151,66 @@ def test_a_failed_task_is_stored_then_buried_then_told_then_deleted() -> None:
         ("t", "failed: ValueError: told to fail")
     ]
     assert letters(world)[0].attributes["id"] == "t", "it is the same task when it is sent again"
+
+
+def test_in_one_database_an_outcome_is_stored_with_its_brief() -> None:
+    world = lived(lambda: TaskWorld(scenario(FINE, one_database=True)))
+    done = effects(world)
+    assert [step for step in done[done.index("end") :] if step != "received brief"][:4] == [
+        "end",
+        "sent brief",
+        "briefed",
+        "deleted task",
+    ]
+    assert [(o.state, o.value) for o in world.outcomes["t"]] == [(State.SUCCEED, {"by": 1})]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("call", ["end_and_brief", "delete"])
+def test_in_one_database_what_succeeded_is_told_once_whenever_a_node_dies(call: str, after: bool) -> None:
+    world = lived(lambda: Stumbling(FINE, call, after=after, one_database=True))
+    assert world.lives[0] == 2, "it died"
+    assert not letters(world)
+    first, *more = world.outcomes["t"]
+    assert (first.state, first.attempts) == (State.SUCCEED, 1 if after or call == "delete" else 2)
+    assert {o.state for o in more} <= {State.DUPLICATED}
+
+
+async def test_in_one_database_outcomes_with_and_without_briefs_are_stored_at_once() -> None:
+    both = asyncio.Barrier(2)
+    stored: list[bool] = []
+
+    class Meeting(Completer):
+        """One that stores outcomes only once it is to store both kinds."""
+
+        def __init__(self) -> None:
+            store: Any = SimpleNamespace(end=is_brief, end_and_brief=is_brief)
+            self._app, self._store, self._briefing = "app", store, store
+
+        async def _store_some(self, taken: Sequence[Ending], end: Any) -> None:
+            await both.wait()
+            stored.extend(each.is_plain for each in taken)
+
+    ended: Any = SimpleNamespace(trace="t")
+    taken: list[Any] = [SimpleNamespace(is_plain=plain, end=ended, item=None) for plain in (True, False)]
+    async with asyncio.timeout(PATIENCE_S):
+        await Meeting()._store_all(taken)
+    assert sorted(stored) == [False, True]
+
+
+def test_in_one_database_an_outcome_that_is_refused_is_so_once() -> None:
+    """The store forgets the attempt while it runs; its end is refused, and the task runs again."""
+    planned = msgspec.structs.replace(FINE, seconds=1.0)
+
+    async def forgets(world: TaskWorld) -> None:
+        while "t" not in world.store.standing or not world.store.standing["t"].epoch:
+            await world.clock.sleep(0.05)
+        del world.store.standing["t"]
+
+    world = lived(lambda: TaskWorld(scenario(planned, one_database=True)), forgets)
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+    (node,) = world.nodes.values()
+    assert node.host.stats.fenced == 1
 
 
 CALLS = ("end", "bury", "send", "briefed", "delete")
@@ -257,8 +323,9 @@ def test_a_queue_of_briefs_that_is_away_is_waited_for() -> None:
     assert world.tried["t"] == TRIES
 
 
-def test_what_follows_is_sent_once_the_outcome_is_stored_and_before_it_is_told() -> None:
-    world = lived(lambda: TaskWorld(scenario(FOLLOWED)))
+@pytest.mark.parametrize("one_database", [False, True], ids=["apart", "one_database"])
+def test_what_follows_is_sent_once_the_outcome_is_stored_and_before_it_is_told(one_database: bool) -> None:
+    world = lived(lambda: TaskWorld(scenario(FOLLOWED, one_database=one_database)))
     done = effects(world)
     steps = ("end", "sent task", "sent brief", "deleted task")
     assert [step for step in done[done.index("end") :] if step in steps][:4] == list(steps)
@@ -394,8 +461,10 @@ def in_batch(*planned: PlannedTask) -> TaskScenario:
     return msgspec.structs.replace(scenario(), batch=tuple(named))
 
 
-def test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended() -> None:
-    world = lived(lambda: TaskWorld(in_batch(FINE, FAILING, FINE)))
+@pytest.mark.parametrize("one_database", [False, True], ids=["apart", "one_database"])
+def test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended(one_database: bool) -> None:
+    planned = msgspec.structs.replace(in_batch(FINE, FAILING, FINE), one_database=one_database)
+    world = lived(lambda: TaskWorld(planned))
     (followed,) = followers(world)
     outcome = decode_brief(followed.after)
     assert (outcome.trace_id, outcome.state) == (BATCH, State.FAILED)

@@ -10,17 +10,21 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
+from holdfast.common.acts import HOPS
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
+from holdfast.tasks.body import body_of
 from holdfast.tasks.delayed import AHEAD_S, LEASE_S, TASKS_A_CALL, DelayedTasks
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import StartAttempt, State
+from holdfast.tasks.wire import Envelope, decode_task
 from simulator.loop import SimClock
 
 TYPE = "report.publish"
 DAY_S = 86_400.0
+DEFAULT = Envelope(app="app", trace_id="t", task_type=TYPE)
 
 
 class Bench:
@@ -184,3 +188,14 @@ async def test_a_stand_in_may_have_a_long_delay_too(bench: Bench) -> None:
     assert message.key == "t"
     assert not bench.queue.messages
     assert bench.store.standing["t"].message == message.body
+
+
+async def test_its_place_in_a_trace_and_the_hops_before_it_outlast_a_long_delay(bench: Bench) -> None:
+    place = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+    late, prompt = (Order(task_type=TYPE, body={"pages": 3}, delay_s=delay_s) for delay_s in (DAY_S, 0.0))
+    await bench.producer.send([late, prompt], hops=[7, 7], traceparents=[place, place])
+    bench.clock.set_by_s += DAY_S
+    assert await bench.delayed.ask() == 1
+    sent = bench.queue.messages.values()
+    assert [message.attributes for message in sent] == 2 * [{HOPS: "7", "traceparent": place}]
+    assert {decode_task(message.body, DEFAULT).body for message in sent} == {body_of({"pages": 3})}

@@ -17,6 +17,7 @@ LIMIT_S = 1.0
 """What bringing a hung task to its end may take beyond its timeout."""
 
 
+@pytest.mark.slow
 async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a", "b")
@@ -40,6 +41,7 @@ async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
     assert {len(fleet.outcomes[trace]) for trace in given} == {1}, "none is called a duplicate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed, state, said", ENDS)
 async def test_whatever_a_handler_does_others_go_on(
     make_fleet: MakeFleet, deed: str, state: State, said: str
@@ -88,6 +90,7 @@ async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_pa
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_what_follows_runs_though_nodes_are_killed(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -103,6 +106,7 @@ async def test_what_follows_runs_though_nodes_are_killed(make_fleet: MakeFleet) 
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet(ttl_s=3.0)
     await fleet.start("a")
@@ -119,6 +123,7 @@ async def test_a_node_that_stood_still_too_long_says_nothing(make_fleet: MakeFle
     assert len(fleet.outcomes[trace]) == 1
 
 
+@pytest.mark.slow
 async def test_a_drained_node_gives_back_what_waits_and_ends_what_runs(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(task_slots=1)
     await fleet.start("a")
@@ -135,6 +140,7 @@ async def test_a_drained_node_gives_back_what_waits_and_ends_what_runs(make_flee
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_what_is_cancelled_ends_at_once(make_fleet: MakeFleet) -> None:
     fleet = make_fleet(task_slots=1)
     await fleet.start("a")
@@ -183,6 +189,7 @@ async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> Non
     await poison(fleet)
 
 
+@pytest.mark.slow
 async def test_large_bodies_and_results_pass_through_real_processes(
     make_fleet: MakeFleet, tmp_path: Path
 ) -> None:

@@ -123,6 +123,7 @@ def stamped(*moments: datetime) -> list[str]:
     return [f"nightly-{moment:%Y%m%dT%H%M%SZ}-0" for moment in moments]
 
 
+@pytest.mark.slow
 async def test_each_time_is_fired_once_by_the_node_that_leads() -> None:
     rig = Rig()
     async with rig.scheduling(periodic(), leads=[False, True, False]):
@@ -131,6 +132,7 @@ async def test_each_time_is_fired_once_by_the_node_that_leads() -> None:
     assert len(rig.queue.messages) == 3
 
 
+@pytest.mark.slow
 async def test_several_that_think_they_lead_send_the_same_tasks() -> None:
     rig = Rig()
     async with rig.scheduling(periodic(), leads=[True, True, True]):
@@ -157,6 +159,7 @@ async def test_orders_learn_their_time_in_their_zone_and_may_be_many() -> None:
     assert len(rig.sent) == 3
 
 
+@pytest.mark.slow
 async def test_changes_of_summer_time_fire_once() -> None:
     """What is skipped when clocks are put forward is fired all the same, what comes twice once."""
     rig = Rig(at(2026, 3, 28, 12))

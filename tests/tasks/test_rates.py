@@ -167,12 +167,14 @@ def rated(rates: dict[str, float], count: int) -> tuple[TaskScenario, dict[str, 
     return msgspec.structs.replace(calm(*tasks), nodes=3), rates
 
 
-def test_the_nodes_of_an_app_keep_a_rate_that_an_operator_sets() -> None:
+@pytest.mark.parametrize("maximum", [0, 6])
+def test_the_nodes_of_an_app_keep_a_rate_that_an_operator_sets(maximum: int) -> None:
+    """Beside a global limit too: permits are taken where there is room, and room is asked for."""
     scenario, rates = rated({QUICK: RATE}, 80)
 
     async def live() -> None:
         world = TaskWorld(scenario)
-        limits = msgspec.json.encode(limit(ConcurrencyLimits(), rates=rates))
+        limits = msgspec.json.encode(limit(ConcurrencyLimits(), maximum, rates=rates))
         await world.registry.put(document_name(APP), limits, 0)
         assert check(world, await world.live()) == []
         began = [event for event in world.log if isinstance(event, RanAttempt) and not event.end]
@@ -200,6 +202,7 @@ def free(body: int, job: Job) -> int:
     return body
 
 
+@pytest.mark.slow
 def test_a_declared_rate_holds_and_delays_no_other_type() -> None:
     with node_for_tests(app) as node:
         ticks = [tick.send(n) for n in range(6)]

@@ -79,6 +79,7 @@ async def ends_as_it_should(fleet: Fleet) -> None:
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_tasks_end_in_outcomes_and_a_node_drains(
     on_services: OnServices, fauxqs_server: FauxqsServer, keeping: RedisServer
 ) -> None:
@@ -104,6 +105,7 @@ async def test_tasks_end_in_outcomes_and_a_node_drains(
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_what_follows_runs(on_services: OnServices, fauxqs_server: FauxqsServer) -> None:
     fleet = await on_services(fauxqs_server)
     await fleet.start("a", "b")
@@ -113,6 +115,7 @@ async def test_what_follows_runs(on_services: OnServices, fauxqs_server: FauxqsS
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_whatever_handlers_do_others_go_on(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:
@@ -127,12 +130,14 @@ async def test_whatever_handlers_do_others_go_on(
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_tasks_end_in_outcomes_on_another_sqs(on_services: OnServices, moto_server: MotoServer) -> None:
     fleet = await on_services(moto_server)
     await fleet.start("a")
     await ends_as_it_should(fleet)
 
 
+@pytest.mark.slow
 async def test_a_killed_node_s_tasks_run_once_they_show_again(
     on_services: OnServices, fauxqs_server: FauxqsServer, tmp_path: Path
 ) -> None:
@@ -150,6 +155,7 @@ async def test_a_killed_node_s_tasks_run_once_they_show_again(
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_poison_is_set_aside_with_its_reason(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:
@@ -185,6 +191,7 @@ async def endure(fleet: Fleet, hurt: Callable[[], Awaitable[None]]) -> None:
     await fleet.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hurt", [die_and_come_back, pytest.param(pause, marks=pytest.mark.soak)])
 async def test_whatever_becomes_of_redis_no_task_is_lost(
     on_services: OnServices,
@@ -195,6 +202,7 @@ async def test_whatever_becomes_of_redis_no_task_is_lost(
     await endure(await on_services(fauxqs_server), lambda: hurt(keeping))
 
 
+@pytest.mark.slow
 async def test_a_queue_that_was_away_loses_no_task(
     on_services: OnServices, fauxqs_server: FauxqsServer
 ) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast import App
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
+from holdfast.slots.task_child import CALLS_MAX, CHARS_MAX, stacks
 from holdfast.slots.task_slots import TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.body import body_of
@@ -261,6 +263,7 @@ async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
 HANGS = ["sleep", "wait", "spin", "hold_lock", "read_pipe", "deaf", "children"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", HANGS)
 async def test_an_attempt_over_its_timeout_is_ended_soon(yard: Yard, fifo: Path, kind: str) -> None:
     hanging = asyncio.ensure_future(yard.run(kind, {"fifo": str(fifo)}, timeout_s=0.3))
@@ -271,6 +274,59 @@ async def test_an_attempt_over_its_timeout_is_ended_soon(yard: Yard, fifo: Path,
         assert f"in {'select' if kind == 'wait' else kind}" in ended.detail
     await until(lambda: not any(map(lives, pids[1:])) or kind == "children")
     assert (await yard.run("noop")).how is How.RETURNED
+
+
+@pytest.mark.parametrize("kind", ["sleep", "wait", "spin", "read_pipe"])
+async def test_a_look_shows_files_lines_and_functions_and_disturbs_nobody(
+    yard: Yard, fifo: Path, kind: str
+) -> None:
+    running = yard.begin(kind, {"fifo": str(fifo)}, timeout_s=PATIENCE_S)
+    await told(fifo)
+    for _ in range(2):
+        found = await yard.pool.look("trace-1")
+        assert found is not None
+        run, text = found
+        assert run.attempt.type == kind
+        assert text is not None
+        assert "deeds_app.py" in text
+        assert f"in {kind}" in text
+        assert str(fifo) not in text, "no values"
+    assert yard.pool.cancel("trace-1", "enough")
+    assert (await running).how is How.CANCELLED
+
+
+@pytest.mark.slow
+async def test_a_look_at_a_handler_that_holds_the_interpreter_says_so(yard: Yard, fifo: Path) -> None:
+    running = yard.begin("hold_lock", {"fifo": str(fifo)}, timeout_s=PATIENCE_S)
+    await told(fifo)
+    async with asyncio.timeout(PATIENCE_S):
+        while (found := await yard.pool.look("trace-1")) is not None and found[1] is not None:
+            pass  # it has yet to take the lock
+    assert found is not None
+    assert yard.pool.cancel("trace-1", "enough")
+    assert (await running).how is How.CANCELLED
+
+
+async def test_a_look_is_bounded_and_redacted(monkeypatch: pytest.MonkeyPatch) -> None:
+    def deep(count: int) -> str:
+        return deep(count - 1) if count else told_from_beside()
+
+    def told_from_beside() -> str:
+        found: list[str] = []
+        asking = threading.Thread(target=lambda: found.append(stacks()))
+        asking.start()
+        asking.join()
+        return found[0]
+
+    text = deep(300)
+    assert len(text) <= CHARS_MAX
+    assert text.count(" in deep") <= CALLS_MAX
+    assert "calls above" in text
+    source = compile("def run(call): return call()", "redis://user:hunter2@host/app.py", "exec")
+    names: dict[str, Any] = {}
+    exec(source, names)
+    assert "in run" in (text := names["run"](told_from_beside))
+    assert "hunter2" not in text
 
 
 async def test_what_ignores_everything_is_killed_with_all_that_it_started(
@@ -447,6 +503,7 @@ NODE = """
 """
 
 
+@pytest.mark.slow
 async def test_tasks_of_a_node_that_stands_still_end_with_their_lease(fifo: Path) -> None:
     node = await asyncio.create_subprocess_exec(sys.executable, "-c", textwrap.dedent(NODE), HERE, str(fifo))
     try:
@@ -499,6 +556,7 @@ async def test_a_lower_limit_lets_run_what_runs(make: Make, tmp_path: Path) -> N
     await asyncio.gather(*running)
 
 
+@pytest.mark.slow
 async def test_quick_tasks_line_up_and_leave_a_line_that_stands(make: Make, fifo: Path) -> None:
     yard = await make(limit=2)
     yard.pool._took["quick_or_not"] = yard.pool._took_lately = 0.0

@@ -10,9 +10,16 @@ from typing import Any
 import pytest
 
 from holdfast import App, Job
+from holdfast.cluster.tracer import Tracer
 from holdfast.common.retry import Backoff
+from holdfast.common.traceparent import TraceContext
+from holdfast.ports.tracing import TracedCall
+from holdfast.system.clock import SystemClock
 from holdfast.tasks.names import brief_queue
+from holdfast.tasks.running import Ended, How
+from holdfast.tasks.traces import end_attempt
 from holdfast.testing import node_for_tests
+from tests.cluster.fakes import KeptSpans
 from tests.collector import Collector, collecting
 
 
@@ -22,6 +29,16 @@ def collector() -> Iterator[Collector]:
         yield made
 
 
+def test_the_span_of_an_attempt_ends_when_its_handler_did() -> None:
+    kept = KeptSpans()
+    tracer = Tracer(kept, 1.0, SystemClock())
+    for how in (How.RETURNED, How.RAISED):
+        span = tracer.begin(TraceContext("4bf92f3577b34da6a3ce929d0e0e4736"), "process x", "consumer", {})
+        end_attempt(tracer, span, Ended(how, traced=TracedCall(times={0: (1_000, 2_000)})))
+    assert [(span.start_ns, span.end_ns) for span in kept.spans] == [(1_000, 2_000)] * 2
+
+
+@pytest.mark.slow
 def test_an_attempt_is_a_span_and_effects_and_follow_ups_stand_under_the_last(collector: Collector) -> None:
     app = App("site")
 
@@ -49,6 +66,7 @@ def test_an_attempt_is_a_span_and_effects_and_follow_ups_stand_under_the_last(co
     assert {span.parent_id for span in collector.named("process second")} == {delivery.span_id, last.span_id}
 
 
+@pytest.mark.slow
 def test_a_task_sent_over_http_stands_in_the_trace_of_its_request_and_so_does_its_brief(
     collector: Collector,
 ) -> None:

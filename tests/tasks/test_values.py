@@ -306,6 +306,7 @@ def test_a_value_that_is_gone_is_told_to_who_waits_for_it(node: NodeForTests, tm
     assert list(app.client.briefs(follow=False)) == [], "its brief is with the dead letters"
 
 
+@pytest.mark.slow
 def test_without_a_store_for_it_a_large_result_fails_and_names_limit_and_setting(tmp_path: Path) -> None:
     with node_for_tests(app, folder=tmp_path) as node:
         outcome = node.outcome(repeat.send({"customer": "acme", "text": "y", "times": 100_000}))

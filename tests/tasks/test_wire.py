@@ -28,6 +28,8 @@ from holdfast.tasks.wire import (
     encode_brief,
     encode_follow_ups,
     encode_task,
+    with_attributes,
+    without_attributes,
 )
 from tests.tasks.plain import compile_proto, plain
 
@@ -349,3 +351,16 @@ def test_the_place_in_a_batch_comes_back_as_it_was_sent() -> None:
 def test_a_place_that_can_not_be_is_refused(batch: BatchPlace) -> None:
     with pytest.raises(Unreadable, match="field 'Batch'"):
         decode_task(encode_task(SentTask(SENT, body_of(1), batch=batch)), DEFAULT)
+
+
+def test_attributes_that_are_kept_with_a_body_leave_it_as_it_was() -> None:
+    body = encode_task(SentTask(SENT, body_of("text")))
+    kept = with_attributes(body, {"traceparent": "00-1-2-01", "hops": "3"})
+    assert decode_task(kept, DEFAULT).body == body_of("text")
+    assert without_attributes(kept) == (body, {"traceparent": "00-1-2-01", "hops": "3"})
+    assert without_attributes(body) == (body, {})
+
+
+@pytest.mark.parametrize("body", [b"", b"\0", b"no task", b'{"a": 1}'])
+def test_what_is_no_task_has_no_attributes(body: bytes) -> None:
+    assert without_attributes(body) == (body, {})

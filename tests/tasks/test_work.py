@@ -24,6 +24,7 @@ from simulator.scenario import TROUBLE_S, Fault
 from simulator.stage import Quiet
 from simulator.tasks import (
     APP,
+    HOLD_MAX_S,
     LONG,
     PICKY,
     QUICK,
@@ -107,6 +108,20 @@ def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(her
         task = await world.store.get("t")
         assert task is not None
         assert (task.state, task.attempts) == (State.SUCCEED, 1), "it has spent no try"
+
+    run(live())
+
+
+def test_a_task_that_waited_until_its_delivery_can_hardly_be_held_begins_with_a_new_one() -> None:
+    """With the old one it would end at once, as timed out."""
+    in_its_way = [PlannedTask(0.1, f"l{n}", LONG, 34.5) for n in range(8)]
+    planned = [*in_its_way, *(PlannedTask(1.0, f"t{n}", QUICK, 3.0) for n in range(4))]
+    scenario = msgspec.structs.replace(calm(*planned), hold_max_s=HOLD_MAX_S)
+
+    async def live() -> None:
+        world = TaskWorld(scenario)
+        assert check(world, await world.live()) == []
+        assert {(task.state, task.attempts) for task in world.store.standing.values()} == {(State.SUCCEED, 1)}
 
     run(live())
 

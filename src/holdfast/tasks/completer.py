@@ -1,6 +1,9 @@
 """The completer brings tasks to their end. It stores the outcome, sends the tasks that follow, sends a dead
 letter if the task failed and the brief to the producer, hands over the effects, and only then deletes the
-message. Each step takes many tasks at once."""
+message. Each step takes many tasks at once.
+
+Where store and queues are one database, the brief is stored with the outcome, if nothing has to be sent
+before it."""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.ports.tasks import TaskStore
+from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
 from holdfast.tasks.held_tasks import InHand, TaskQueues
+from holdfast.tasks.names import brief_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import CountMember, EndAttempt, State, Task
@@ -34,6 +38,21 @@ T = TypeVar("T")
 
 ENDS_MAX = 500
 """The most outcomes in one call to the store."""
+
+
+class Ending(NamedTuple):
+    """The end of an attempt, and the dead letter of its task."""
+
+    item: InHand
+    end: EndAttempt
+    letter: PendingDeadLetter | None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if nothing has to be sent or counted before its brief."""
+        attempt, message = self.item.attempt, self.item.message
+        follows = attempt is None or attempt.follow_ups
+        return not (follows or message.batch or self.letter)
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -58,10 +77,10 @@ class OutgoingBrief(NamedTuple):
 
 class Completer:
     """Brings tasks to their end. ``producer`` sends what follows them, and ``deliverer`` hands over their
-    effects. ``on_gone`` is called with every task that the node is done with; ``on_fenced`` with one whose
-    outcome was refused because another attempt has begun; ``on_rest`` with one that has effects left, and
-    after how many seconds to go on with them. ``in_hand`` returns how many tasks the node has, with those
-    that are being ended."""
+    effects. ``briefing`` is the task store of the app, if it sends briefs together with outcomes. ``on_gone``
+    is called with every task that the node is done with; ``on_fenced`` with one whose outcome was refused
+    because another attempt has begun; ``on_rest`` with one that has effects left, and after how many seconds
+    to go on with them. ``in_hand`` returns how many tasks the node has, with those that are being ended."""
 
     def __init__(
         self,
@@ -73,6 +92,7 @@ class Completer:
         producer: Producer,
         deliverer: Deliverer,
         *,
+        briefing: BriefingTasks | None,
         on_gone: Callable[[InHand], None],
         on_fenced: Callable[[InHand], None],
         on_rest: Callable[[InHand, float], None],
@@ -82,6 +102,7 @@ class Completer:
         self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
         self._app = app
         self._store = store
+        self._briefing = briefing
         self._queues, self._briefs = queues
         self._keepers = keepers
         self._producer = producer
@@ -90,7 +111,7 @@ class Completer:
         self._on_fenced = on_fenced
         self._on_rest = on_rest
         self._in_hand = in_hand
-        self._ends: list[tuple[InHand, EndAttempt, PendingDeadLetter | None]] = []
+        self._ends: list[Ending] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
@@ -108,7 +129,7 @@ class Completer:
 
     def end(self, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None) -> None:
         """Take the outcome of an attempt. It counts once it is stored."""
-        self._ends.append((item, end, letter))
+        self._ends.append(Ending(item, end, letter))
         self._begin(1)
         self._ended.set()
 
@@ -160,13 +181,31 @@ class Completer:
                 self._ended.clear()
             await self._store_all(taken)
 
-    async def _store_all(self, taken: Sequence[tuple[InHand, EndAttempt, PendingDeadLetter | None]]) -> None:
-        ends = [end for _, end, _ in taken]
-        answers = await self._insist("the task store", lambda: self._store.end(ends)) or []
+    async def _store_all(self, taken: Sequence[Ending]) -> None:
+        briefing = self._briefing
+        if briefing is None:
+            await self._store_some(taken, self._store.end)
+            return
+        plain = [each for each in taken if each.is_plain]
+        others = [each for each in taken if not each.is_plain]
+        brief = partial(self._brief_from, {each.end.trace: each.item for each in plain})
+        end_and_brief = partial(briefing.end_and_brief, queue=brief_queue(self._app), brief=brief)
+        halves = ((plain, end_and_brief), (others, self._store.end))
+        # At once, as each is a durable transaction.
+        await asyncio.gather(*(self._store_some(half, end) for half, end in halves if half))
+
+    async def _store_some(
+        self, taken: Sequence[Ending], end: Callable[[Sequence[EndAttempt]], Awaitable[list[Task | Fenced]]]
+    ) -> None:
+        answers = await self._insist("the task store", lambda: end([each.end for each in taken])) or []
         for (item, _, letter), answer in zip_longest(taken, answers):
             if isinstance(answer, Task):
                 item.outcome_known()
                 self._count(answer)
+                if answer.briefed:
+                    self._at_end += 1
+                    self._settle(item, answer)
+                    continue
                 outcome = outcome_of(self._app, answer)
                 follow_ups = due(answer, outcome, item.message, item.held.context)
                 self._queue(Finished(item, answer, outcome, True, letter, follow_ups))
@@ -176,6 +215,11 @@ class Completer:
                 self._log.info("an outcome came too late", task=item.trace, error=str(answer))
             self._on_fenced(item)
             self._done(1)
+
+    def _brief_from(self, items: Mapping[str, InHand], task: Task) -> Outgoing:
+        """The brief of one of these tasks."""
+        item = items[task.trace]
+        return _outgoing(item.message.envelope, outcome_of(self._app, task), item.held.context)
 
     def _count(self, task: Task) -> None:
         self._stats.tasks_succeeded += task.state is State.SUCCEED
@@ -355,13 +399,7 @@ class Completer:
         self._done(1)
 
     async def _send(self, briefs: Sequence[OutgoingBrief], *, short: bool = False) -> None:
-        outgoing = [
-            Outgoing(
-                encode_brief(each.envelope, each.outcome),
-                {TRACEPARENT: each.traceparent} if each.traceparent else {},
-            )
-            for each in briefs
-        ]
+        outgoing = [_outgoing(*each) for each in briefs]
         try:
             await self._insist("the queue of briefs", lambda: self._briefs.send(outgoing))
         except TooLarge as error:
@@ -393,6 +431,11 @@ class Completer:
                 failures += 1
                 self._log.warning(f"{what} does not answer", error=str(error))
             await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
+
+
+def _outgoing(envelope: Envelope, outcome: Outcome, traceparent: str) -> Outgoing:
+    """A brief as its queue takes it."""
+    return Outgoing(encode_brief(envelope, outcome), {TRACEPARENT: traceparent} if traceparent else {})
 
 
 def _short(brief: OutgoingBrief, error: TooLarge) -> OutgoingBrief:

@@ -24,6 +24,17 @@ class TaskQueues(NamedTuple):
     briefs: Queue
 
 
+class TaskActivity(msgspec.Struct):
+    """An attempt that runs, and for how long."""
+
+    task: str
+    type: str
+    group: str
+    runs_s: float
+    progress: float
+    note: str
+
+
 class InHand(msgspec.Struct, eq=False):
     """A task with all its known deliveries.
 

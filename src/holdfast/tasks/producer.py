@@ -28,7 +28,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
-from holdfast.system.sending import sending
+from holdfast.system.spans import sending
 from holdfast.tasks.body import body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
@@ -45,6 +45,8 @@ from holdfast.tasks.wire import (
     decode_brief,
     encode_follow_ups,
     encode_task,
+    with_attributes,
+    without_attributes,
 )
 
 READ_AGAIN = Backoff(0.1, 2.0)
@@ -88,6 +90,12 @@ class _Sending(NamedTuple):
     @property
     def type(self) -> str:
         return self.order.type
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Those of its message."""
+        marks = {HOPS: str(self.hops)} if self.hops else {}
+        return marks | ({TRACEPARENT: self.traceparent} if self.traceparent else {})
 
 
 class Producer:
@@ -202,10 +210,7 @@ class Producer:
         for each, task in zip(sent, standing, strict=True):
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
                 name = task_queue(self._app, each.type)
-                marks = {HOPS: str(each.hops)} if each.hops else {}
-                if each.traceparent:
-                    marks[TRACEPARENT] = each.traceparent
-                message = Outgoing(each.body, marks, each.order.delay_s, each.trace)
+                message = Outgoing(each.body, each.attributes, each.order.delay_s, each.trace)
                 outgoing.setdefault(name, []).append(message)
         for name, messages in outgoing.items():
             queue = self._queue(name)
@@ -215,12 +220,11 @@ class Producer:
     async def send_delayed(self, tasks: Sequence[Task]) -> None:
         """Send the messages of tasks of one type that the store has kept until now. Raises as ``send``."""
         queue, wall = self._queue_of(tasks[0].type), self._clock.wall()
-        messages = [
-            Outgoing(
-                task.message, delay_s=min(max(task.until - wall, 0.0), queue.delay_max_s), key=task.trace
-            )
-            for task in tasks
-        ]
+        messages = []
+        for task in tasks:
+            body, attributes = without_attributes(task.message)
+            delay_s = min(max(task.until - wall, 0.0), queue.delay_max_s)
+            messages.append(Outgoing(body, attributes, delay_s, task.trace))
         for start in range(0, len(messages), queue.max_batch):
             some = slice(start, start + queue.max_batch)
             await queue.send(messages[some])
@@ -343,11 +347,10 @@ class Producer:
         message. With a delay, the node leaves it to the queue. If the node dies, the message is still in the
         queue. A failed task with the same trace id gets all its tries again. If it has succeeded, nothing is
         sent, and this returns None. Raises as ``send``."""
-        sent = await self._checked(order, delay_s)
+        sent = (await self._checked(order, delay_s))._replace(traceparent=traceparent)
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
-            marks = {TRACEPARENT: traceparent} if traceparent else {}
-            return await self._send_stand_in(task, sent.body, marks, delay_s)
+            return await self._send_stand_in(task, sent.body, sent.attributes, delay_s)
         (standing,) = await self._store.delay([_delayed(sent)])
         if standing.state is State.SUCCEED:
             return None
@@ -548,8 +551,9 @@ def _trace(order: Order) -> str:
 
 
 def _delayed(sending: _Sending) -> DelayTask:
-    task = sending.order.task
-    return DelayTask(sending.trace, sending.type, sending.order.delay_s, sending.body, task.envelope.group)
+    body = with_attributes(sending.body, sending.attributes) if sending.attributes else sending.body
+    group = sending.order.task.envelope.group
+    return DelayTask(sending.trace, sending.type, sending.order.delay_s, body, group)
 
 
 def _check_delay(queue: Queue, delay_s: float) -> None:

@@ -26,7 +26,7 @@ STOP_S = 1.0
 QUICK_S = 0.002
 """Tasks of types that take no longer than this, lately, are lined up in trays."""
 
-LINE_S, LINE_MAX = 0.03, 64
+LINE_S, LINE_MAX = 0.03, 256
 """How many quick attempts a slot may have in hand: those that it works off in this time, and no more."""
 
 STUCK_S = 0.05
@@ -214,6 +214,14 @@ class TaskSlots:
         self._waiting.remove(run)
         self._end(run, Ended(How.CANCELLED, error=reason, begun=False))
         return True
+
+    async def look(self, trace: str) -> tuple[Running, str | None] | None:
+        """Return an attempt, and where it is, as :meth:`TaskSlot.look` tells; None if it isn't in hand."""
+        run = self._running.get(trace)
+        seat = next((seat for seat in self._seats.values() if run in seat.line), None)
+        if run is None or seat is None:
+            return None
+        return run, await seat.slot.look(run.number)
 
     def renew(self, trace: str, lease_s: float) -> None:
         """The attempt may run on, for so long from now. Does nothing for one that isn't in hand."""

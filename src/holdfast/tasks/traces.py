@@ -33,8 +33,10 @@ def begin_attempt(tracer: Tracer, item: InHand, task: Task) -> OpenSpan | None:
 
 def end_attempt(tracer: Tracer, span: OpenSpan, ended: Ended) -> None:
     """End the span of an attempt, unless its handler never began."""
+    ended_ns = 0
     if ended.traced is not None:
         tracer.take(ended.traced)
-        span.record.start_ns, span.record.end_ns = ended.traced.times.get(0, (span.record.start_ns, 0))
+        span.record.start_ns, ended_ns = ended.traced.times.get(0, (span.record.start_ns, 0))
     if ended.begun:
-        span.end(None if ended.how is How.RETURNED else redact(ended.error or str(ended.how)))
+        error = None if ended.how is How.RETURNED else redact(ended.error or str(ended.how))
+        span.end(error, at_ns=ended_ns)

@@ -8,7 +8,7 @@ base64 or raw; or, for a handler that takes text, the text itself.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -110,6 +110,24 @@ class Unreadable(InvalidMessage):
 def encode_task(message: SentTask) -> bytes:
     """Encode a task as its queue carries it."""
     return base64.b64encode(_wire_task(message).SerializeToString())
+
+
+def with_attributes(body: bytes, attributes: Mapping[str, str]) -> bytes:
+    """Return an encoded task together with the attributes of its message, for a store that keeps the body
+    alone."""
+    wire = TaskMessage.FromString(from_base64(body))
+    wire.Attributes.update(attributes)
+    return base64.b64encode(wire.SerializeToString())
+
+
+def without_attributes(body: bytes) -> tuple[bytes, dict[str, str]]:
+    """Return what ``with_attributes`` was given."""
+    wire = _parse(body) if body else None
+    if wire is None or not wire.Attributes:
+        return body, {}
+    attributes = dict(wire.Attributes)
+    wire.ClearField("Attributes")
+    return base64.b64encode(wire.SerializeToString()), attributes
 
 
 def encode_follow_ups(follow_ups: Sequence[FollowUp]) -> bytes:

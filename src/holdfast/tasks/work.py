@@ -16,12 +16,14 @@ from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
+from holdfast.cluster.rules.placement import TASKS, WorkLoad
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.acts import Send
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life, Place
 from holdfast.common.progress import chunks
+from holdfast.common.protocol import Done, LookAtTask, RunningTasks
 from holdfast.common.redaction import redact
 from holdfast.common.stored import StoredValue
 from holdfast.common.trace import raised_at
@@ -31,7 +33,7 @@ from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.ports.target import Target
-from holdfast.ports.tasks import TaskStore
+from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
@@ -39,7 +41,7 @@ from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.effects import effects_of
 from holdfast.tasks.handler import PAUSES_MAX
-from holdfast.tasks.held_tasks import InHand, TaskQueues, stands_here
+from holdfast.tasks.held_tasks import InHand, TaskActivity, TaskQueues, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.producer import Producer
@@ -96,8 +98,9 @@ class TaskWork:
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
     registry. ``targets`` take effects, by what handlers call them; ``open_target`` opens those at URLs.
-    ``values`` stores results that are too large for the task store, and has bodies that are stored. The
-    permits of rates are in the ``registry``."""
+    ``values`` stores results that are too large for the task store, and has bodies that are stored.
+    ``briefing`` is the task store of the app, if it sends briefs together with outcomes. The permits of rates
+    are in the ``registry``."""
 
     def __init__(
         self,
@@ -116,6 +119,7 @@ class TaskWork:
         targets: Mapping[str, Target] | None = None,
         open_target: Callable[[str], Target] | None = None,
         values: TaskValues | None = None,
+        briefing: BriefingTasks | None = None,
     ) -> None:
         self._host = host
         self._app = app
@@ -166,6 +170,7 @@ class TaskWork:
             self._keepers,
             producer,
             Deliverer(host, targets or {}, queues.by_type, open_target),
+            briefing=briefing,
             on_gone=self._forget,
             on_fenced=self._drop,
             on_rest=self._rest,
@@ -188,6 +193,8 @@ class TaskWork:
         self._stopping = False
         limiter.holder = self
         host.news.on_left.append(self._left)
+        host.inquiries.add(LookAtTask, self._look_at)
+        host.inquiries.add(RunningTasks, self._tell_running)
 
     async def prepare(self) -> None:
         await self.slots.start()
@@ -234,8 +241,8 @@ class TaskWork:
 
     def numbers(self) -> Iterable[Numbers]:
         """What the node holds of tasks by names that the app or this code declares."""
-        yield Numbers("gauge", "slots_busy", BUSY, "work", {"tasks": self.slots.busy})
-        yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {"tasks": self._slots_max})
+        yield Numbers("gauge", "slots_busy", BUSY, "work", {TASKS: self.slots.busy})
+        yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {TASKS: self._slots_max})
 
     # --- in
 
@@ -357,12 +364,15 @@ class TaskWork:
             return batch
         now = self._host.clock.monotonic()
         self._heed_limits()
-        self._limiter.want(len(self.slots.running) + self._fetching + self._fair_queue.ready)
+        self._limiter.want(len(self.slots.running) + self._fetching + self._fair_queue.soon)
         room = min(self.slots.refill - self._fetching, STARTS_MAX)
         while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
                 self._fair_queue.done(item.spec.name, item.group)
                 self._drop(item)
+            elif self._has_waited_too_long(item, now):
+                self._fair_queue.done(item.spec.name, item.group)
+                self._give_back(item, 0.0)
             else:
                 batch.append(item)
         self._rates.look()
@@ -527,13 +537,24 @@ class TaskWork:
         if self._host.tracer is not None and not ended.cancelled():
             end_attempt(self._host.tracer, span, ended.result())
 
+    def _has_waited_too_long(self, item: InHand, now: float) -> bool:
+        """Return True if an attempt that begins now would have to end before its timeout, and one with a new
+        delivery wouldn't."""
+        if item.spec.resumable or item.here:
+            return False
+        return self._holdable_s(item, now) < item.timeout_s <= self._hold_max_s(item)
+
     def _holdable_s(self, item: InHand, now: float) -> float:
         """Return for how many more seconds the queue lets a delivery of the task be held, if it needs one."""
         if item.here:
             return math.inf
-        queue = self._queues[item.queue]
-        margin_s = min(REISSUE_VISIBILITIES * item.spec.visibility_s, queue.hold_max_s / 2)
-        return max(receipt.received_at for receipt in item.held.receipts) + queue.hold_max_s - margin_s - now
+        received_at = max(receipt.received_at for receipt in item.held.receipts)
+        return received_at + self._hold_max_s(item) - now
+
+    def _hold_max_s(self, item: InHand) -> float:
+        """Return for how many seconds the queue lets a new delivery of the task be held."""
+        hold_max_s = self._queues[item.queue].hold_max_s
+        return hold_max_s - min(REISSUE_VISIBILITIES * item.spec.visibility_s, hold_max_s / 2)
 
     def _progressed(self, item: InHand, running: Running) -> None:
         if running.progress.fraction is not None:
@@ -621,6 +642,7 @@ class TaskWork:
             type=item.type,
             error=ended.error,
             at=at,
+            exception=ended.detail,
             **trace_of(item.held.traceparent),
         )
 
@@ -815,6 +837,23 @@ class TaskWork:
         self._stop(item, why)
         return True
 
+    async def _look_at(self, request: LookAtTask) -> Done:
+        """Answer where a task is that runs here."""
+        found = await self.slots.look(request.trace)
+        if found is None or found[1] == "":
+            return Done(ok=False, text=f"task {request.trace!r} doesn't run here, or not any more")
+        run, stacks = found
+        now = self._host.clock.monotonic()
+        told = {
+            "stacks": stacks,
+            "ran_s": now - run.begun_at if run.begun_at is not None else 0.0,
+            "quiet_s": now - run.advanced_at,
+            "progress": run.progress.fraction or 0.0,
+            "note": redact(run.progress.note),
+            "numbers": run.progress.numbers,
+        }
+        return Done(text=msgspec.json.encode(told).decode())
+
     # --- the node
 
     async def drain(self) -> None:
@@ -853,9 +892,28 @@ class TaskWork:
         await self.slots.close()
 
     def load(self) -> Load:
-        running = self.slots.running
-        queues = (*(task_queue(self._app, name) for name in self._queues), brief_queue(self._app))
-        return Load(0, self._slots_max, 0, self._host.draining, busy=float(len(running)), queues=queues)
+        busy, stats = float(len(self.slots.running)), self._host.stats
+        ended = stats.tasks_succeeded + stats.tasks_failed + stats.tasks_timed_out
+        queues = tuple(task_queue(self._app, name) for name in self._queues)
+        return Load(
+            slots=self._slots_max,
+            room=0,
+            draining=self._host.draining,
+            busy=busy,
+            queues=(*queues, brief_queue(self._app)),
+            works=(WorkLoad(TASKS, self._slots_max, busy, ended, queues),),
+        )
+
+    async def _tell_running(self, request: RunningTasks) -> Done:
+        """Answer which attempts run here, the oldest first."""
+        now = self._host.clock.monotonic()
+        found = [
+            TaskActivity(trace, item.type, item.group, now - run.begun_at, item.progress, redact(item.note))
+            for trace, run in self.slots.running.items()
+            if run.begun_at is not None and (item := self.hand.get(trace)) is not None
+        ]
+        found.sort(key=lambda each: -each.runs_s)
+        return Done(text=msgspec.json.encode(found[: request.most]).decode())
 
     def _left(self, member: str) -> None:
         """Free the deliveries of a dead node, if the queue can do that, so that its tasks may begin at

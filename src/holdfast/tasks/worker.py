@@ -190,6 +190,11 @@ class TaskExecutor:
         else:
             job.check()
 
+    def coroutines(self) -> Collection[asyncio.Task[Any]]:
+        """As TaskWorker.coroutines."""
+        job = self._job
+        return asyncio.all_tasks(job.task.get_loop()) if job is not None and job.task is not None else ()
+
     async def _attempt(self, attempt: Attempt, job: AttemptJob) -> bytes:
         spec = self._specs.get(attempt.type)
         if spec is None:

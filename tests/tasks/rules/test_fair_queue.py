@@ -137,10 +137,10 @@ def test_only_what_has_a_permit_begins_and_what_has_none_delays_no_other_type() 
     for number in range(4):
         queue.add("t", "", 5, f"t-{number}")
     queue.add("other", "", 0, "other")
-    assert (queue.ready, queue.waiting("t")) == (1, 4)
+    assert (queue.ready, queue.soon, queue.waiting("t")) == (1, 2, 4)
     assert [queue.take(0.0), queue.take(0.0)] == ["other", None]
     permits.add({"t": 2}, 0.0)
-    assert queue.ready == 2
+    assert (queue.ready, queue.soon) == (2, 2)
     assert [queue.take(0.5) for _ in range(3)] == ["t-0", "t-1", None]
     permits.add({"t": 2}, 0.0)
     assert queue.take(WINDOW_S) is None

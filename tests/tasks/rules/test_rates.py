@@ -70,3 +70,10 @@ def test_permits_lapse() -> None:
     assert permits.left(TYPE) == 1
     permits.lapse(10.0 + WINDOW_S)
     assert permits.left(TYPE) == 0
+
+
+def test_soon_there_are_the_permits_of_a_window() -> None:
+    permits = Permits(lambda name: 2.5 if name == TYPE else 0.0)
+    assert (permits.soon(TYPE), permits.soon("other")) == (3, math.inf)
+    permits.add({TYPE: 4}, 0.0)
+    assert permits.soon(TYPE) == 4

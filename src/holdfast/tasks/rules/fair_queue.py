@@ -15,7 +15,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
 
 import msgspec
@@ -71,8 +71,17 @@ class FairQueue(Generic[T]):
     def ready(self) -> int:
         """How many items could begin if there was room: no limit of their group or rate of their type holds
         them back."""
+        return self._number(self._permits.left)
+
+    @property
+    def soon(self) -> int:
+        """As ``ready``, with those that the rate of their type holds back for no longer than its window. A
+        node asks for room for these: it takes permits only once there is room."""
+        return self._number(self._permits.soon)
+
+    def _number(self, permits: Callable[[str], float]) -> int:
         types = {type_ for lanes in self._lanes.values() for type_ in lanes}
-        return sum(int(min(self.waiting(type_), self._permits.left(type_))) for type_ in types)
+        return sum(int(min(self.waiting(type_), permits(type_))) for type_ in types)
 
     def waiting(self, type: str) -> int:  # noqa: A002
         """Return how many items of a type wait that no limit of their group holds back."""

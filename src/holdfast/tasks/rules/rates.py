@@ -75,6 +75,11 @@ class Permits:
         """Return how many tasks of a type may begin."""
         return self._left.get(task_type, 0) if self._per_s(task_type) else math.inf
 
+    def soon(self, task_type: str) -> float:
+        """Return how many tasks of a type may begin within ``WINDOW_S``, if no other node takes permits."""
+        rate = self._per_s(task_type)
+        return max(self._left.get(task_type, 0), math.ceil(rate * WINDOW_S)) if rate else math.inf
+
     def add(self, permits: Mapping[str, int], now: float) -> None:
         """Add permits that were taken just now. They replace older ones of their types."""
         self._left |= permits
