@@ -159,6 +159,7 @@ def test_a_task_can_send_other_tasks(holdfast_node: StartNode) -> None:
     assert [node.outcome(trace).ok for trace in outcome.value] == [True, True]
 
 
+@pytest.mark.slow
 def test_a_task_that_is_cancelled_hears_of_it_at_its_next_progress(holdfast_node: StartNode) -> None:
     node = holdfast_node(reports())
     trace = node.client.send("endless", {})
@@ -173,6 +174,7 @@ def test_the_plugin_is_found_by_pytest() -> None:
     assert hasattr(point.load(), "holdfast_node")
 
 
+@pytest.mark.slow
 def test_streams_are_archived_in_the_folder_of_the_test_whatever_they_declare(tmp_path: Path) -> None:
     app = App("site")
 

@@ -8,6 +8,7 @@ change what they keep. The other modules are
 * :mod:`holdfast.extend.commands`: what the commands of ``holdfast`` have in common;
 * :mod:`holdfast.extend.products`: what a product adds to nodes, to ``holdfast status`` and ``doctor``;
 * :mod:`holdfast.extend.api`: what a product adds to the JSON API of the console;
+* :mod:`holdfast.extend.tracing`: spans, and places in traces;
 * :mod:`holdfast.extend.s3`: Holdfast's own client of S3.
 
 A package registers what it adds as entry points. Holdfast finds it once the package is installed. The groups
@@ -34,6 +35,7 @@ from holdfast.urls import extra, named, path_in
 
 if TYPE_CHECKING:
     from holdfast.common.message import SeqKind
+    from holdfast.common.migrations import SchemaSteps
     from holdfast.ports.backup import Backup, Kept
     from holdfast.ports.clock import Clock
     from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
@@ -52,13 +54,14 @@ if TYPE_CHECKING:
     from holdfast.ports.registry import Document, Registry
     from holdfast.ports.state import DatabaseHealth, Logged, Risk, StateStore, TransferableState
     from holdfast.ports.target import OutgoingEffect, Target
-    from holdfast.ports.tasks import TaskStore, TransferableTasks
+    from holdfast.ports.tasks import BriefingTasks, TaskStore, TransferableTasks
     from holdfast.streams.rules import ledger
     from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
     from holdfast.system.bell import Bell
     from holdfast.system.clock import SystemClock
     from holdfast.system.doorbell import Doorbell
     from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder, sync_names
+    from holdfast.system.machine import Machine
     from holdfast.tasks.rules import task as task_rules
     from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
     from holdfast.tasks.rules.task import State as TaskState
@@ -70,6 +73,7 @@ else:  # A service that offers a queue needs no state store.
             "AttemptBeat": "holdfast.tasks.rules.task",
             "Backup": "holdfast.ports.backup",
             "Bell": "holdfast.system.bell",
+            "BriefingTasks": "holdfast.ports.tasks",
             "Change": "holdfast.ports.coordinator",
             "Checkpoint": "holdfast.streams.rules.ledger",
             "Claim": "holdfast.ports.coordinator",
@@ -86,6 +90,7 @@ else:  # A service that offers a queue needs no state store.
             "Kept": "holdfast.ports.backup",
             "Load": "holdfast.ports.coordinator",
             "Logged": "holdfast.ports.state",
+            "Machine": "holdfast.system.machine",
             "Made": "holdfast.ports.queue_setup",
             "Member": "holdfast.ports.coordinator",
             "Meter": "holdfast.ports.meter",
@@ -100,6 +105,7 @@ else:  # A service that offers a queue needs no state store.
             "Result": "holdfast.streams.rules.ledger",
             "ReturnAttempt": "holdfast.tasks.rules.task",
             "Risk": "holdfast.ports.state",
+            "SchemaSteps": "holdfast.common.migrations",
             "SeqKind": "holdfast.common.message",
             "StartAttempt": "holdfast.tasks.rules.task",
             "StateStore": "holdfast.ports.state",
@@ -127,6 +133,7 @@ __all__ = [
     "AttemptBeat",
     "Backup",
     "Bell",
+    "BriefingTasks",
     "Change",
     "Checkpoint",
     "Claim",
@@ -143,6 +150,7 @@ __all__ = [
     "Kept",
     "Load",
     "Logged",
+    "Machine",
     "Made",
     "Member",
     "Meter",
@@ -157,6 +165,7 @@ __all__ = [
     "Result",
     "ReturnAttempt",
     "Risk",
+    "SchemaSteps",
     "SeqKind",
     "Service",
     "StartAttempt",

@@ -16,6 +16,9 @@ function is, and what the page of all commands says of it.
 It returns its exit code (see ``exits``), or None. It may raise the errors of Holdfast: they are printed, and
 set the exit code.
 
+What changes something is done within ``async with audited(services, "restock", "shelf 7", {"count": 3})``:
+then the audit log has who did what, and what came of it.
+
 :class:`Launcher` and :class:`Supervisor` run nodes as child processes. :func:`signals` tells when the command
 should end, :func:`die_with` ends a process with its parent, and :func:`set_up_log` sends the log elsewhere.
 """
@@ -26,9 +29,10 @@ from holdfast.common.lazy import exports
 
 if TYPE_CHECKING:
     from holdfast.cli import exits, output
+    from holdfast.cli.auditing import audited
     from holdfast.cli.children import Launcher
     from holdfast.cli.node import share_cores, signals
-    from holdfast.cli.options import DEFAULTS, Json, Options
+    from holdfast.cli.options import DEFAULTS, Json, Limit, Options
     from holdfast.cli.survey import warn_of_undeclared
     from holdfast.cluster.supervisor import Supervisor
     from holdfast.registration import LazyCommand
@@ -42,8 +46,10 @@ else:  # A page of help needs no node.
             "DEFAULTS": "holdfast.cli.options",
             "Json": "holdfast.cli.options",
             "Launcher": "holdfast.cli.children",
+            "Limit": "holdfast.cli.options",
             "Options": "holdfast.cli.options",
             "Supervisor": "holdfast.cluster.supervisor",
+            "audited": "holdfast.cli.auditing",
             "die_with": "holdfast.slots.lifeline",
             "exits": "holdfast.cli.exits:",
             "output": "holdfast.cli.output:",
@@ -59,8 +65,10 @@ __all__ = [
     "Json",
     "Launcher",
     "LazyCommand",
+    "Limit",
     "Options",
     "Supervisor",
+    "audited",
     "die_with",
     "exits",
     "output",

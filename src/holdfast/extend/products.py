@@ -2,10 +2,12 @@
 
 A package registers an object of a subclass of :class:`Product` in the group ``holdfast.products``. The
 product adds a :class:`NodePart` to each node: its :class:`Work`, and what tells its metrics. To the
-console's JSON API it adds operations (:mod:`holdfast.extend.api`). Work gets clock, log, peers and
-memberships from its :class:`Host`. :class:`Services` opens the queues and stores that settings name, and
-:func:`load` reads the settings. With :func:`encode_brief` a product can tell on a queue of briefs
-how its work ended, as tasks do.
+console's JSON API it adds operations (:mod:`holdfast.extend.api`), and it adds pages
+(:mod:`holdfast.extend.pages`). Work gets clock, log, peers and memberships from its :class:`Host`.
+:class:`Services` opens the queues and stores that settings name, and :func:`load` reads the settings.
+:func:`services_of` finds the services that know the tasks of an app, and :func:`check_app` refuses the name
+of an app that there isn't. With :func:`encode_brief` a product can tell on a queue of briefs how its work
+ended, as tasks do.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.cluster.node import NodePart, Work
     from holdfast.config import Config, load
     from holdfast.console.api.operations import Operation
+    from holdfast.console.product_pages import ProductPages
+    from holdfast.operate.tasks import check_app, services_of
     from holdfast.ports.coordinator import Claim, Member
     from holdfast.ports.target import Target
     from holdfast.services.memory.registry import MemoryRegistry
@@ -46,10 +50,12 @@ else:  # Whoever asks what an app declares runs no node.
             "Services": "holdfast.wiring",
             "TaskSettings": "holdfast.tasks.spec",
             "Work": "holdfast.cluster.node",
+            "check_app": "holdfast.operate.tasks",
             "encode_brief": "holdfast.tasks.wire",
             "load": "holdfast.config",
             "look_at": "holdfast.cli.findings",
             "queues_of": "holdfast.assembly",
+            "services_of": "holdfast.operate.tasks",
             "task_queue": "holdfast.tasks.names",
         },
     )
@@ -67,11 +73,13 @@ __all__ = [
     "StatusTable",
     "TaskSettings",
     "Work",
+    "check_app",
     "encode_brief",
     "load",
     "look_at",
     "products",
     "queues_of",
+    "services_of",
     "task_queue",
 ]
 
@@ -135,6 +143,11 @@ class Product:
         command was given none."""
         return []
 
+    async def examine_upgrade(self, services: Services) -> list[Finding]:
+        """Look at what the product keeps, and return what ``holdfast doctor --upgrade`` shows. Change
+        nothing."""
+        return []
+
     async def status(
         self, services: Services, members: Sequence[Member], claims: Sequence[Claim]
     ) -> StatusTable | None:
@@ -147,6 +160,10 @@ class Product:
         """Return what the product adds to the JSON API of the console, which is made with ``services``. What
         it opens for that is opened when an operation is called."""
         return []
+
+    def pages(self) -> ProductPages | None:
+        """Return what the product adds to the pages of the console, if anything."""
+        return None
 
 
 def products() -> list[Product]:

@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Protocol, TypeVar
 
 from holdfast.ports.queue import DeadLetter, Queue
+
+T = TypeVar("T")
 
 PAGE = 500
 
 
-async def at_once(call: Callable[[], Awaitable[list[DeadLetter]]]) -> list[DeadLetter]:
-    """Make each call once."""
+class Reads(Protocol):
+    """Runs a read, for example with retries."""
+
+    async def __call__(self, call: Callable[[], Awaitable[T]], /) -> T:
+        """Return what the read returns."""
+
+
+async def at_once(call: Callable[[], Awaitable[T]], /) -> T:
+    """Make a call once."""
     return await call()
 
 
 async def dead_letters(
-    queue: Queue,
-    key: str | None = None,
-    *,
-    read: Callable[[Callable[[], Awaitable[list[DeadLetter]]]], Awaitable[list[DeadLetter]]] = at_once,
+    queue: Queue, key: str | None = None, *, after: str = "", page: int = PAGE, read: Reads = at_once
 ) -> AsyncIterator[DeadLetter]:
-    """Yield all dead letters, or those of the plain ``key``, in order of id. ``read`` makes each call."""
-    after = ""
-    while page := await read(partial(queue.dead_letters, PAGE, after, key)):
-        for letter in page:
+    """Yield the dead letters after the id ``after``, in order of id: all, or those of the plain ``key``.
+    ``page`` is how many are read together, and ``read`` makes each call."""
+    while found := await read(partial(queue.dead_letters, page, after, key)):
+        for letter in found:
             yield letter
-        after = page[-1].id
+        after = found[-1].id
 
 
 def in_order(letter: DeadLetter) -> tuple[str, int, str]:

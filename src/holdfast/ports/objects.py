@@ -17,6 +17,10 @@ class Objects(Protocol):
         """Store ``data`` under ``name`` (segments separated by ``/``), completely or not at all; returns its
         URL."""
 
+    def url(self, name: str) -> str:
+        """Return the URL that an object of this name has, or would have. Raises InvalidMessage for a name
+        that can't be."""
+
     def urls(self, under: str) -> AsyncIterator[str]:
         """Yield the URLs of all objects whose name begins with the segments ``under``, in any order. An
         object that is put meanwhile may be left out. Raises InvalidMessage for an ``under`` that is no name,

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.common.acts import Acts, Send
 from holdfast.ports.tracing import TracedCall
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 
@@ -419,6 +422,10 @@ class TaskWorker(Protocol):
     def raise_if_cancelled(self) -> None:
         """Called in the midst of the handler: raise there if it was told to end, once."""
 
+    def coroutines(self) -> Collection[asyncio.Task[Any]]:
+        """The asyncio tasks of a handler that is ``async def``: what waits there is on no thread's stack. May
+        be called from any thread."""
+
 
 class Listener(Protocol):
     """Who is told of what happens in slots."""
@@ -454,6 +461,11 @@ class TaskSlot(Slot, Protocol):
 
     async def dump(self) -> str:
         """The stacks of its threads, "" if it doesn't tell in a tenth of a second."""
+
+    async def look(self, number: int) -> str | None:
+        """Where an attempt is, thread by thread: files, lines and functions. "" for one that isn't at hand,
+        None if the process doesn't answer in a second: its handler holds the interpreter, or it stands still.
+        The handler isn't interrupted."""
 
     def terminate(self) -> None:
         """Ask the process's descendants to end, as SIGTERM does."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from holdfast.errors import Fenced
+from holdfast.ports.queue import Outgoing
 from holdfast.tasks.rules.task import (
     AttemptBeat,
     CountMember,
@@ -104,6 +105,19 @@ class TaskStore(Protocol):
 
     async def close(self) -> None:
         """Close all connections."""
+
+
+class BriefingTasks(TaskStore, Protocol):
+    """A task store in the database that keeps the queues too."""
+
+    async def end_and_brief(
+        self, ends: Sequence[EndAttempt], queue: str, brief: Callable[[Task], Outgoing]
+    ) -> list[Task | Fenced]:
+        """Record outcomes, and send the brief of each to the queue of this name: both, or neither.
+
+        ``brief`` makes the message from the record with its outcome, and may be called more than once. The
+        returned record is ``briefed``, or the message was too large for the queue and wasn't sent. An outcome
+        that was briefed before isn't again."""
 
 
 class TransferableTasks(TaskStore, Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.app import App
@@ -103,6 +103,9 @@ class ThreadTaskWorker:
 
     def raise_if_cancelled(self) -> None:
         self._worker.raise_if_cancelled()
+
+    def coroutines(self) -> Collection[asyncio.Task[Any]]:
+        return self._worker.coroutines()
 
     # As the worker's host, called in its thread.
 

@@ -277,6 +277,9 @@ class _Given:
     async def put(self, name: str, data: bytes) -> str:
         raise NotImplementedError("handlers only get objects")
 
+    def url(self, name: str) -> str:
+        raise NotImplementedError("handlers only get objects")
+
     def urls(self, under: str) -> AsyncIterator[str]:
         raise NotImplementedError("handlers only get objects")
 

@@ -24,12 +24,14 @@ class SqsConformance(QueueConformance):
         return SqsQueue(sqs, queue_name, clock, poll_max_s=1.0)
 
 
+@pytest.mark.slow  # it waits for visibility to end
 @pytest.mark.parametrize("server", ["fauxqs"], indirect=True)
 @pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True)
 class TestSqsQueueOnFauxqs(SqsConformance):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("server", ["moto"], indirect=True)
 @pytest.mark.parametrize("queue_name", ["standard", "fifo"], indirect=True)
 class TestSqsQueueOnMoto(SqsConformance):

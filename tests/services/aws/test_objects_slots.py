@@ -37,6 +37,7 @@ async def objects(bucket_url: str, server: str) -> AsyncIterator[S3Objects]:
     await store.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", ["waits", "awaits"])
 async def test_a_handler_fetches_objects(bucket_url: str, objects: S3Objects, stream: str) -> None:
     urls = [await objects.put(f"{number}.jpg", BODY[number:]) for number in range(3)]

@@ -87,6 +87,7 @@ def test_declares_what_a_fifo_queue_is(sqs: Sqs, clock: Clock) -> None:
 # --- groups
 
 
+@pytest.mark.slow
 @FIFO
 async def test_the_order_of_a_key_survives_failures(queue: SqsQueue) -> None:
     """Nothing behind a message comes before that is deleted, whether it was given back or lapsed."""

@@ -200,6 +200,7 @@ async def test_a_batch_of_one_group_keeps_its_order(
     assert came == list(range(10))
 
 
+@pytest.mark.slow
 async def test_letters_are_listed_and_redriven_whole(queue: SqsQueue, faults: SqsFaults) -> None:
     faults.plan.rules = RULES
     letters = [DeadLetter(f"letter-{i:02d}", b"k:%d" % i, "junk") for i in range(25)]

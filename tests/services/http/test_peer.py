@@ -31,7 +31,7 @@ from holdfast.common.protocol import (
     Stranger,
 )
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
-from holdfast.http.serving import PeerTls
+from holdfast.http.tls import PeerTls
 from holdfast.ports.peer import Peer
 from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.system.clock import SystemClock
@@ -41,6 +41,7 @@ from simulator.servers import certificate
 from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
+NODES = "nodes.example"
 SERVED = ("routes", "ready", "connections", "registry", "before_metrics")
 
 MakePeer = Callable[..., HttpPeer]
@@ -410,12 +411,87 @@ async def test_a_certificate_for_another_name_is_refused(make_peer: MakePeer, tm
         await make_peer(tls=tls).call(address, Probe("m"), 5)
 
 
+async def test_where_all_certificates_have_one_name_addresses_do_not_matter(
+    make_peer: MakePeer, tmp_path: Path
+) -> None:
+    cert, key = certificate.make(tmp_path, NODES)
+    ours = PeerTls(cert, key, cert, NODES)
+    address = await make_peer(tls=ours).serve(agree)
+    assert await make_peer(tls=ours).call(address, Probe("m"), 5) == Done(text="Probe")
+    for wrong in (None, f"other.{NODES}"):
+        with pytest.raises(Unavailable, match="certificate"):
+            await make_peer(tls=PeerTls(cert, key, cert, wrong)).call(address, Probe("m"), 5)
+
+
+async def test_a_renewed_certificate_is_shown_and_trusted_without_a_restart(
+    make_peer: MakePeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.http.tls.LOOK_S", 0.0)
+    before, after, mounted = (tmp_path / name for name in ("before", "after", "mounted"))
+    for folder in (before, after, mounted):
+        folder.mkdir()
+    for folder in (before, after):
+        certificate.make(folder)
+    cert, key, ca = (mounted / name for name in ("certificate.pem", "key.pem", "ca.pem"))
+    for file in (cert, key):
+        file.write_bytes((before / file.name).read_bytes())
+    ca.write_bytes(cert.read_bytes())
+    server, known = make_peer(tls=PeerTls(cert, key, ca)), make_peer(tls=PeerTls(cert, key, ca))
+    address = await server.serve(agree)
+
+    def calls(trusted: Path) -> Awaitable[Reply]:
+        tls = PeerTls(cert, key, trusted / "certificate.pem")
+        return make_peer(tls=tls).call(address, Probe("m"), 5)
+
+    assert await calls(before) == Done(text="Probe")
+    cert.write_bytes((after / cert.name).read_bytes())
+    assert await calls(before) == Done(text="Probe"), "it has no key yet"
+    key.write_bytes((after / key.name).read_bytes())
+    with pytest.raises(Unavailable, match="certificate"):
+        await calls(before)
+    assert await calls(after) == Done(text="Probe")
+    with pytest.raises(Unavailable, match="certificate"):
+        await known.call(address, Probe("m"), 5)
+    for none in ("", "no certificate", "# gehört niemandem"):
+        ca.write_text(none)
+        with pytest.raises(Unavailable, match="certificate"):
+            await known.call(address, Probe("m"), 5)
+    comment = "# gehört allen\n".encode()
+    ca.write_bytes(comment + (before / cert.name).read_bytes() + (after / cert.name).read_bytes())
+    assert await known.call(address, Probe("m"), 5) == Done(text="Probe")
+
+
+async def test_what_answers_without_tls_is_not_taken_for_gone(
+    make_server: MakeServer, tmp_path: Path
+) -> None:
+    cert, key = certificate.make(tmp_path)
+    address, clock = await make_server(text="no TLS here"), Pauses()
+    caller = HttpPeer(clock, PeerSettings(tls=PeerTls(cert, key, cert)))
+    watching = asyncio.create_task(caller.gone(address.replace("http:", "https:"), "m"))
+    await asyncio.wait({watching, asyncio.create_task(clock.slept.wait())}, return_when="FIRST_COMPLETED")
+    assert not watching.done()
+    watching.cancel()
+    await caller.close()
+
+
 @pytest.mark.parametrize("wrong", ["cert", "key", "ca"])
 async def test_a_file_of_tls_that_is_none_is_named(make_peer: MakePeer, tmp_path: Path, wrong: str) -> None:
     cert, key = certificate.make(tmp_path)
-    tls = PeerTls(**{"cert": cert, "key": key, "ca": cert} | {wrong: tmp_path / "missing"})
+    files = {"cert": cert, "key": key, "ca": cert} | {wrong: tmp_path / "missing"}
+    tls = PeerTls(files["cert"], files["key"], files["ca"])
     with pytest.raises(ConfigError, match=f"peer_tls_{wrong}.*missing"):
         await make_peer(tls=tls).serve(agree)
+
+
+@pytest.mark.parametrize("text", ["", "# gehört niemandem"])
+def test_authorities_that_are_none_are_refused_instead_of_trusting_all_the_world(
+    make_peer: MakePeer, tmp_path: Path, text: str
+) -> None:
+    cert, key = certificate.make(tmp_path)
+    ca = tmp_path / "ca.pem"
+    ca.write_text(text)
+    with pytest.raises(ConfigError, match=r"peer_tls_ca .*ca\.pem must be certificates"):
+        make_peer(tls=PeerTls(cert, key, ca))
 
 
 # --- addresses

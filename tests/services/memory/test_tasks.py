@@ -7,11 +7,12 @@ from hypothesis import settings
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.tasks import TaskStore
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.rules.task import EndAttempt, State
-from holdfast.testing.conformance import TasksConformance, TasksTransferConformance
+from holdfast.testing.conformance import BriefingConformance, TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
-from holdfast.testing.conformance.tasks import wish
+from holdfast.testing.conformance.tasks import BRIEFS, wish
 from simulator.loop import SimClock
 
 
@@ -19,6 +20,16 @@ class TestMemoryTasks(TasksConformance, TasksTransferConformance):
     @pytest.fixture
     def tasks(self, clock: Clock) -> MemoryTasks:
         return MemoryTasks(clock)
+
+
+class TestBesideQueues(BriefingConformance):
+    @pytest.fixture
+    def briefs(self, clock: Clock) -> MemoryQueue:
+        return MemoryQueue(clock, max_bytes=10_000)
+
+    @pytest.fixture
+    def tasks(self, clock: Clock, briefs: MemoryQueue) -> MemoryTasks:
+        return MemoryTasks(clock, queues={BRIEFS: briefs})
 
 
 class MemoryTaskMachine(TaskMachine):

@@ -114,6 +114,7 @@ async def test_a_notification_takes_its_lock_in_a_transaction_of_its_own(
         assert slow.execute(xids).fetchone() == (0,)
 
 
+@pytest.mark.slow
 async def test_a_listener_that_was_cut_listens_again_and_wakes_all(
     postgresql_server: PostgresqlServer, bells: list[PostgresBells]
 ) -> None:
@@ -130,6 +131,7 @@ async def test_a_listener_that_was_cut_listens_again_and_wakes_all(
         await rings(event)
 
 
+@pytest.mark.slow
 async def test_a_listener_whose_server_stands_still_is_made_anew(
     postgresql_server: PostgresqlServer,
     make_database: MakeDatabase,

@@ -142,6 +142,7 @@ async def telling_server() -> AsyncIterator[PostgresqlServer]:
         yield server
 
 
+@pytest.mark.slow
 async def test_a_membership_of_two_hundred_costs_a_call_to_join_to_renew_and_to_end(
     telling_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
@@ -166,7 +167,7 @@ async def test_a_membership_of_two_hundred_costs_a_call_to_join_to_renew_and_to_
     renewed = await each(lambda place, node: place.renew(node, LONG_S))
     assert [len(await place.members()) for place in places] == [NODES] * PLACES
     ended = await each(lambda place, node: place.evict(node.id))
-    assert renewed <= NODES + PLACES, "the last that join may be told of meanwhile"
+    assert renewed < 1.5 * NODES, "a call each; who listens may look meanwhile, now and then"
     assert max(joined, ended) <= 2 * NODES + PLACES, "a call each, and at most one to tell of it"
     _, changes = await places[1].watch(number, 0)
     assert [change.kind for change in changes] == ["joined"] * NODES + ["left"] * NODES
@@ -273,6 +274,7 @@ async def test_a_dump_of_the_tables_holds_nobody_up(
         assert ask(postgresql_server, "SELECT tidied_at FROM holdfast.coordinator") == tried_at
 
 
+@pytest.mark.slow
 async def test_old_changes_go_and_who_is_behind_them_starts_again(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

@@ -275,6 +275,7 @@ async def test_a_lost_answer_to_a_read_is_no_question(
     assert await lane.read(count_) == 0
 
 
+@pytest.mark.slow
 async def test_a_server_that_stands_still_is_given_up(
     places: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
@@ -289,6 +290,7 @@ async def test_a_server_that_stands_still_is_given_up(
         assert await lane.write_many(Phases(), 2) == 2
 
 
+@pytest.mark.slow
 async def test_a_server_that_stands_still_while_it_is_connected_to_is_given_up(
     places: PostgresqlServer, make_database: MakeDatabase, wire: TcpFaults
 ) -> None:
@@ -300,6 +302,7 @@ async def test_a_server_that_stands_still_while_it_is_connected_to_is_given_up(
     assert await lane.write_many(Phases(), 2) == 2
 
 
+@pytest.mark.slow
 async def test_a_server_that_is_away_is_unavailable_until_it_is_back(
     places: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
@@ -355,5 +358,5 @@ async def test_the_locks_of_a_process_that_stands_still_are_freed(
         await until(got, "the lock is free", PATIENCE_S)
     finally:
         resume.set()
-    with pytest.raises(Unavailable):
+    with pytest.raises((Unavailable, OutcomeUnknown)):
         await still

@@ -201,6 +201,7 @@ async def test_receives_that_wait_together_are_served_together(
     assert messages.calls == [4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", [b"", bytes(50_000)])
 async def test_no_transaction_takes_more_than_it_has_time_for(make_queue: MakeQueue, body: bytes) -> None:
     queue, count, sent = make_queue(), 500 if not body else 50, list[int]()
@@ -388,6 +389,7 @@ async def test_ids_do_not_come_again_though_the_server_has_forgotten_some(
 # --- from where receives look
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("looks", ["farther", "from the beginning"])
 async def test_what_is_committed_late_is_delivered(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer, looks: str, monkeypatch: pytest.MonkeyPatch
@@ -451,6 +453,7 @@ async def test_what_a_failed_receive_had_taken_is_looked_for_again(make_queue: M
     assert messages._marks == {}
 
 
+@pytest.mark.slow
 async def test_a_receive_does_not_pass_over_what_cannot_be_removed_yet(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer
 ) -> None:

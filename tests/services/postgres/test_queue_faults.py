@@ -83,6 +83,7 @@ ACTS: dict[str, Callable[[PostgresQueue, str], Awaitable[object]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 async def test_a_cut_connection_leaves_all_or_nothing_and_the_error_says_which(
     place: Place, act: str
@@ -136,6 +137,7 @@ async def _others_work(place: Place) -> bool:
     return bool(count)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ["send", "bury", "redrive"])
 async def test_what_was_sent_or_buried_is_there_after_a_crash_at_once(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, act: str
@@ -159,6 +161,7 @@ async def test_what_was_sent_or_buried_is_there_after_a_crash_at_once(
         assert (depth.ready, depth.dead) == expected[act]
 
 
+@pytest.mark.slow
 async def test_nothing_acknowledged_is_lost_while_the_server_is_killed_in_mid_traffic(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

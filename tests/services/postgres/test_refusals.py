@@ -56,6 +56,7 @@ def by(server: PostgresqlServer, user: str, database: str = "postgres") -> str:
     return f"postgresql://{user}@{urlsplit(server.url).netloc.partition('@')[2]}/{database}"
 
 
+@pytest.mark.slow
 async def test_who_may_not_log_in_is_told_so(guarded: PostgresqlServer, make_database: MakeDatabase) -> None:
     await ask(make_database, by(guarded, f"ann:{PASSWORD}"))
     for user in (f"ann:{PASSWORD}x", "ann", "bob"):
@@ -65,6 +66,7 @@ async def test_who_may_not_log_in_is_told_so(guarded: PostgresqlServer, make_dat
     assert isinstance(error, ConfigError), error
 
 
+@pytest.mark.slow
 async def test_a_server_without_room_is_unavailable(
     guarded: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

@@ -6,6 +6,7 @@ from urllib.parse import urlsplit
 import psycopg
 import pytest
 
+from holdfast.common.migrations import Migration
 from holdfast.errors import ConfigError, HoldfastError, Unavailable, UnsupportedStore
 from holdfast.ports.coordinator import Member
 from holdfast.ports.queue import DeadLetter, Outgoing
@@ -25,7 +26,7 @@ from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 
 A = Member("a", "node a", "http://127.0.0.1:1")
-NUMBERS = [number for number, _ in schema.migrations()]
+NUMBERS = [number for number, *_ in schema.migrations()]
 
 
 def administer(server: PostgresqlServer, *statements: str) -> None:
@@ -74,7 +75,7 @@ async def test_a_step_that_fails_leaves_nothing_behind(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     good = schema.migrations()
-    broken = [*good, (len(good) + 1, "CREATE TABLE {schema}.half (); SELECT 1 / 0")]
+    broken = [*good, Migration(len(good) + 1, "CREATE TABLE {schema}.half (); SELECT 1 / 0")]
     monkeypatch.setattr(schema, "migrations", lambda: broken)
     with pytest.raises(HoldfastError, match="zero"):
         await make_database(postgresql_server.url).migrate()
@@ -86,11 +87,20 @@ async def test_a_schema_of_a_newer_version_is_refused(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
     await make_database(postgresql_server.url).migrate()
-    administer(postgresql_server, "INSERT INTO holdfast.migrations VALUES (1000)")
+    administer(postgresql_server, "INSERT INTO holdfast.migrations (number, contracts) VALUES (1000, true)")
     registry = PostgresRegistry(make_database(postgresql_server.url), SystemClock())
     for _ in range(2):
         with pytest.raises(UnsupportedStore, match=r"1000.*upgrade Holdfast"):
             await registry.get("a")
+
+
+async def test_a_schema_to_which_a_newer_version_has_only_added_is_used(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    await make_database(postgresql_server.url).migrate()
+    administer(postgresql_server, "INSERT INTO holdfast.migrations (number) VALUES (1000)")
+    registry = PostgresRegistry(make_database(postgresql_server.url), SystemClock())
+    assert await registry.get("a") is None
 
 
 async def test_a_schema_of_another_program_is_refused(

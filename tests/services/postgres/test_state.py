@@ -55,6 +55,7 @@ class TestOnOneServer(StateConformance, StateTransferConformance):
         return state_at(make_database, postgresql_server)
 
 
+@pytest.mark.slow
 def test_it_decides_as_the_ledger_does(kept_postgresql: PostgresqlServer) -> None:
     numbers = itertools.count()
 
@@ -142,6 +143,7 @@ async def found_empty(state: PostgresState) -> None:
 # --- servers that lose what they were told
 
 
+@pytest.mark.slow
 async def test_a_server_that_lost_the_last_openings_accepts_nothing_of_them(
     state: PostgresState, sql: Query
 ) -> None:
@@ -387,6 +389,7 @@ async def test_the_usual_commit_finds_its_row_by_its_place(state: PostgresState,
     await state.commit(next_commit(opened))
 
 
+@pytest.mark.slow
 async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
     state: PostgresState, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

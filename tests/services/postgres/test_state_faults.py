@@ -92,6 +92,7 @@ ACTS: dict[str, Callable[[StateStore, Checkpoint], Awaitable[object]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("act", ACTS)
 async def test_a_cut_connection_leaves_all_or_nothing_and_the_error_says_which(
     place: Place, act: str
@@ -150,6 +151,7 @@ async def _others_work(place: Place) -> bool:
     return bool(count)
 
 
+@pytest.mark.slow
 async def test_nothing_that_was_answered_is_lost_when_the_server_is_killed(
     make_database: MakeDatabase,
 ) -> None:
@@ -202,6 +204,7 @@ async def _tried(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0)
 
 
+@pytest.mark.slow
 async def test_nodes_that_write_the_same_keys_at_once_never_deadlock(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

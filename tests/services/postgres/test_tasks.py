@@ -8,18 +8,21 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from holdfast.errors import Fenced
+from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports.meter import Meter
+from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
 from holdfast.services.postgres import tasks as module
 from holdfast.services.postgres.address import parse
 from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.messages import PostgresMessages
+from holdfast.services.postgres.queue import PostgresQueue
 from holdfast.services.postgres.tasks import PostgresTasks
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, State, Task
-from holdfast.testing.conformance import TasksConformance, TasksTransferConformance
+from holdfast.testing.conformance import BriefingConformance, TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import FOREVER, TaskMachine
-from holdfast.testing.conformance.tasks import wish
+from holdfast.testing.conformance.tasks import BRIEFS, wish
 from simulator.servers import PostgresqlServer
 from simulator.servers.server import until
 from tests.services.postgres.conftest import MakeDatabase
@@ -41,6 +44,36 @@ class TestOnOneServer(TasksConformance, TasksTransferConformance):
         return tasks_at(make_database, postgresql_server)
 
 
+class TestBesideQueues(BriefingConformance):
+    @pytest.fixture
+    def database(self, postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> PostgresDatabase:
+        return make_database(postgresql_server.url)
+
+    @pytest.fixture
+    def tasks(self, database: PostgresDatabase) -> PostgresTasks:
+        return PostgresTasks(database, "app", SystemClock(), max_message_bytes=10_000)
+
+    @pytest.fixture
+    def briefs(self, database: PostgresDatabase) -> PostgresQueue:
+        messages = PostgresMessages(database, SystemClock())
+        return PostgresQueue(messages, BRIEFS, SystemClock(), max_bytes=10_000)
+
+
+async def test_if_briefs_can_t_be_added_no_outcome_is_stored(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    tasks = tasks_at(make_database, postgresql_server)
+    [begun] = await tasks.start([wish("k")])
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute("ALTER TABLE holdfast.messages RENAME TO elsewhere")
+        end = EndAttempt("k", begun.epoch, State.SUCCEED)
+        with pytest.raises(HoldfastError, match="messages"):
+            await tasks.end_and_brief([end], BRIEFS, lambda task: Outgoing(b"told"))
+        connection.execute("ALTER TABLE holdfast.elsewhere RENAME TO messages")
+    assert await tasks.get("k") == begun
+
+
+@pytest.mark.slow
 def test_it_decides_as_the_rules_do(kept_postgresql: PostgresqlServer) -> None:
     numbers = itertools.count()
 

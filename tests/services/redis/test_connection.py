@@ -73,6 +73,7 @@ async def test_to_connect_reads_no_metadata_of_packages(redis_server: RedisServe
     assert not looked_up.called
 
 
+@pytest.mark.slow
 async def test_nobody_there_means_nothing_was_sent(redis_server: RedisServer, connect: Connect) -> None:
     redis_server.kill()
     connection = connect(redis_server.url)
@@ -111,6 +112,7 @@ async def test_a_server_that_dies_meanwhile_leaves_the_outcome_unknown(
         await call
 
 
+@pytest.mark.slow
 async def test_a_restart_between_calls_costs_none(redis_server: RedisServer, connect: Connect) -> None:
     connection = connect(redis_server.url)
     assert await connection.script(ADD, ["k"], 1) == 1
@@ -245,6 +247,7 @@ async def test_a_lost_subscription_says_so(redis_server: RedisServer, connect: C
         await subscription.next()
 
 
+@pytest.mark.slow
 async def test_a_silent_server_ends_the_subscription(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -281,6 +284,7 @@ async def test_a_quiet_subscription_goes_on(
 # --- Sentinel
 
 
+@pytest.mark.slow
 async def test_sentinels_lead_to_the_master(redis_sentinel: RedisSentinel, connect: Connect) -> None:
     connection = connect(redis_sentinel.url)
     assert await connection.script(ADD, ["k"], 1) == 1
@@ -312,6 +316,7 @@ async def test_what_sentinels_don_t_know_is_named(
 # --- Cluster
 
 
+@pytest.mark.slow
 async def test_a_cluster_is_one_server_to_its_users(redis_cluster: RedisCluster, connect: Connect) -> None:
     connection = connect(f"redis+cluster://{redis_cluster.nodes[0].address}")
     keys = [f"k{i}" for i in range(100)]
@@ -355,6 +360,7 @@ async def test_a_kind_that_the_server_is_not(
         await asyncio.gather(*(single.command(key, "GET", key) for key in ("a", "b", "c", "d", "e")))
 
 
+@pytest.mark.slow
 async def test_a_lost_node_is_unavailable_and_the_others_go_on(
     redis_cluster: RedisCluster, connect: Connect
 ) -> None:

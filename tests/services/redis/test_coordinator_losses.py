@@ -121,6 +121,7 @@ async def test_who_watches_learns_that_changes_were_missed(
     assert after == number + 1
 
 
+@pytest.mark.slow
 async def test_who_watches_a_server_that_is_gone_is_told(
     redis_server: RedisServer, coordinate: Coordinate
 ) -> None:
@@ -170,6 +171,7 @@ async def test_an_answer_lost_after_its_effect_may_be_asked_for_again(
     assert await hasty.claim("s/k", A.id) == standing
 
 
+@pytest.mark.slow
 async def test_a_fail_over_costs_a_moment(redis_sentinel: RedisSentinel, coordinate: Coordinate) -> None:
     coordinator = coordinate(redis_sentinel.url, 1.0)
     await coordinator.join(A, LONG_S)
@@ -192,6 +194,7 @@ async def test_a_fail_over_costs_a_moment(redis_sentinel: RedisSentinel, coordin
         assert (await coordinator.watch(number, LONG_S))[1] == [Change("joined", member=B)]
 
 
+@pytest.mark.slow
 async def test_a_master_that_was_demoted_is_left(
     redis_sentinel: RedisSentinel, coordinate: Coordinate
 ) -> None:

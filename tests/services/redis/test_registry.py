@@ -11,7 +11,8 @@ from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.registry import RedisRegistry
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import RegistryConformance
-from simulator.servers import RedisCluster, RedisServer
+from simulator.servers import RedisServer
+from tests.services.redis.places import Cluster, OneServer, Sentinels
 
 MakeRegistry = Callable[[str], RedisRegistry]
 
@@ -47,16 +48,16 @@ class OnRedis(RegistryConformance):
         return make_registry(url)
 
 
-class TestOnOneServer(OnRedis):
-    @pytest.fixture
-    def url(self, redis_server: RedisServer) -> str:
-        return redis_server.url
+class TestOnOneServer(OneServer, OnRedis):
+    pass
 
 
-class TestInACluster(OnRedis):
-    @pytest.fixture
-    def url(self, redis_cluster: RedisCluster) -> str:
-        return redis_cluster.url
+class TestWithSentinels(Sentinels, OnRedis):
+    pass
+
+
+class TestInACluster(Cluster, OnRedis):
+    pass
 
 
 async def test_versions_grow_though_the_server_was_emptied(

@@ -77,6 +77,7 @@ class TestInACluster(Cluster, OnRedis):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
 def test_it_decides_as_the_ledger_does(kept_redis: RedisServer, shards: int) -> None:
     numbers = itertools.count()
@@ -591,6 +592,7 @@ async def test_a_commit_waits_for_replicas(redis_sentinel: RedisSentinel, make_s
             assert await redis.xlen("{holdfast:0}:log:s") == 20
 
 
+@pytest.mark.slow
 async def test_a_commit_that_replicas_lack_is_of_unknown_outcome(
     redis_server: RedisServer, make_state: MakeState
 ) -> None:
@@ -617,6 +619,7 @@ async def test_a_wait_for_a_commit_that_stands_no_more_is_of_unknown_outcome(
         await state._replicas.confirm(0, "{holdfast:0}:checkpoint:" + KEY, first)
 
 
+@pytest.mark.slow
 async def test_what_is_restored_waits_for_replicas(redis_server: RedisServer, make_state: MakeState) -> None:
     state = make_state(redis_server.url + "?wait_replicas=1")
     with pytest.raises(OutcomeUnknown, match="wait_replicas"):

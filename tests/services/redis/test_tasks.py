@@ -20,7 +20,7 @@ from holdfast.testing.conformance import TasksConformance, TasksTransferConforma
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish
 from simulator.servers import RedisSentinel, RedisServer
-from tests.services.redis.places import Cluster, OneServer, Shards
+from tests.services.redis.places import Cluster, OneServer, Sentinels, Shards
 
 MakeTasks = Callable[..., RedisTasks]
 
@@ -62,10 +62,15 @@ class TestInShards(Shards, OnRedis):
     pass
 
 
+class TestWithSentinels(Sentinels, OnRedis):
+    pass
+
+
 class TestInACluster(Cluster, OnRedis):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
 def test_it_decides_as_the_rules_do(kept_redis: RedisServer, shards: int) -> None:
     numbers = itertools.count()
@@ -181,6 +186,7 @@ async def test_changes_wait_for_replicas(redis_sentinel: RedisSentinel, make_tas
             assert await redis.hget("{holdfast:0}:tasks:app:task:k7", "state") in (b"succeed", "succeed")
 
 
+@pytest.mark.slow
 async def test_a_change_that_replicas_lack_is_of_unknown_outcome(
     redis_server: RedisServer, make_tasks: MakeTasks
 ) -> None:

@@ -212,6 +212,7 @@ def test_a_third_durability_is_refused(path: Path, clock: Clock) -> None:
         Database.open(path, clock, durability="none")  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_waiting_calls_read_the_database_rarely(
     database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -290,11 +291,20 @@ async def test_a_newer_schema_is_refused(path: Path, clock: Clock) -> None:
     await Database.open(path, clock).close()
     with sqlite3.connect(path) as connection:
         connection.execute("PRAGMA user_version = 99")
+        connection.execute("INSERT INTO contractions VALUES (98)")
     connection.close()
     with pytest.raises(
         UnsupportedStore, match=rf"{path} has schema version 99.* up to \d+: upgrade Holdfast"
     ):
         Database.open(path, clock)
+
+
+async def test_a_file_to_which_a_newer_version_has_only_added_is_used(path: Path, clock: Clock) -> None:
+    await Database.open(path, clock).close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    await Database.open(path, clock).close()
 
 
 def test_another_programs_database_is_refused(path: Path, clock: Clock) -> None:

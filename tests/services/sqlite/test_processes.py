@@ -19,6 +19,7 @@ from holdfast.services.sqlite.state import SqliteState
 from tests.services.sqlite import children
 
 
+@pytest.mark.slow
 async def test_what_was_answered_survives_a_kill_and_nothing_is_half_written(
     path: Path, clock: Clock
 ) -> None:
@@ -52,6 +53,7 @@ async def test_what_was_answered_survives_a_kill_and_nothing_is_half_written(
     await database.close()
 
 
+@pytest.mark.slow
 async def test_a_process_stopped_in_a_transaction_is_killed(database: Database, clock: Clock) -> None:
     queue = SqliteQueue(database, "q", clock)
     await queue.send([])
@@ -68,6 +70,7 @@ async def test_a_process_stopped_in_a_transaction_is_killed(database: Database, 
     assert names == [("q",)], "its transaction was undone"
 
 
+@pytest.mark.slow
 async def test_a_process_that_works_long_in_a_transaction_is_waited_for(path: Path, clock: Clock) -> None:
     database = Database.open(path, clock, lock_timeout_s=0.05, busy_timeout_s=0.3)
     queue = SqliteQueue(database, "q", clock)
@@ -84,6 +87,7 @@ async def test_a_process_that_works_long_in_a_transaction_is_waited_for(path: Pa
     await database.close()
 
 
+@pytest.mark.slow
 async def test_a_process_stopped_elsewhere_harms_nobody(database: Database, clock: Clock) -> None:
     queue = SqliteQueue(database, "q", clock)
     with children.running(children.idle, database.path) as (process, pipe):
@@ -97,6 +101,7 @@ async def test_a_process_stopped_elsewhere_harms_nobody(database: Database, cloc
         assert process.exitcode == 0
 
 
+@pytest.mark.slow
 async def test_a_long_poll_wakes_at_once_for_another_process(
     database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +117,7 @@ async def test_a_long_poll_wakes_at_once_for_another_process(
         pipe.send(False)
 
 
+@pytest.mark.slow
 async def test_the_doorbells_of_the_dead_are_removed(database: Database, clock: Clock) -> None:
     queue = SqliteQueue(database, "q", clock)
     with children.running(children.listen, database.path) as (process, pipe):
@@ -122,6 +128,7 @@ async def test_the_doorbells_of_the_dead_are_removed(database: Database, clock: 
     assert list(database.doorbell.directory.iterdir()) == []
 
 
+@pytest.mark.slow
 async def test_many_processes_share_the_messages(database: Database, clock: Clock) -> None:
     queue = SqliteQueue(database, "q", clock)
     for begin in range(0, 600, 100):

@@ -23,6 +23,7 @@ class TestOneServer(OnZooKeeper):
     pass
 
 
+@pytest.mark.slow
 class TestThreeServers(OnZooKeeper):
     @pytest.fixture
     def url(self, zookeeper_ensemble: ZooKeeperEnsemble) -> str:

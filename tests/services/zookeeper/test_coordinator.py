@@ -304,6 +304,7 @@ async def test_what_other_programs_did_while_the_connection_was_away_is_asked_fo
         assert (await cut_off(delete))[0] == -1
 
 
+@pytest.mark.slow
 async def test_changes_that_nodes_make_are_told_once_and_read_from_the_log_alone(
     connect: Connect, coordinator: ZooKeeperCoordinator
 ) -> None:
@@ -416,6 +417,7 @@ async def test_a_member_that_was_evicted_ends_its_session(
         await coordinator.claim("s/k", A.id)
 
 
+@pytest.mark.slow
 async def test_a_membership_lapses_though_the_loop_is_stuck(
     coordinator: ZooKeeperCoordinator, stranger: KazooClient
 ) -> None:
@@ -471,6 +473,7 @@ async def test_closing_what_was_never_used_needs_no_server(clock: Clock) -> None
 # --- claims
 
 
+@pytest.mark.slow
 async def test_every_claim_is_handed_on_once(connect: Connect, clock: Clock) -> None:
     """Several processes claim, transfer and release the same few keys as fast as they can."""
     chance = random.Random(7)
@@ -507,6 +510,7 @@ async def test_every_claim_is_handed_on_once(connect: Connect, clock: Clock) -> 
         assert {version for (k, version), count in ended.items() if k == key and count} <= made
 
 
+@pytest.mark.slow
 async def test_many_streams_are_placed_on_others_at_once(
     coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator
 ) -> None:
@@ -516,6 +520,7 @@ async def test_many_streams_are_placed_on_others_at_once(
     assert await coordinator.claims(B.id) == await other_coordinator.claims(B.id) == list(made)
 
 
+@pytest.mark.slow
 async def test_a_member_that_does_not_answer_is_asked_in_vain(
     coordinator: ZooKeeperCoordinator, stranger: KazooClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -560,6 +565,7 @@ async def test_keys_of_any_characters_can_be_claimed(
 # --- changes
 
 
+@pytest.mark.slow
 async def test_who_lags_behind_the_log_starts_again(
     connect: Connect,
     coordinator: ZooKeeperCoordinator,
@@ -638,6 +644,7 @@ async def test_calls_cost_the_same_however_many_claims_there_are(connect: Connec
     assert few["lookup"].total() == 3
 
 
+@pytest.mark.slow
 async def test_claims_of_a_member_joined_here_are_read_without_a_list(connect: Connect) -> None:
     coordinator, meter = connect(), Meter()
     counted = connect(meter=meter)

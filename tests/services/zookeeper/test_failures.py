@@ -85,6 +85,7 @@ def made(claim: Claim) -> Callable[[Change], bool]:
 # --- sessions
 
 
+@pytest.mark.slow
 async def test_who_loses_its_session_loses_its_membership(
     coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator, address: ZooKeeperAddress
 ) -> None:
@@ -153,6 +154,7 @@ async def test_a_membership_survives_a_broken_connection(
     assert [change.claim for change in await until(far, number, made(asked))] == [asked]
 
 
+@pytest.mark.slow
 async def test_nothing_new_is_started_while_the_connection_is_interrupted(
     far: ZooKeeperCoordinator, wire: TcpFaults
 ) -> None:
@@ -177,6 +179,7 @@ async def test_nothing_new_is_started_while_the_connection_is_interrupted(
     assert await insist(lambda: far.claims(A.id)) == [claim]
 
 
+@pytest.mark.slow
 async def test_who_is_cut_off_for_longer_than_its_ttl_is_out(
     far: ZooKeeperCoordinator, coordinator: ZooKeeperCoordinator, wire: TcpFaults
 ) -> None:
@@ -198,6 +201,7 @@ async def test_who_is_cut_off_for_longer_than_its_ttl_is_out(
     assert await insist(far.members) == [B]
 
 
+@pytest.mark.slow
 async def test_a_frozen_connection_is_given_up(
     far: ZooKeeperCoordinator,
     coordinator: ZooKeeperCoordinator,
@@ -227,6 +231,7 @@ async def test_a_server_that_never_answers_is_left_for_another(
     wire.cut()
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_leaves_the_outcome_open_and_asking_again_settles_it(
     far: ZooKeeperCoordinator, coordinator: ZooKeeperCoordinator, wire: TcpFaults
 ) -> None:
@@ -248,6 +253,7 @@ async def test_a_lost_answer_leaves_the_outcome_open_and_asking_again_settles_it
         assert await coordinator.lookup(key) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("call", ["create", "commit"])
 async def test_who_gets_no_answer_to_its_joining_has_not_joined(
     far: ZooKeeperCoordinator,
@@ -307,6 +313,7 @@ async def failing(call: Callable[[], Awaitable[object]]) -> None:
 # --- servers
 
 
+@pytest.mark.slow
 async def test_a_membership_that_lapsed_while_no_server_could_be_asked_is_not_said_to_be_lost(
     far: ZooKeeperCoordinator, wire: TcpFaults
 ) -> None:
@@ -323,6 +330,7 @@ async def test_a_membership_that_lapsed_while_no_server_could_be_asked_is_not_sa
         await insist(lambda: far.renew(A, SHORT_S))
 
 
+@pytest.mark.slow
 async def test_a_restarted_server_knows_sessions_and_claims(
     coordinator: ZooKeeperCoordinator,
     other_coordinator: ZooKeeperCoordinator,
@@ -338,6 +346,7 @@ async def test_a_restarted_server_knows_sessions_and_claims(
     assert [change.claim for change in await until(other_coordinator, number, made(moved))] == [moved]
 
 
+@pytest.mark.slow
 async def test_a_server_that_forgot_everything_is_joined_anew(
     coordinator: ZooKeeperCoordinator, zookeeper_server: ZooKeeperServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +376,7 @@ async def test_a_server_that_forgot_everything_is_joined_anew(
     assert {change.claim.key for change in seen if change.claim} == {"s/k"}
 
 
+@pytest.mark.slow
 async def test_operations_go_on_without_the_leader(
     connect: Connect, zookeeper_ensemble: ZooKeeperEnsemble, clock: Clock
 ) -> None:
@@ -390,6 +400,7 @@ async def test_operations_go_on_without_the_leader(
     await insist(lambda: one.renew(A, TTL_S))
 
 
+@pytest.mark.slow
 async def test_without_a_majority_nothing_is_answered_and_then_all_is_as_before(
     connect: Connect, zookeeper_ensemble: ZooKeeperEnsemble, clock: Clock
 ) -> None:
@@ -406,6 +417,7 @@ async def test_without_a_majority_nothing_is_answered_and_then_all_is_as_before(
     assert await insist(lambda: one.lookup("s/k")) == claim
 
 
+@pytest.mark.slow
 async def test_no_server_at_all_is_unavailable(
     connect: Connect, wire: TcpFaults, monkeypatch: pytest.MonkeyPatch
 ) -> None:

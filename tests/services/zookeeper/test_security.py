@@ -117,6 +117,7 @@ async def tls(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> AsyncIterato
             yield Tls(port, made, key)
 
 
+@pytest.mark.slow
 async def test_servers_are_spoken_to_under_tls(connect: Connect, address: ZooKeeperAddress, tls: Tls) -> None:
     url = tls.url(address.chroot, ca=tls.certificate, cert=tls.certificate, key=tls.key)
     under_tls, plain = connect(parse(url)), connect()
@@ -126,6 +127,7 @@ async def test_servers_are_spoken_to_under_tls(connect: Connect, address: ZooKee
 
 
 # kazoo leaves the socket of a handshake that failed to the garbage collector.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*SSLSocket:pytest.PytestUnraisableExceptionWarning")
 async def test_servers_that_show_no_certificate_of_the_authority_are_not_spoken_to(
     connect: Connect,

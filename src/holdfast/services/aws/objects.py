@@ -115,6 +115,10 @@ class S3Objects:
             await self._s3().call("PutObject", spot, "PUT", headers=headers, body=data)
         return str(spot)
 
+    def url(self, name: str) -> str:
+        check_name(name)
+        return str(self._spot(name))
+
     async def urls(self, under: str) -> AsyncIterator[str]:
         """As the port says; and ConfigError if S3 won't list the bucket."""
         from holdfast.services.aws.listing import keys  # noqa: PLC0415

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import secrets
 from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote, unquote, urlsplit
 
 from holdfast.errors import ConfigError, InvalidMessage, Unavailable
-from holdfast.system.files import OWNER, Access, make_folder, sync_names
+from holdfast.system.files import OWNER, Access, make_folder, whole_file
 
 PART = ".put-"
 """Begins the name of a file that is not complete."""
@@ -64,6 +63,10 @@ class FileObjects:
             ) from error
         return _url(path)
 
+    def url(self, name: str) -> str:
+        _check_name(name)
+        return _url(self.root / name)
+
     async def urls(self, under: str) -> AsyncIterator[str]:
         _check_name(under)
         folders = [self.root / under]
@@ -94,23 +97,11 @@ class FileObjects:
         return path
 
     def _write(self, path: Path, data: bytes) -> None:
-        """The whole file at once, by renaming a finished one."""
+        """Write the whole file at once."""
         access = self._access or OWNER
         make_folder(path.parent, access, durable=self._durable)
-        temporary = path.parent / f"{PART}{secrets.token_hex(8)}"
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, access.file)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                if self._durable:
-                    os.fsync(fd)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        if self._durable:
-            sync_names(path.parent)
+        with whole_file(path, access, part=PART, durable=self._durable) as file:
+            file.write(data)
 
 
 def _url(path: Path) -> str:

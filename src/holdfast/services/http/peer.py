@@ -43,11 +43,9 @@ from holdfast.errors import (
 )
 from holdfast.http.serving import (
     CONNECTIONS_MAX,
-    NO_TLS,
     TLS_HANDSHAKE_S,
     Connections,
     OwnSite,
-    PeerTls,
     Problem,
     Secrets,
     is_loopback,
@@ -55,6 +53,7 @@ from holdfast.http.serving import (
     problem_response,
     problems,
 )
+from holdfast.http.tls import NO_TLS, PeerTls, PeerTrust
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
 
@@ -127,6 +126,8 @@ class HttpPeer:
         self._secrets = Secrets(settings.secret, settings.also if settings.secret else None)
         self._advertised = (settings.advertise or "").removeprefix("http://").removeprefix("https://")
         self._scheme = "http" if settings.tls is None else "https"
+        self._tls_name = settings.tls.name if settings.tls is not None else None
+        self._trust = PeerTrust(settings.tls) if settings.tls is not None else None
         self._routes = routes
         self._ready = ready
         # One without any connection is false, as all that is empty.
@@ -151,7 +152,6 @@ class HttpPeer:
         context = None
         if self._settings.tls is not None:
             context = self._settings.tls.server()
-            self._settings.tls.client()  # now, not at the first call
         self._handler = handler
         connections = self._connections
         middlewares = [connections.note, problems]
@@ -213,6 +213,7 @@ class HttpPeer:
                 headers=self._headers(),
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 allow_redirects=False,
+                server_hostname=self._tls_name,
                 trace_request_ctx=progress,
             ) as response:
                 return await self._reply(address, response)
@@ -246,6 +247,7 @@ class HttpPeer:
                 params={"member": member},
                 headers=self._headers(),
                 allow_redirects=False,
+                server_hostname=self._tls_name,
             ) as response:
                 busy = response.status == 503  # refused before the request was read
                 if response.status == 404 or (VERSION_HEADER not in response.headers and not busy):
@@ -367,12 +369,13 @@ class HttpPeer:
     def _client(self) -> aiohttp.ClientSession:
         if self._closing.is_set():
             raise Unavailable("this node is closing and makes no more calls")
+        if self._trust is not None:
+            self._trust.look()
         if self._session is None:
             trace = aiohttp.TraceConfig()
             trace.on_request_headers_sent.append(_note_sent)
-            context = self._settings.tls.client() if self._settings.tls is not None else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=context),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._trust.context if self._trust else True),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
                 trace_configs=[trace],
@@ -487,8 +490,9 @@ async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:
 
 
 def _is_own_failure(error: Exception) -> bool:
-    """Return True if the error says nothing about the called node, such as for a wrong address."""
-    foreign = aiohttp.ClientConnectorDNSError | ValueError
+    """Return True if the error says nothing about the called node, such as for a wrong address. A certificate
+    that isn't accepted doesn't either: a process that presents a certificate runs."""
+    foreign = aiohttp.ClientConnectorDNSError | aiohttp.ClientSSLError | ValueError
     return isinstance(error, foreign) or getattr(error, "errno", None) in _OWN_FAILURES
 
 

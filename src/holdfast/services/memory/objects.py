@@ -28,6 +28,10 @@ class MemoryObjects:
     async def put(self, name: str, data: bytes) -> str:
         _check_name(name)
         self.objects[name] = bytes(data)
+        return self.url(name)
+
+    def url(self, name: str) -> str:
+        _check_name(name)
         return PREFIX + quote(name)
 
     async def urls(self, under: str) -> AsyncIterator[str]:

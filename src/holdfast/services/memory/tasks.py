@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,8 @@ import msgspec
 
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
+from holdfast.ports.queue import Outgoing
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import Forgot
 from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
@@ -44,12 +46,20 @@ class MemoryTasks:
     Args:
         clock: its time.
         history: where attempts go; share one list between services to have one order of all events.
+        queues: those that are kept beside it, by name.
     """
 
-    def __init__(self, clock: Clock, *, history: list[Any] | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        history: list[Any] | None = None,
+        queues: Mapping[str, MemoryQueue] | None = None,
+    ) -> None:
         self.history: list[Any] = [] if history is None else history
         self.standing: dict[str, Task] = {}
         self._clock = clock
+        self._queues = {} if queues is None else queues
         self._issued: dict[str, int] = {}
 
     # --- changes
@@ -89,6 +99,23 @@ class MemoryTasks:
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         now = self._clock.wall()
         return [self._try("end", e.trace, partial(rules.end, end=e, now=now)) for e in ends]
+
+    async def end_and_brief(
+        self, ends: Sequence[EndAttempt], queue: str, brief: Callable[[Task], Outgoing]
+    ) -> list[Task | Fenced]:
+        answers: list[Task | Fenced] = []
+        for end in ends:
+            try:  # before the outcome is stored, of which there is none if its brief can't be made
+                ended = rules.end(self.standing.get(end.trace), end, self._clock.wall())
+                message = None if ended.briefed else brief(ended)
+            except Fenced:
+                message = None
+            [answer] = await self.end([end])
+            if message is not None and len(message.body) <= self._queues[queue].max_bytes:
+                await self._queues[queue].send([message])
+                answer = self._change("briefed", end.trace, partial(rules.briefed, epoch=end.epoch))
+            answers.append(answer)
+        return answers
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
         now = self._clock.wall()

@@ -1,1 +1,1 @@
-"""Traces, to a collector of OpenTelemetry."""
+"""Traces and metrics, to a collector of OpenTelemetry."""

@@ -21,9 +21,9 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
 from holdfast.common.conventions import HOLDFAST, SCHEMA_URL
-from holdfast.common.redaction import redact_url
 from holdfast.common.traceparent import read_traceparent
 from holdfast.ports.tracing import SpanRecord
+from holdfast.services.otel.collector import CollectorState
 
 PATH = "/v1/traces"
 """The path of a collector that is named without one."""
@@ -63,16 +63,17 @@ class OtlpExporter:
     def __init__(self, url: str, resource: Mapping[str, str], log: Any) -> None:
         self.exported = 0
         self.dropped = 0
-        self._url = url
         self._log = log
         self._resource = Resource.create(dict(resource))
-        self._scopes = lru_cache(SCOPES_MAX)(_scope)
+        self._scopes = lru_cache(SCOPES_MAX)(scope_of)
         self._waiting: deque[SpanRecord] = deque()
         self._wake, self._hurry = threading.Event(), threading.Event()
         self._closing = threading.Event()
-        self._failing = False
+        self._collector = CollectorState(url, log, "spans")
         logging.getLogger(NOISY).setLevel(logging.CRITICAL)
-        self._exporter = OTLPSpanExporter(endpoint_of(url), timeout=ANSWER_S, compression=Compression.Gzip)
+        self._exporter = OTLPSpanExporter(
+            endpoint_of(url, PATH), timeout=ANSWER_S, compression=Compression.Gzip
+        )
         self._thread = threading.Thread(target=self._run, name="holdfast-spans", daemon=True)
         self._thread.start()
 
@@ -94,10 +95,10 @@ class OtlpExporter:
         self._closing.set()
         self._hurry.set()
         self._wake.set()
-        if self._failing:
+        if self._collector.failing:
             self._shut_down()  # it waits to repeat what will most likely fail
         await asyncio.to_thread(self._thread.join, CLOSE_S)
-        if not self._failing:
+        if not self._collector.failing:
             self._shut_down()
         self.dropped += len(self._waiting)
         self._waiting.clear()
@@ -114,7 +115,7 @@ class OtlpExporter:
             self._wake.clear()
             while batch := self._next():
                 self._export(batch)
-                if self._closing.is_set() and self._failing:
+                if self._closing.is_set() and self._collector.failing:
                     return
 
     def _next(self) -> list[SpanRecord]:
@@ -131,14 +132,7 @@ class OtlpExporter:
             self.exported += len(spans)
         else:
             self.dropped += len(spans)
-        if done is self._failing:
-            self._failing = not done
-            if done:
-                self._log.info("the collector takes spans again", url=redact_url(self._url))
-            else:
-                self._log.warning(
-                    "the collector takes no spans, so traces are lost", url=redact_url(self._url)
-                )
+        self._collector.told(done)
 
     def _readable(self, batch: Iterable[SpanRecord]) -> Iterable[ReadableSpan]:
         for span in batch:
@@ -170,15 +164,16 @@ class OtlpExporter:
         )
 
 
-def _scope(name: str) -> InstrumentationScope:
+def scope_of(name: str = HOLDFAST) -> InstrumentationScope:
+    """Return who makes spans or metrics, as collectors are told of it."""
     if name != HOLDFAST:
         return InstrumentationScope(name)
     return InstrumentationScope(name, version(HOLDFAST), SCHEMA_URL)
 
 
-def endpoint_of(url: str) -> str:
-    """Return the URL that spans are posted to."""
-    return url.rstrip("/") + PATH if urlsplit(url).path in ("", "/") else url
+def endpoint_of(url: str, path: str) -> str:
+    """Return the URL to post to: ``path`` at a collector that is named without one."""
+    return url.rstrip("/") + path if urlsplit(url).path in ("", "/") else url
 
 
 def _context(trace_id: str, span_id: str, *, is_remote: bool) -> SpanContext:

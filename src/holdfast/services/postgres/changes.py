@@ -21,6 +21,7 @@ from holdfast.common.acts import Effect
 from holdfast.common.record import reading
 from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
 from holdfast.ports.clock import Clock
+from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.streams.rules import ledger
@@ -304,7 +305,7 @@ class StateChanges:
         """Lock the rows of keys; returns them by key, and which keys are to be looked for again."""
         places = [self._places.get(key, "") for key in keys]
         if known := all(places):
-            rows = await connection.execute(self._lock_places, (_texts(places),), binary=True)
+            rows = await connection.execute(self._lock_places, (words(places),), binary=True)
         else:
             rows = await connection.execute(self._lock, (list(keys),), binary=True)
         locked = {}
@@ -358,7 +359,7 @@ class StateChanges:
         if work.rows:
             columns = list(zip(*work.rows, strict=True))
             parameters = (
-                _texts(columns[0]), *map(numbers, columns[1:9]), *map(list, columns[9:]),
+                words(columns[0]), *map(numbers, columns[1:9]), *map(list, columns[9:]),
             )  # fmt: skip
             if work.dropped:
                 dropped = list(zip(*work.dropped, strict=True))
@@ -609,14 +610,3 @@ def encoded(kept: LedgerRecord) -> bytes:
         return encode(kept)
     except UnicodeEncodeError as error:
         raise OperationRefused(f"a text holds what UTF-8 can't carry: {error}") from error
-
-
-def numbers(values: Iterable[float | bool | None]) -> str:
-    """An array of numbers, as a text: psycopg would give each a type by its largest number, and the server
-    would prepare a statement for each combination of types."""
-    return f"{{{','.join('NULL' if value is None else str(value) for value in values)}}}"
-
-
-def _texts(places: Iterable[str]) -> str:
-    """An array of places of rows."""
-    return '{"' + '","'.join(places) + '"}'

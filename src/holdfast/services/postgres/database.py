@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from functools import partial
 from typing import Literal
 
 import psycopg
 
+from holdfast.common.migrations import SchemaSteps
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.services.postgres import refusals, schema
@@ -40,10 +42,17 @@ PLANNING = {
 
 
 class PostgresDatabase:
-    """Connections to one database. ``timeout_s`` bounds each transaction."""
+    """Connections to one database. ``timeout_s`` bounds each transaction; ``expands`` says whether the schema
+    is expanded at the first connection."""
 
     def __init__(
-        self, address: PostgresAddress, clock: Clock, meter: Meter, *, timeout_s: float = TIMEOUT_S
+        self,
+        address: PostgresAddress,
+        clock: Clock,
+        meter: Meter,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        expands: bool = True,
     ) -> None:
         self.address = address
         self.meter = meter
@@ -56,7 +65,8 @@ class PostgresDatabase:
         }
         self._lanes: dict[LaneName, PostgresLane] = {}
         self._migrating = asyncio.Lock()
-        self._migrated = False
+        self._expands = expands
+        self._migrated = not expands
         listen_to = partial(self._open, address.listen) if address.listen else None
         self.bells = PostgresBells(address.schema, self.lane("queue"), clock, listen_to)
 
@@ -80,12 +90,24 @@ class PostgresDatabase:
         """A statement with the schema's name in the place of ``{schema}``, for ``execute``."""
         return schema.qualified(text, self.address.schema).encode()
 
-    async def migrate(self) -> list[int]:
-        """Bring the schema up to date, however long that takes; returns the numbers of what was applied."""
+    async def migrate(self, *, contract: bool = False) -> list[int]:
+        """Expand the schema, or contract it too, however long that takes; returns the numbers of what was
+        applied."""
+        async with self._apart() as connection:
+            return await schema.migrate(connection, self.address.schema, contract=contract)
+
+    async def schema_steps(self) -> SchemaSteps:
+        """Where the schema stands. Nothing is changed or made."""
+        async with self._apart() as connection:
+            return await schema.steps_of(connection, self.address.schema)
+
+    @contextlib.asynccontextmanager
+    async def _apart(self) -> AsyncIterator[Connection]:
+        """A connection of its own, whose schema is as it is found."""
         try:
             connection = await self._open(self.address.conninfo)
             try:
-                return await schema.migrate(connection, self.address.schema)
+                yield connection
             finally:
                 await connection.close()
         except psycopg.Error as error:
@@ -116,8 +138,8 @@ class PostgresDatabase:
 
     async def _migrate(self, connection: Connection) -> None:
         with limited(connection, self._timeout_s):
-            version = await schema.version(connection, self.address.schema)
-        if version < schema.newest():
+            steps = await schema.steps_of(connection, self.address.schema)
+        if steps.expand or steps.blocked:
             with limited(connection, MIGRATE_TIMEOUT_S):
                 await schema.migrate(connection, self.address.schema)
 
@@ -138,4 +160,4 @@ class PostgresDatabase:
             raise
 
     def _forget_schema(self) -> None:
-        self._migrated = False
+        self._migrated = not self._expands

@@ -13,9 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from holdfast.common.queue_calls import decode_attributes, make_receipt, read_receipt
+from holdfast.common.queue_calls import (
+    decode_attributes,
+    encode_attributes,
+    make_receipt,
+    read_receipt,
+)
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import Delivery
+from holdfast.ports.queue import Delivery, Outgoing
+from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
@@ -44,7 +50,7 @@ COUNT_BITS = 20
 SEND = """
 INSERT INTO {schema}.messages (queue, visible_at, attributes, body)
 SELECT queue, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, attributes, body
-FROM unnest(%b::text[], %b::bigint[], %b::text[], %b::bytea[]) AS sent (queue, delay, attributes, body)
+FROM unnest(%b::text[], %s::bigint[], %b::text[], %b::bytea[]) AS sent (queue, delay, attributes, body)
 RETURNING id"""
 
 # What comes again comes first, oldest first. Nobody waits for the disk, here and below: what a crash of the
@@ -85,7 +91,7 @@ SETTLE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), asked AS MATERIALIZED (
-    SELECT * FROM unnest(%b::text[], %b::bigint[], %b::integer[], %b::bigint[], %b::boolean[])
+    SELECT * FROM unnest(%b::text[], %s::bigint[], %s::integer[], %s::bigint[], %s::boolean[])
     WITH ORDINALITY AS asked (queue, id, receives, delay, ends, place)
 ), known AS MATERIALIZED (
     SELECT place, m.queue, m.id, delay, ends, m.receives = asked.receives AND m.holder IS NOT NULL AS stands
@@ -205,7 +211,7 @@ class PostgresMessages:
     async def send(self, connection: Connection, batches: Sequence[Sequence[SentMessage]]) -> list[list[str]]:
         """Add all messages; returns their ids."""
         messages = [message for batch in batches for message in batch]
-        added = await connection.execute(self._send, [list(column) for column in zip(*messages, strict=True)])
+        added = await connection.execute(self._send, sent_columns(messages))
         ids = iter(await added.fetchall())
         return [[str(next(ids)[0]) for _ in batch] for batch in batches]
 
@@ -215,7 +221,7 @@ class PostgresMessages:
         """Add messages that are too large for one statement; returns their ids."""
         ids: list[list[str]] = []
         for batch in batches:
-            parts = [await self.send(connection, [part]) for part in _by_bytes(batch)]
+            parts = [await self.send(connection, [part]) for part in by_bytes(batch)]
             ids.append([number for [part] in parts for number in part])
         return ids
 
@@ -248,8 +254,8 @@ class PostgresMessages:
                         rows[row] = (one.delay, one.ends)
         if not rows:
             return [[] if one.delay is None else list(one.receipts) for one in asked]
-        columns = zip(*((*row, *becomes) for row, becomes in rows.items()), strict=True)
-        told = await connection.execute(self._settle, [list(column) for column in columns])
+        queues, *columns = zip(*((*row, *becomes) for row, becomes in rows.items()), strict=True)
+        told = await connection.execute(self._settle, [list(queues), *map(numbers, columns)])
         places = list(rows)
         known = {places[place - 1]: stands for place, stands in await told.fetchall()}
         return [_stale(one, known) for one in asked]
@@ -315,7 +321,29 @@ def _stale(asked: SettleCall, known: dict[tuple[str, int, int], bool]) -> list[s
     return stale
 
 
-def _by_bytes(messages: Sequence[SentMessage]) -> list[Sequence[SentMessage]]:
+def topic_of(queue: str) -> str:
+    """What is rung for those who receive from a queue."""
+    return f"queue:{queue}"
+
+
+def micros(seconds: float) -> int:
+    """A time as the queue's statements take it."""
+    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
+
+
+def sent_message(queue: str, message: Outgoing) -> SentMessage:
+    """A message as it is added."""
+    attributes = encode_attributes(message.attributes).decode()
+    return SentMessage(queue, micros(message.delay_s), attributes, message.body)
+
+
+def sent_columns(messages: Sequence[SentMessage]) -> tuple[Any, ...]:
+    """The parameters of ``SEND``."""
+    queues, delays, attributes, bodies = zip(*messages, strict=True)
+    return list(queues), numbers(delays), list(attributes), list(bodies)
+
+
+def by_bytes(messages: Sequence[SentMessage]) -> list[Sequence[SentMessage]]:
     """Messages in parts that are small enough for a statement."""
     parts, begin, size = [], 0, 0
     for place, message in enumerate(messages):

@@ -36,12 +36,13 @@ from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import BATCH_MAX, Connection
 from holdfast.services.postgres.messages import (
     CALL_BYTES,
-    MICROS_MAX,
     PostgresMessages,
     ReceiveAnswer,
     ReceiveCall,
-    SentMessage,
     SettleCall,
+    micros,
+    sent_message,
+    topic_of,
 )
 
 DEPTH = """
@@ -189,7 +190,7 @@ class PostgresQueue:
         self._lane = messages.database.lane("queue")
         self._name = name
         self._clock = clock
-        self._topic = f"queue:{name}"
+        self._topic = topic_of(name)
         self._wakes = 0
         sql = messages.database.sql
         self._depth, self._bury, self._letters = map(sql, (DEPTH, BURY, LETTERS))
@@ -203,10 +204,7 @@ class PostgresQueue:
         check_bodies((m.body for m in messages), self.max_bytes)
         if not messages:
             return []
-        sent = [
-            SentMessage(self._name, _micros(m.delay_s), encode_attributes(m.attributes).decode(), m.body)
-            for m in messages
-        ]
+        sent = [sent_message(self._name, message) for message in messages]
         size = sum(len(message.body) for message in sent)
         if size > CALL_BYTES:
             ids = await self._lane.write_many(self._messages.send_in_parts, sent, weight=BATCH_MAX)
@@ -237,7 +235,7 @@ class PostgresQueue:
             for message in messages:
                 row = {
                     "queue": self._name,
-                    "delay": _micros(message.delay_s),
+                    "delay": micros(message.delay_s),
                     "attributes": encode_attributes(message.attributes).decode(),
                     "body": message.body,
                 }
@@ -253,7 +251,7 @@ class PostgresQueue:
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
-        asked = ReceiveCall(self._name, limit, _micros(visibility_s), holder)
+        asked = ReceiveCall(self._name, limit, micros(visibility_s), holder)
         with (
             self._bells.listen(self._topic) if wait_s > 0 else contextlib.nullcontext(asyncio.Event()) as rung
         ):
@@ -266,13 +264,13 @@ class PostgresQueue:
                 await self._clock.wait(rung, min(taken.due_s, remaining_s, SAFETY_S))
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
-        return await self._settle(receipts, _micros(visibility_s))
+        return await self._settle(receipts, micros(visibility_s))
 
     async def delete(self, receipts: Sequence[str]) -> list[str]:
         return await self._settle(receipts, None)
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:
-        return await self._settle(receipts, _micros(delay_s), ends=True)
+        return await self._settle(receipts, micros(delay_s), ends=True)
 
     async def free(self, holder: str) -> int:
         freed = await self._lane.run_once(self._messages.free, (self._name, holder), writes=True)
@@ -337,7 +335,7 @@ class PostgresQueue:
         if not messages:
             return
         rows = [
-            (_micros(m.delay_s), m.receives, encode_attributes(m.attributes).decode(), m.body)
+            (micros(m.delay_s), m.receives, encode_attributes(m.attributes).decode(), m.body)
             for m in messages
         ]
         columns = [list(column) for column in zip(*rows, strict=True)]
@@ -440,10 +438,6 @@ class PostgresQueue:
 def _weight(rows: int, size: int = 0) -> int:
     """How many small calls take as long as one with so many rows, and bytes of bodies."""
     return 1 + rows // 40 + size // (1 << 17)
-
-
-def _micros(seconds: float) -> int:
-    return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
 
 
 def _record(letter: DeadLetter) -> str:

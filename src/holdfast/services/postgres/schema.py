@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from importlib import resources
 from typing import Any
 
 from psycopg import AsyncConnection
 
+from holdfast.common.migrations import Migration, SchemaSteps, blocked_text, migrations_of, steps_from
 from holdfast.errors import UnsupportedStore
 
 OLDEST_SERVER = 13
@@ -25,10 +25,10 @@ MIGRATIONS = """
 CREATE TABLE {schema}.migrations (number integer PRIMARY KEY, at timestamptz NOT NULL DEFAULT now())"""
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Every migration's number and SQL, in order. ``{schema}`` stands for the schema's name."""
-    files = resources.files(__package__).joinpath("migrations").iterdir()
-    return sorted((int(f.name.split("_")[0]), f.read_text()) for f in files if f.name.endswith(".sql"))
+def migrations() -> list[Migration]:
+    """Every migration, in order. In their SQL ``{schema}`` stands for the schema's name."""
+    assert __package__ is not None
+    return migrations_of(__package__)
 
 
 GRANTS = (
@@ -57,7 +57,7 @@ def grants(schema: str, role: str, statements: Sequence[str] = GRANTS) -> list[s
 
 def newest() -> int:
     """The number of the last migration that this version of Holdfast knows."""
-    return migrations()[-1][0]
+    return migrations()[-1].number
 
 
 def qualified(text: str, schema: str) -> str:
@@ -65,9 +65,14 @@ def qualified(text: str, schema: str) -> str:
     return text.replace("{schema}", schema)
 
 
-async def version(connection: AsyncConnection[Any], schema: str) -> int:
-    """The number of the last migration that the schema has had; 0 for none. Raises UnsupportedStore for a
-    server that is too old, or a schema that is too new."""
+async def steps_of(connection: AsyncConnection[Any], schema: str) -> SchemaSteps:
+    """Where the schema stands, and what it hasn't had. Raises UnsupportedStore for a server that is too old,
+    or a schema that is too new."""
+    return steps_from(await _version(connection, schema), migrations())
+
+
+async def _version(connection: AsyncConnection[Any], schema: str) -> int:
+    """The number of the last migration that the schema has had; 0 for none. Raises as ``steps_of``."""
     server = connection.info.server_version // 10_000
     if server < OLDEST_SERVER:
         raise UnsupportedStore(f"PostgreSQL {server} is too old; Holdfast needs {OLDEST_SERVER} or newer")
@@ -75,34 +80,50 @@ async def version(connection: AsyncConnection[Any], schema: str) -> int:
         return 0
     number = await _first(connection, qualified("SELECT max(number) FROM {schema}.migrations", schema)) or 0
     if number > newest():
-        raise UnsupportedStore(
-            f"the schema {schema} has version {number}, made by a newer Holdfast; this one knows up to"
-            f" {newest()}: upgrade Holdfast here, or name another schema with ?schema="
-        )
+        last = qualified("SELECT max(number) FROM {schema}.migrations WHERE contracts", schema)
+        if (await _first(connection, last) or 0) > newest():
+            raise UnsupportedStore(
+                f"the schema {schema} has version {number}, made by a newer Holdfast; this one knows up to"
+                f" {newest()}: upgrade Holdfast here, or name another schema with ?schema="
+            )
     return int(number)
 
 
-async def migrate(connection: AsyncConnection[Any], schema: str) -> list[int]:
-    """Bring the schema up to date, all or nothing; returns the numbers of what was applied. ``connection`` is
-    in autocommit mode. A user without the right to create is enough where nothing is to be done."""
-    if await version(connection, schema) == newest():
+async def migrate(connection: AsyncConnection[Any], schema: str, *, contract: bool = False) -> list[int]:
+    """Expand the schema, or contract it too, all or nothing; returns the numbers of what was applied.
+    ``connection`` is in autocommit mode. A user without the right to create is enough where nothing is to be
+    done. Raises UnsupportedStore."""
+    if not _wanted(await steps_of(connection, schema), schema, contract=contract):
         return []
-    applied = []
     async with connection.transaction():
         # Held until the end of the transaction, so that a pooler between doesn't matter.
         await _first(
             connection, "SELECT pg_advisory_xact_lock(%s)", zlib.crc32(f"holdfast {schema}".encode())
         )
-        found = await version(connection, schema)
-        if not found:
+        steps = await steps_of(connection, schema)
+        if not steps.version:
             await _found(connection, schema)
-        for number, text in migrations():
-            if number > found:
-                await connection.execute(qualified(text, schema).encode())
-                insert = qualified("INSERT INTO {schema}.migrations (number) VALUES (%s)", schema)
-                await connection.execute(insert.encode(), (number,))
-                applied.append(number)
-    return applied
+        wanted = _wanted(steps, schema, contract=contract)
+        for migration in migrations():
+            if migration.number in wanted:
+                await connection.execute(qualified(migration.sql, schema).encode())
+                await connection.execute(_noted(migration, schema).encode(), (migration.number,))
+    return wanted
+
+
+def _wanted(steps: SchemaSteps, schema: str, *, contract: bool) -> list[int]:
+    """The numbers of the migrations to apply."""
+    if contract:
+        return sorted([*steps.expand, *steps.contract, *steps.blocked])
+    if steps.blocked:
+        raise UnsupportedStore(f"the schema {schema}: {blocked_text(steps)}")
+    return steps.expand
+
+
+def _noted(migration: Migration, schema: str) -> str:
+    """The statement that notes that a migration was applied."""
+    note = "(number, contracts) VALUES (%s, true)" if migration.contracts else "(number) VALUES (%s)"
+    return qualified(f"INSERT INTO {{schema}}.migrations {note}", schema)
 
 
 async def _found(connection: AsyncConnection[Any], schema: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from holdfast.extend import DatabaseHealth, Opening, Risk, Service, extra, named
+from holdfast.extend import DatabaseHealth, Opening, Risk, SchemaSteps, Service, extra, named
 
 if TYPE_CHECKING:
     from holdfast.services.postgres.coordinator import PostgresCoordinator
@@ -19,6 +19,7 @@ class PostgresService(Service):
     """Serves all ports. Those with the same URL share the connections of their process."""
 
     example = "postgresql://localhost/postgres"
+    briefs_with_outcomes = True
 
     def queue(self, opening: Opening, name: str) -> PostgresQueue:
         database = _database(opening)
@@ -82,10 +83,13 @@ class PostgresService(Service):
         database = _database(opening)
         from holdfast.services.postgres.tasks import PostgresTasks  # noqa: PLC0415
 
-        return PostgresTasks(database, app, opening.clock)
+        return PostgresTasks(database, app, opening.clock, max_message_bytes=opening.max_message_bytes)
 
-    async def migrate(self, opening: Opening) -> list[int]:
-        return await _database(opening).migrate()
+    async def schema_steps(self, opening: Opening) -> SchemaSteps:
+        return await _database(opening).schema_steps()
+
+    async def migrate(self, opening: Opening, *, contract: bool = False) -> list[int]:
+        return await _database(opening).migrate(contract=contract)
 
     def grants(self, opening: Opening, role: str) -> list[str]:
         database = _database(opening)
@@ -107,7 +111,8 @@ def _database(opening: Opening) -> PostgresDatabase:
     with named(opening.setting, opening.url):
         address = parse(opening.url)
     return opening.shared(
-        ("postgres", opening.url), lambda: PostgresDatabase(address, opening.clock, opening.meter)
+        ("postgres", opening.url),
+        lambda: PostgresDatabase(address, opening.clock, opening.meter, expands=opening.expands),
     )
 
 

@@ -9,7 +9,7 @@ the last attempts, and these must stay fenced.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
 
@@ -18,8 +18,18 @@ import msgspec
 from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
+from holdfast.ports.queue import Outgoing
+from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.messages import (
+    SEND,
+    SentMessage,
+    by_bytes,
+    sent_columns,
+    sent_message,
+    topic_of,
+)
 from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
@@ -52,12 +62,12 @@ NOW = "SELECT extract(epoch FROM clock_timestamp())::float8"
 ADD = """
 INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, known_at)
 SELECT %s, a.*, %s
-FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[]) AS a"""
+FROM unnest(%b::bytea[], %b::bytea[], %s::text[], %s::boolean[], %s::float8[], %b::bytea[]) AS a"""
 
 RESTORE = """
 INSERT INTO {schema}.tasks (app, trace, type, state, open, moved_at, record, known_at)
 SELECT %s, a.*, a.moved_at
-FROM unnest(%b::bytea[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
+FROM unnest(%b::bytea[], %b::bytea[], %s::text[], %s::boolean[], %s::float8[], %b::bytea[])
     AS a (trace, type, state, open, moved_at, record)
 ORDER BY trace ON CONFLICT DO NOTHING RETURNING trace"""
 
@@ -75,13 +85,13 @@ SELECT app FROM apps WHERE app IS NOT NULL"""
 UPDATE = """
 UPDATE {schema}.tasks AS t
 SET type = a.type, state = a.state, open = a.open, moved_at = a.moved_at, record = a.record
-FROM unnest(%s::tid[], %b::bytea[], %b::text[], %b::boolean[], %b::float8[], %b::bytea[])
+FROM unnest(%s::tid[], %b::bytea[], %s::text[], %s::boolean[], %s::float8[], %b::bytea[])
     AS a (place, type, state, open, moved_at, record)
 WHERE t.ctid = a.place"""
 
 DELAY = """
 INSERT INTO {schema}.delayed_tasks (app, trace, send_at)
-SELECT %s, a.trace, a.send_at FROM unnest(%b::bytea[], %b::float8[]) AS a (trace, send_at)
+SELECT %s, a.trace, a.send_at FROM unnest(%b::bytea[], %s::float8[]) AS a (trace, send_at)
 ON CONFLICT (app, trace) DO UPDATE SET send_at = excluded.send_at"""
 
 SENT = "DELETE FROM {schema}.delayed_tasks WHERE app = %s AND trace = ANY (%b::bytea[])"
@@ -113,17 +123,19 @@ _task = msgspec.json.Decoder(Task)
 
 Answer = Task | Fenced | None
 Answers = list[Answer]
-Rows = list[tuple[Any, ...]]
 Traces = list[bytes]
+Briefs = list[SentMessage]
 
 
 class TaskRequest(NamedTuple):
     """A request to change a task. ``rule`` returns the new record from the present one (or None), the request
-    and the time. It may return None, or raise Fenced."""
+    and the time. It may return None, or raise Fenced. ``brief`` makes what is sent with an outcome; None:
+    nothing can be."""
 
     rule: Callable[[Any, Any, float], Task | None]
     trace: bytes
     wish: Any = None
+    brief: Callable[[Task], SentMessage | None] | None = None
 
 
 class ExpiryLook(NamedTuple):
@@ -147,16 +159,19 @@ async def apps_of(database: PostgresDatabase) -> list[str]:
 class PostgresTasks:
     """The tasks of one app in a database."""
 
-    def __init__(self, database: PostgresDatabase, app: str, clock: Clock) -> None:
+    def __init__(
+        self, database: PostgresDatabase, app: str, clock: Clock, *, max_message_bytes: int = 1 << 20
+    ) -> None:
         self._database = database
         self._lane = database.lane("state")
         self._app = app
         self._clock = clock
+        self._max_message_bytes = max_message_bytes
         self._standing, self._now = map(database.sql, (STANDING, NOW))
         self._add, self._update = map(database.sql, (ADD, UPDATE))
         self._delay, self._sent, self._due = map(database.sql, (DELAY, SENT, DUE))
         self._get, self._counts = map(database.sql, (GET, COUNTS))
-        self._oldest, self._drop = map(database.sql, (OLDEST, DROP))
+        self._oldest, self._drop, self._send = map(database.sql, (OLDEST, DROP, SEND))
 
     # --- changes
 
@@ -187,6 +202,18 @@ class PostgresTasks:
 
     async def end(self, ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
         return cast("list[Task | Fenced]", await self._change([_wish(rules.end, e) for e in ends]))
+
+    async def end_and_brief(
+        self, ends: Sequence[EndAttempt], queue: str, brief: Callable[[Task], Outgoing]
+    ) -> list[Task | Fenced]:
+        def sent(task: Task) -> SentMessage | None:
+            message = brief(task)
+            return sent_message(queue, message) if len(message.body) <= self._max_message_bytes else None
+
+        changes = [_wish(rules.end, end)._replace(brief=sent) for end in ends]
+        answers = cast("list[Task | Fenced]", await self._change(changes))
+        self._database.bells.ring([topic_of(queue)])
+        return answers
 
     async def count(self, wishes: Sequence[CountMember]) -> list[Task]:
         return cast("list[Task]", await self._change([_wish(rules.count, w) for w in wishes]))
@@ -287,31 +314,35 @@ class PostgresTasks:
         traces = {change.trace for changes in calls for change in changes}
         before, places, now = await self._locked(connection, traces)
         standing: dict[bytes, Task | None] = dict(before)
-        answers = [[self._judge(standing, change, now) for change in changes] for changes in calls]
-        added: Rows = []
-        changed: Rows = []
-        delayed: Rows = []
+        briefs: Briefs = []
+        answers = [[self._judge(standing, change, now, briefs) for change in changes] for changes in calls]
+        added: dict[bytes, Task] = {}
+        changed: dict[str, Task] = {}
+        delayed: dict[bytes, float] = {}
         sent: Traces = []
         for trace in sorted(traces):
             task, was = standing.get(trace), before.get(trace)
             if task is None or task is was:
                 continue
             if was is None:
-                added.append((trace, *_row(task)))
+                added[trace] = task
             else:
-                changed.append((places[trace], *_row(task)))
+                changed[places[trace]] = task
             if task.message:
-                delayed.append((trace, task.send_at))
+                delayed[trace] = task.send_at
             elif was is not None and was.message:
                 sent.append(trace)
         if added:
-            await connection.execute(self._add, (self._app, now, *_columns(added)))
+            columns = _columns(added.values())
+            await connection.execute(self._add, (self._app, now, [*added], *columns))
         if changed:
-            await connection.execute(self._update, _columns(changed))
+            await connection.execute(self._update, (words(changed), *_columns(changed.values())))
         if delayed:
-            await connection.execute(self._delay, (self._app, *_columns(delayed)))
+            await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
         if sent:
             await connection.execute(self._sent, (self._app, sent))
+        for part in by_bytes(briefs):
+            await connection.execute(self._send, sent_columns(part))
         return answers
 
     async def _locked(
@@ -327,7 +358,14 @@ class PostgresTasks:
         [now] = await clock.fetchone() or (0.0,)
         return before, {trace: place for trace, place, _ in found}, now
 
-    def _judge(self, standing: dict[bytes, Task | None], change: TaskRequest, now: float) -> Answer:
+    def _judge(
+        self,
+        standing: dict[bytes, Task | None],
+        change: TaskRequest,
+        now: float,
+        briefs: Briefs,
+    ) -> Answer:
+        """Make one change; what is to be sent with it goes to ``briefs``."""
         was = standing.get(change.trace)
         try:
             after = change.rule(was, change.wish, now)
@@ -339,17 +377,23 @@ class PostgresTasks:
                 chance = int(self._clock.random() * CHANCE)
                 next_epoch = max(epoch + 1 + chance, int(now * 1e6) + chance % 1024)
                 after = msgspec.structs.replace(after, epoch=next_epoch)
+        if change.brief is not None and after is not None and not after.briefed:
+            brief = change.brief(after)
+            if brief is not None:
+                briefs.append(brief)
+                after = rules.briefed(after, after.epoch)
         standing[change.trace] = after
         return after
 
     async def _restore(self, connection: Connection, tasks: Sequence[Task]) -> None:
-        rows = {task.trace.encode(): (task.trace.encode(), *_row(task)) for task in tasks}
+        rows = {task.trace.encode(): task for task in tasks}
         query = self._database.sql(RESTORE)
-        added = await connection.execute(query, (self._app, *_columns([*rows.values()])), binary=True)
+        parameters = (self._app, [*rows], *_columns(rows.values()))
+        added = await connection.execute(query, parameters, binary=True)
         new = {trace for (trace,) in await added.fetchall()}
-        delayed = [(t.trace.encode(), t.send_at) for t in tasks if t.message and t.trace.encode() in new]
+        delayed = {trace: task.send_at for trace, task in rows.items() if task.message and trace in new}
         if delayed:
-            await connection.execute(self._delay, (self._app, *_columns(delayed)))
+            await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
 
     async def _expire(self, connection: Connection, before: float, after: tuple[float, bytes]) -> ExpiryLook:
         """Drop what has expired of the tasks next after one."""
@@ -368,13 +412,15 @@ def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskRequ
     return TaskRequest(rule, wish.trace.encode(), wish)
 
 
-def _row(task: Task) -> tuple[Any, ...]:
-    is_open = task.state is not State.SUCCEED
-    return task.type.encode(), task.state.value, is_open, task.moved_at, _encode(task)
-
-
-def _columns(rows: Rows) -> list[list[Any]]:
-    return [list(column) for column in zip(*rows, strict=True)]
+def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
+    """What is written of each: type, state, whether it is open, when it moved, and its record."""
+    return (
+        [task.type.encode() for task in tasks],
+        words(task.state.value for task in tasks),
+        numbers(task.state is not State.SUCCEED for task in tasks),
+        numbers(task.moved_at for task in tasks),
+        [_encode(task) for task in tasks],
+    )
 
 
 def _briefed(standing: Task | None, epoch: int, now: float) -> Task | None:

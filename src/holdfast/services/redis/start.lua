@@ -13,7 +13,10 @@ for _, suspect in ipairs(known) do
     openings = openings + suspect[2]
     counted = counted or suspect[3] == ARGV[2]
   else
-    suspects[#suspects + 1] = suspect
+    if suspect[3] == ARGV[2] then  -- its handler has returned: this opening no longer counts for it
+      suspect = {suspect[1], suspect[2] - 1, string.format('%.0f', ARGV[2] - 1)}
+    end
+    if suspect[2] > 0 then suspects[#suspects + 1] = suspect end
   end
 end
 while #suspects > tonumber(ARGV[4]) do table.remove(suspects, 1) end

@@ -111,6 +111,7 @@ class Database:
         lock_timeout_s: float = 1.0,
         busy_timeout_s: float = 10.0,
         access: Access | None = OWNER,
+        expands: bool = True,
     ) -> Self:
         """Open the database in the file ``path``. It is made if it doesn't exist, and its schema is updated.
 
@@ -123,6 +124,7 @@ class Database:
             lock_timeout_s: a process that is stopped in a transaction is killed when another has waited
                 for it so long.
             busy_timeout_s: writes that have waited so long for a process that runs are Unavailable.
+            expands: whether the schema is updated; False leaves it as it is found.
             access: of the file, if it is made, and of folders that are; None: neither is. What SQLite and
                 this add beside the file is for whoever may write that.
 
@@ -142,7 +144,7 @@ class Database:
         with cls._sharing:
             database = cls._shared.get(place)
             if database is None:
-                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s, access)
+                database = cls(place, clock, durability, lock_timeout_s, busy_timeout_s, access, expands)
                 cls._shared[place] = database
             database._users += 1
             assert isinstance(database, cls)
@@ -156,6 +158,7 @@ class Database:
         lock_timeout_s: float,
         busy_timeout_s: float,
         access: Access | None,
+        expands: bool,
     ) -> None:
         self.path = path
         self._users = 0
@@ -198,7 +201,8 @@ class Database:
                 with self._locked():
                     schema.check(self._write_connection, path)
                     _configure(self._write_connection, path)
-                    schema.migrate(self._write_connection)
+                    if expands:
+                        schema.migrate(self._write_connection)
                     schema.settle_boot(self._write_connection, clock)
                 self._read_connection = _connect(path, undo)
                 self._read_connection.execute("PRAGMA query_only = ON")

@@ -5,45 +5,103 @@ from __future__ import annotations
 import sqlite3
 import subprocess
 import sys
-from importlib import resources
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import psutil
 
+from holdfast.common.migrations import Migration, SchemaSteps, blocked_text, migrations_of, steps_from
 from holdfast.errors import UnsupportedStore
 from holdfast.ports.clock import Clock
+from holdfast.services.sqlite.faults import named
 
 OLDEST_SQLITE = (3, 35, 0)
 """The first with RETURNING; UPDATE FROM and upserts came before."""
 
 
-def migrations() -> list[tuple[int, str]]:
-    """Every migration's number and SQL, in order."""
-    files = resources.files(__package__).joinpath("migrations").iterdir()
-    return sorted((int(f.name.split("_")[0]), f.read_text()) for f in files if f.name.endswith(".sql"))
+def migrations() -> list[Migration]:
+    """Every migration, in order."""
+    assert __package__ is not None
+    return migrations_of(__package__)
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise UnsupportedStore for a newer schema, another program's database, or a SQLite too old."""
+    """Raise UnsupportedStore for a schema of no use to this version, another program's database, or a SQLite
+    too old."""
+    if (steps := _checked_steps(connection, path)).blocked:
+        raise UnsupportedStore(f"{path}: {blocked_text(steps)}")
+
+
+def _checked_steps(connection: sqlite3.Connection, path: Path) -> SchemaSteps:
     if sqlite3.sqlite_version_info < OLDEST_SQLITE:
         needed = ".".join(map(str, OLDEST_SQLITE))
         raise UnsupportedStore(f"SQLite {sqlite3.sqlite_version} is too old; Python needs {needed} or newer")
-    newest, found = migrations()[-1][0], version(connection)
-    if found > newest:
+    known, found = migrations(), version(connection)
+    newest = known[-1].number
+    if found > newest and contracted(connection) > newest:
         raise UnsupportedStore(
             f"{path} has schema version {found}, made by a newer Holdfast; this one knows up to {newest}:"
             " upgrade Holdfast here, or use another file"
         )
     if found == 0 and connection.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchone():
         raise UnsupportedStore(f"{path} is the database of another program; use another file")
+    return steps_from(found, known)
 
 
 def migrate(connection: sqlite3.Connection) -> None:
-    """Bring the schema up to date, each migration whole or not at all. The caller holds the write lock."""
+    """Expand the schema, each migration whole or not at all. The caller holds the write lock."""
+    known = migrations()
+    expand = steps_from(version(connection), known).expand
+    for migration in known:
+        if migration.number in expand:
+            connection.execute("BEGIN IMMEDIATE")
+            _apply(connection, migration)
+            connection.execute("COMMIT")
+
+
+def contract(connection: sqlite3.Connection) -> None:
+    """Apply all migrations that the schema hasn't had, in the transaction that is open."""
     found = version(connection)
-    for number, sql in migrations():
-        if number > found:
-            connection.executescript(f"BEGIN IMMEDIATE; {sql}; PRAGMA user_version = {number}; COMMIT")
+    for migration in migrations():
+        if migration.number > found:
+            _apply(connection, migration)
+
+
+def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
+    for statement in _statements(migration.sql):
+        connection.execute(statement)
+    if migration.contracts:
+        connection.execute("INSERT INTO contractions VALUES (?)", (migration.number,))
+    connection.execute(f"PRAGMA user_version = {migration.number}")
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Each statement of a script: all of it at once would end the transaction that is open."""
+    statement = ""
+    for part in script.split(";"):
+        statement += part + ";"
+        if sqlite3.complete_statement(statement):
+            yield statement
+            statement = ""
+
+
+def steps_of(path: Path) -> SchemaSteps:
+    """Where the schema of a file stands, and what it hasn't had. Nothing is changed or made. Raises
+    UnsupportedStore for a newer schema, or what is no database of Holdfast."""
+    if not path.exists():
+        return steps_from(0, migrations())
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:
+            return _checked_steps(connection, path)
+    except sqlite3.Error as error:
+        raise named(error, path, opening=True) from error
+
+
+def contracted(connection: sqlite3.Connection) -> int:
+    """The number of the last migration that contracted the schema; 0 for none."""
+    [number] = connection.execute("SELECT max(number) FROM contractions").fetchone()
+    return int(number or 0)
 
 
 def version(connection: sqlite3.Connection) -> int:

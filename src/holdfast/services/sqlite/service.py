@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from holdfast.extend import Opening, Service, path_in
+from holdfast.extend import Opening, SchemaSteps, Service, path_in
 
 if TYPE_CHECKING:
     from holdfast.services.sqlite.coordinator import SqliteCoordinator
@@ -64,14 +64,33 @@ class SqliteService(Service):
 
         return SqliteRegistry(_database(opening), opening.clock)
 
+    async def schema_steps(self, opening: Opening) -> SchemaSteps:
+        from holdfast.services.sqlite.schema import steps_of  # noqa: PLC0415
+
+        return steps_of(_path(opening))
+
+    async def migrate(self, opening: Opening, *, contract: bool = False) -> list[int]:
+        from holdfast.services.sqlite import schema  # noqa: PLC0415
+
+        before = (await self.schema_steps(opening)).version
+        database = _database(opening)  # which expands it
+        if contract:
+            await database.write(lambda transaction: schema.contract(transaction.connection))
+        after = (await self.schema_steps(opening)).version
+        return [number for number, *_ in schema.migrations() if before < number <= after]
+
     def local_file(self, url: str) -> Path | None:
         return Path(unquote(urlsplit(url).path).removeprefix("/"))
+
+
+def _path(opening: Opening) -> Path:
+    return path_in(opening.setting, opening.url, SqliteService.example)
 
 
 def _database(opening: Opening) -> Database:
     from holdfast.services.sqlite.database import Database  # noqa: PLC0415
 
-    path = path_in(opening.setting, opening.url, SqliteService.example)
+    path = _path(opening)
     return opening.shared(
         ("sqlite", path),
         lambda: Database.open(
@@ -80,6 +99,7 @@ def _database(opening: Opening) -> Database:
             durability=opening.durability,
             lock_timeout_s=opening.lock_timeout_s,
             access=None if opening.reads_only else opening.access,
+            expands=opening.expands,
         ),
     )
 

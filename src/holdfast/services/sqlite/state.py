@@ -202,6 +202,11 @@ class SqliteState:
         def open_(transaction: Transaction) -> Checkpoint:
             standing = _load(transaction.connection, key)
             opened = ledger.open_(standing, key, expect, member)
+            if standing is None:
+                # The first epoch is above the last cursor, because a restore lifts cursors above every epoch
+                # ever issued, also of keys that it didn't bring back.
+                last_cursor = last_number(transaction.connection, "results")
+                opened = msgspec.structs.replace(opened, epoch=last_cursor + 1)
             transaction.execute(OPEN, (key, opened.epoch, opened.member))
             return opened
 

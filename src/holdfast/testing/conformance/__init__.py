@@ -15,6 +15,7 @@ A suite asks for one fixture, named below, that makes a fresh, empty adapter and
 suite                    fixture            and, where two processes may share the service
 ======================== =================  ======================================================
 BackupConformance        ``backup``         ``other_backup``
+BriefingConformance      ``tasks``          ``briefs``; of a store beside queues
 QueueConformance         ``queue``          ``other_queue``: another client of the same queue
 CoordinatorConformance   ``coordinator``    ``other_coordinator``
 StateConformance         ``state``          ``other_state``
@@ -72,7 +73,7 @@ from holdfast.testing.conformance.slots import (  # noqa: E402
     TaskSlotsConformance,
 )
 from holdfast.testing.conformance.state import StateConformance  # noqa: E402
-from holdfast.testing.conformance.tasks import TasksConformance  # noqa: E402
+from holdfast.testing.conformance.tasks import BriefingConformance, TasksConformance  # noqa: E402
 from holdfast.testing.conformance.transfer import (  # noqa: E402
     QueueTransferConformance,
     StateTransferConformance,
@@ -81,6 +82,7 @@ from holdfast.testing.conformance.transfer import (  # noqa: E402
 
 __all__ = [
     "BackupConformance",
+    "BriefingConformance",
     "CoordinatorConformance",
     "ObjectsConformance",
     "PeerConformance",

@@ -42,6 +42,13 @@ class ObjectsConformance:
             n: n.encode() for n in ODD_NAMES
         }
 
+    async def test_the_url_of_a_name_is_that_of_its_object(self, objects: Objects) -> None:
+        for name in ODD_NAMES:
+            assert objects.url(name) == await objects.put(name, b"x")
+        for name in BAD_NAMES:
+            with pytest.raises(InvalidMessage):
+                objects.url(name)
+
     async def test_urls_are_plain_text(self, objects: Objects) -> None:
         for name in ODD_NAMES:
             url = await objects.put(name, b"x")

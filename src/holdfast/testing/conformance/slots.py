@@ -628,6 +628,23 @@ class TaskSlotsConformance(SlotsConformance):
         slot.cancel(1, "enough")
         assert (await ear.outcome(1)).cancelled
 
+    async def test_a_look_shows_where_the_attempt_at_hand_is_and_nothing_ends(
+        self, slots: TaskSlotMaker
+    ) -> None:
+        ear = RecordingListener()
+        slot = await slots.spawn(ear)
+        slot.offer(7, _attempt("wait"))
+        await ear.begun()
+        assert await slot.look(8) == ""
+        first, second = await asyncio.gather(slot.look(7), slot.look(7))
+        assert "wait" in (first or "")
+        assert first == second
+        slot.cancel(7, "enough")
+        assert (await ear.outcome(7)).cancelled
+        assert await slot.look(7) == ""
+        await slot.kill("as told")
+        assert await slot.look(7) == ""
+
     async def test_the_killed_tell_what_they_left(self, slots: TaskSlotMaker) -> None:
         ear = RecordingListener()
         slot, other = await slots.spawn(ear), await slots.spawn(ear)

@@ -152,9 +152,22 @@ class StateConformance:
         assert second.started == Started("0:1", 1, first.epoch), "an opening alone doesn't count"
         assert await state.start(KEY, second.epoch, "0:1") == 2
         assert await state.start(KEY, second.epoch, "0:2") == 1, "another head counts from 1"
-        assert (await _standing(state)).suspects == (Started("0:1", 2, second.epoch),)
         third = await state.open(KEY, second.epoch, "member-c")
-        assert await state.start(KEY, third.epoch, "0:1") == 3, "a suspect keeps its count"
+        assert await state.start(KEY, third.epoch, "0:3") == 1
+        suspects = (Started("0:1", 1, second.epoch - 1), Started("0:2", 1, second.epoch))
+        assert (await _standing(state)).suspects == suspects
+        assert await state.start(KEY, third.epoch, "0:1") == 2, "a suspect keeps its count"
+
+    async def test_an_opening_counts_for_the_head_that_began_last(self, state: StateStore) -> None:
+        """A message may fail, and wait to be tried again, while a timer ends the node."""
+        epoch = last = 0
+        for _ in range(3):
+            epoch = (await state.open(KEY, epoch, "member")).epoch
+            assert await state.start(KEY, epoch, "0:1") == 1
+            last = await state.start(KEY, epoch, "0:2")
+        assert last == 3
+        standing = await _standing(state)
+        assert (standing.started, standing.suspects) == (Started("0:2", 3, epoch), ())
 
     async def test_an_opening_counts_a_head_once(self, state: StateStore, other_state: StateStore) -> None:
         """The answer to a start may be lost, and the start repeated."""
@@ -178,6 +191,7 @@ class StateConformance:
         result = Result("0:9", b"r")
         opened = await state.open(KEY, 0, "member-a")
         for head in ("0:1", "0:2", "0:3"):
+            opened = await state.open(KEY, opened.epoch, "member-a")
             await state.start(KEY, opened.epoch, head)
         await state.commit(next_commit(await _standing(state)))
         assert [suspect.head for suspect in (await _standing(state)).suspects] == ["0:1", "0:2"]

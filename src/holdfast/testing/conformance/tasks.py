@@ -10,7 +10,8 @@ import msgspec
 import pytest
 
 from holdfast.errors import Fenced
-from holdfast.ports.tasks import TaskStore
+from holdfast.ports.queue import Outgoing, Queue
+from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.rules.task import (
     BATCH,
     EFFECTS_KEEP_S,
@@ -636,6 +637,101 @@ class TasksConformance:
         await tasks.queue([Task(f"k{i:04d}", TYPE) for i in range(1200)])
         assert await tasks.expire(FOREVER) == 1200
         assert await tasks.list(10) == []
+
+
+BRIEFS = "app-briefs"
+
+
+@pytest.mark.asyncio
+class BriefingConformance:
+    """Every promise of :class:`~holdfast.ports.tasks.BriefingTasks`. Fixtures: ``tasks``, new and empty, and
+    ``briefs``, the queue named ``BRIEFS`` in its database. Both take bodies of 10,000 bytes at most."""
+
+    @pytest.fixture
+    def tasks(self) -> BriefingTasks:
+        """Override: make a fresh adapter."""
+        raise NotImplementedError("define the fixture tasks")
+
+    @pytest.fixture
+    def briefs(self) -> Queue:
+        """Override: open the queue in the same database."""
+        raise NotImplementedError("define the fixture briefs")
+
+    async def test_the_brief_is_sent_with_the_outcome(self, tasks: BriefingTasks, briefs: Queue) -> None:
+        begun = await tasks.start([wish("a"), wish("b")])
+        ends = [EndAttempt(t.trace, t.epoch, State.SUCCEED, b'"done"') for t in begun]
+        seen: dict[str, Task] = {}
+
+        def brief(task: Task) -> Outgoing:
+            seen[task.trace] = task
+            return Outgoing(b"of " + task.trace.encode(), {"place": task.trace})
+
+        ended = await tasks.end_and_brief(ends, BRIEFS, brief)
+        assert [task.briefed for task in ended if isinstance(task, Task)] == [True, True]
+        for task in ended:
+            assert isinstance(task, Task)
+            assert await tasks.get(task.trace) == task
+            assert seen[task.trace] == msgspec.structs.replace(task, briefed=False)
+        sent = await briefs.receive(10, 1.0, LEASE_S, "reader")
+        assert sorted((d.body, d.attributes) for d in sent) == [
+            (b"of a", {"place": "a"}),
+            (b"of b", {"place": "b"}),
+        ]
+
+    async def test_a_repeat_sends_no_second_brief(self, tasks: BriefingTasks, briefs: Queue) -> None:
+        [begun] = await tasks.start([wish("k")])
+        end = EndAttempt("k", begun.epoch, State.SUCCEED)
+        first = await tasks.end_and_brief([end, end], BRIEFS, _told)
+        assert first[0] == first[1] == await tasks.get("k")
+        assert await tasks.end_and_brief([end], BRIEFS, _told) == first[:1]
+        assert (await briefs.depth()).ready == 1
+
+    async def test_an_outcome_that_was_stored_alone_is_briefed_once(
+        self, tasks: BriefingTasks, briefs: Queue
+    ) -> None:
+        [begun] = await tasks.start([wish("k")])
+        end = EndAttempt("k", begun.epoch, State.SUCCEED)
+        await tasks.end([end])
+        [ended] = await tasks.end_and_brief([end], BRIEFS, _told)
+        assert isinstance(ended, Task)
+        assert ended.briefed
+        assert (await briefs.depth()).ready == 1
+
+    async def test_a_refused_outcome_is_not_told(self, tasks: BriefingTasks, briefs: Queue) -> None:
+        begun = await tasks.start([wish("late"), wish("fine")])
+        late = EndAttempt("late", begun[0].epoch + 1, State.SUCCEED)
+        fine = EndAttempt("fine", begun[1].epoch, State.SUCCEED)
+        refused, ended = await tasks.end_and_brief([late, fine], BRIEFS, _told)
+        assert isinstance(refused, Fenced)
+        assert isinstance(ended, Task)
+        assert [d.body for d in await briefs.receive(10, 1.0, LEASE_S, "reader")] == [b"fine"]
+
+    async def test_a_brief_that_is_too_large_is_not_sent(self, tasks: BriefingTasks, briefs: Queue) -> None:
+        begun = await tasks.start([wish("large"), wish("small")])
+        ends = [EndAttempt(t.trace, t.epoch, State.SUCCEED) for t in begun]
+        answers = await tasks.end_and_brief(
+            ends, BRIEFS, lambda task: Outgoing(b"x" * (10_001 if task.trace == "large" else 10_000))
+        )
+        assert [(t.state, t.briefed) for t in answers if isinstance(t, Task)] == [
+            (State.SUCCEED, False),
+            (State.SUCCEED, True),
+        ]
+        assert (await briefs.depth()).ready == 1
+
+    async def test_without_a_brief_there_is_no_outcome(self, tasks: BriefingTasks, briefs: Queue) -> None:
+        [begun] = await tasks.start([wish("k")])
+
+        def brief(task: Task) -> Outgoing:
+            raise ValueError("no brief can be made")
+
+        with pytest.raises(ValueError, match="no brief"):
+            await tasks.end_and_brief([EndAttempt("k", begun.epoch, State.SUCCEED)], BRIEFS, brief)
+        assert await tasks.get("k") == begun
+        assert (await briefs.depth()).ready == 0
+
+
+def _told(task: Task) -> Outgoing:
+    return Outgoing(task.trace.encode())
 
 
 def wish(trace: str, **changes: Any) -> StartAttempt:
