@@ -211,8 +211,8 @@ def test_an_app_is_found_from_the_working_directory(place: Path) -> None:
         ("wired:app", "did you mean 'wired:cameras'"),
         ("wired:other", "is int, not a holdfast.App"),
         ("wired:empty", "declares no stream"),
-        ("wired_apart:app", "importing 'wired_apart' failed: ModuleNotFoundError"),
-        ("wired_broken:app", "importing 'wired_broken' failed: ZeroDivisionError"),
+        ("wired_apart:app", "wired_apart.py:1: ModuleNotFoundError"),
+        ("wired_broken:app", "wired_broken.py:1: ZeroDivisionError"),
         ("wired_bare:app", "it has no App"),
     ],
 )
@@ -423,6 +423,7 @@ def ttl(body, job):
 """
 
 
+@pytest.mark.slow
 async def test_slots_have_the_settings_of_their_node(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "sees.py").write_text(SLOT_APP)
     monkeypatch.syspath_prepend(str(place))

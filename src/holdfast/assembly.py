@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, TypeVar
 
+import holdfast
 from holdfast.app import App
 from holdfast.cluster.limits import Limits
 from holdfast.common.redaction import redact_url
@@ -17,6 +18,7 @@ from holdfast.extend.products import products
 from holdfast.loading import load_app, of_products
 from holdfast.registration import check_target
 from holdfast.streams.spec import QUEUE_NUMBER
+from holdfast.system.machine import Machine
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.urls import has_password, shown
 from holdfast.wiring import Services, revealed
@@ -44,6 +46,7 @@ def make_node(services: Services, place: str | App) -> Node:
     from holdfast.cluster.host import Host  # noqa: PLC0415
     from holdfast.cluster.metrics import NodeMetrics  # noqa: PLC0415
     from holdfast.cluster.node import Node  # noqa: PLC0415
+    from holdfast.cluster.nodes_wanted import NodesWanted  # noqa: PLC0415
     from holdfast.cluster.service_metrics import ServiceMetrics  # noqa: PLC0415
     from holdfast.http.serving import ConnectionMetrics, Connections  # noqa: PLC0415
 
@@ -117,7 +120,7 @@ def make_node(services: Services, place: str | App) -> Node:
         structlog.get_logger().bind(node=config.node_name),
         config.node_name,
         services.meter,
-        _machine,
+        Machine().shares,
         services.tracer(app.name),
     )
     place = "" if isinstance(place, App) else place
@@ -140,7 +143,15 @@ def make_node(services: Services, place: str | App) -> Node:
     queues = {name: services.queue(name) for name in queues_of(app)}
     of_services = ServiceMetrics(host, queues, services.risks, services.database_health)
     registry.register(of_services)
-    node = Node(host, [*(work for work in (streams, tasks) if work is not None), *works])
+    registry.register(NodesWanted(host, app.name, of_services.ready))
+    node = Node(
+        host,
+        [*(work for work in (streams, tasks) if work is not None), *works],
+        services.metrics_push(registry, app.name, look_at_services),
+        app.name,
+        holdfast.__version__,
+        config.revision,
+    )
     registry.register(
         NodeMetrics(
             host,
@@ -266,6 +277,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         ),
         announcer=announcer,
         values=make_values(services, app.name),
+        briefing=services.briefing_tasks(app.name),
     )
 
 
@@ -369,14 +381,3 @@ def queues_of(app: App) -> dict[str, float]:
     for product in products():
         found |= product.queues(app)
     return found
-
-
-def _machine() -> tuple[float, float]:
-    """The shares of this machine's processors and of its memory in use; none where the system doesn't tell,
-    as when there are no file descriptors left to ask it by."""
-    import psutil  # noqa: PLC0415
-
-    try:
-        return psutil.cpu_percent() / 100, psutil.virtual_memory().percent / 100
-    except (OSError, psutil.Error):
-        return 0.0, 0.0

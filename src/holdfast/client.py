@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
 from holdfast.app import App
 from holdfast.config import ClientSettings, load
 from holdfast.errors import ConfigError
-from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Addition
 from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
 from holdfast.streams.message import StreamMessage
@@ -128,7 +127,6 @@ class AsyncClient:
         self._opened: Services | None = None
         self._sending: Producer | None = None
         self._letters: TaskDeadLetters | None = None
-        self._peer: Peer | None = None
 
     async def _services(self) -> Services:
         async with self._opening:
@@ -198,9 +196,8 @@ class AsyncClient:
         """
         self._spec(stream)
         services = await self._services()
-        if self._peer is None:
-            self._peer = services.peer()
-        return await ask(services.coordinator(), self._peer, services.clock, stream, key, request, timeout_s)
+        caller = services.caller()
+        return await ask(services.coordinator(), caller, services.clock, stream, key, request, timeout_s)
 
     async def send(self, task_type: str, body: Any = None, **options: Unpack[SendOptions]) -> str:
         """Send a task; returns its trace id.

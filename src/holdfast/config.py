@@ -11,6 +11,7 @@ import base64
 import difflib
 import json
 import os
+import re
 import socket
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -35,7 +36,8 @@ from holdfast.common.redaction import HIDDEN, redact, redact_url
 from holdfast.errors import ConfigError
 from holdfast.registration import service_of
 from holdfast.system.files import FileAccess
-from holdfast.system.log import Format, Level
+from holdfast.system.log import Format, Level, Tracebacks
+from holdfast.system.machine import Machine
 
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
@@ -44,6 +46,7 @@ NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
 """Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
 
 SECRET_CHARS_MIN = 16
+_HOST_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.-]{0,252}")
 WEBHOOK_KEY_BYTES_MIN = 16
 DAY_S = 86400.0
 
@@ -55,12 +58,32 @@ def _setting(default: Any, description: str, *, shown: str = "", **limits: Any) 
     return Field(**given, description=description, json_schema_extra={"shown": shown}, **limits)
 
 
+SAME_AS = {
+    "queue_url": "url",
+    "coordinator_url": "url",
+    "state_url": "url",
+    "tasks_url": "state_url",
+    "registry_url": "tasks_url",
+}
+"""From which setting another one has its value, unless it is given."""
+
+
 def _same_as_url(above: dict[str, Any]) -> str:
     return str(above["url"])
 
 
+def _http_url(url: str, of: str, instead: str, *, without: str) -> str:
+    """Return ``url`` if it is empty or one of HTTP that has none of the characters ``without``. Raises
+    ValueError, which says of what it should be the URL, and what there is ``instead`` of a user in it."""
+    scheme, mark, rest = url.partition("://")
+    known = scheme in ("http", "https") and mark and rest.strip("/")
+    if url and (not known or {*without} & {*rest}):
+        raise ValueError(f"should be the URL of {of}, without a user ({instead})")
+    return url
+
+
 def _usable_cores() -> int:
-    return min(8, max(1, (os.cpu_count() or 2) - 1))
+    return min(8, max(1, Machine().whole_cores - 1))
 
 
 class Config(BaseSettings):
@@ -171,6 +194,11 @@ class Config(BaseSettings):
     peer_tls_ca: Path | None = _setting(
         None, "The authority (PEM) that has signed the certificates of all nodes."
     )
+    peer_tls_name: str | None = _setting(
+        None,
+        "The name that the certificates of all nodes are for, where addresses change; none: each is for the"
+        " address of its node.",
+    )
     max_peer_bytes: int = _setting(64 * 1024**2, "Largest request or reply between nodes.", ge=1)
     max_connections: int = _setting(
         10_000,
@@ -243,6 +271,11 @@ class Config(BaseSettings):
     rest_s: float = _setting(
         60.0, "How long a stream stays on a node after it began or was moved there.", ge=0
     )
+    revision: str = _setting(
+        "",
+        "What runs here, such as the digest of an image. Nodes that drain prefer those of the revision that"
+        " was started last.",
+    )
     drain_timeout_s: float = _setting(30.0, "How long a node that stops tries to move its streams.", gt=0)
     move_timeout_s: float = _setting(
         10.0,
@@ -265,8 +298,48 @@ class Config(BaseSettings):
         le=1,
     )
 
+    metrics_url: str = _setting(
+        "",
+        "The collector to which nodes and gateways bring their metrics by OTLP over HTTP, such as"
+        " `http://localhost:4318`; none: they are only asked for ([metrics](metrics.md)).",
+        shown="none",
+    )
+    metrics_every_s: float = _setting(60.0, "How often metrics are brought there.", ge=1)
+    prometheus_url: str = _setting(
+        "",
+        "The Prometheus that the console asks for its charts, such as `http://localhost:9090`; none: charts"
+        " begin when the console does.",
+        shown="none",
+    )
+    prometheus_token: SecretStr | None = _setting(
+        None, "The bearer token that it is shown, if it asks for one.", shown="none"
+    )
+    prometheus_labels: str = _setting(
+        "",
+        'Labels that choose this cluster where Prometheus knows several, such as `job="holdfast"`.',
+        shown="none",
+    )
+
     log_format: Format = _setting("auto", "`console`, `json`, or `auto`: console on a terminal.")
     log_level: Level = _setting("info", "Lowest level that is logged.")
+    log_tracebacks: Tracebacks = _setting(
+        "none",
+        "What the log shows of the exceptions of handlers beside file and line: `none`, their tracebacks"
+        " (`plain`), or these with the values of local variables (`locals`). Dead letters have the same"
+        " traceback, and values may be secret, so `locals` is for development only.",
+    )
+    log_dir: str = _setting(
+        "",
+        "A folder in which each node of the host keeps its log too, in a file of its own, as JSON lines:"
+        " `holdfast logs` reads them.",
+        shown="none",
+    )
+    log_file_mb: float = _setting(
+        20.0, "At what size such a file is moved aside. One is kept beside the one that is written.", gt=0
+    )
+    log_keep_s: float = _setting(
+        7 * DAY_S, "How long such files are kept after their last line.", shown="7 days", gt=0
+    )
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
@@ -278,16 +351,17 @@ class Config(BaseSettings):
             raise ValueError(f"should be {SECRET_CHARS_MIN} printable ASCII characters or more")
         return secret
 
-    @field_validator("trace_url")
+    @field_validator("trace_url", "metrics_url")
     @classmethod
-    def _takes_traces(cls, url: str) -> str:
-        scheme, mark, rest = url.partition("://")
-        if url and (scheme not in ("http", "https") or not mark or not rest.strip("/") or "@" in rest):
-            raise ValueError(
-                "should be the URL of a collector, such as 'http://localhost:4318', without a user"
-                " (OpenTelemetry's variable OTEL_EXPORTER_OTLP_HEADERS has what it asks for)"
-            )
-        return url
+    def _is_a_collector(cls, url: str) -> str:
+        instead = "OpenTelemetry's variable OTEL_EXPORTER_OTLP_HEADERS has what it asks for"
+        return _http_url(url, "a collector, such as 'http://localhost:4318'", instead, without="@")
+
+    @field_validator("prometheus_url")
+    @classmethod
+    def _keeps_metrics(cls, url: str) -> str:
+        instead = "prometheus_token has the token"
+        return _http_url(url, "a Prometheus, such as 'http://localhost:9090'", instead, without="@?#")
 
     @field_validator("target_secrets")
     @classmethod
@@ -316,6 +390,14 @@ class Config(BaseSettings):
         setting."""
         return (init_settings,)
 
+    def named(self, setting: str) -> str:
+        """Return what an error calls a setting: with the one that was given, where it has its value from
+        that."""
+        given = setting
+        while given in SAME_AS and given not in self.model_fields_set:
+            given = SAME_AS[given]
+        return setting if given == setting else f"{given} (as {setting})"
+
     def environment(self) -> dict[str, str]:
         """Return these settings as environment variables, secrets included, for a child process to load."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
@@ -337,6 +419,7 @@ class ClientSettings(TypedDict, total=False):
     peer_tls_cert: Path
     peer_tls_key: Path
     peer_tls_ca: Path
+    peer_tls_name: str
     file_access: FileAccess
     durability: Literal["full", "normal"]
     lock_timeout_s: float
@@ -512,6 +595,18 @@ def _contradictions(config: Config) -> Iterable[str]:
             "peer_secret_also is set and peer_secret is not",
             "a second secret needs a first one",
             "set peer_secret to the one that this node shows to others",
+        )
+    if config.peer_tls_name is not None and not _HOST_NAME.fullmatch(config.peer_tls_name):
+        yield wrong(
+            f"peer_tls_name is {config.peer_tls_name!r}",
+            "it is no host name",
+            "write one such as nodes.holdfast.internal",
+        )
+    if config.peer_tls_name is not None and config.peer_tls_ca is None:
+        yield wrong(
+            "peer_tls_name is set and peer_tls_ca is not",
+            "a name is checked only in certificates",
+            "set peer_tls_cert, peer_tls_key and peer_tls_ca too",
         )
     tls = {name: getattr(config, name) for name in ("peer_tls_cert", "peer_tls_key", "peer_tls_ca")}
     if any(tls.values()) and not all(tls.values()):

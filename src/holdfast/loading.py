@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 
 from holdfast.app import App
+from holdfast.common.trace import raised_at
+from holdfast.common.user_code import explain
 from holdfast.errors import ConfigError
 from holdfast.extend.products import products
 from holdfast.streams.spec import StreamSpec
@@ -22,7 +24,7 @@ def load_app(place: str) -> App:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(_why_not_imported(place, module_name, error)) from error
     app = getattr(module, name, None)
     if app is None:
@@ -62,12 +64,18 @@ def of_products(app: App) -> list[str]:
     return [each for product in products() for each in product.declared(app)]
 
 
-def _why_not_imported(place: str, module_name: str, error: Exception) -> str:
+def _why_not_imported(place: str, module_name: str, error: Exception | SystemExit) -> str:
     parents = [module_name[:end] for end, char in enumerate(f"{module_name}.") if char == "."]
     if isinstance(error, ModuleNotFoundError) and error.name in parents:
         return (
             f"app {place!r}: there is no module {error.name!r} here or in the environment;"
             f" run this in the project's directory ({Path.cwd()}), or install the project"
         )
-    what = f"{type(error).__name__}: {error}"
-    return f"app {place!r}: importing {module_name!r} failed: {what}; correct the module"
+    what = f"{type(error).__name__}: {error.msg if isinstance(error, SyntaxError) else error}"
+    detail = explain(error)
+    at = f"{error.filename}:{error.lineno}" if isinstance(error, SyntaxError) else raised_at(detail)
+    where = f" at {at}" if at else ""
+    return (
+        f"app {place!r}: importing {module_name!r} failed{where}: {what}; correct the module\n"
+        + detail.rstrip()
+    )

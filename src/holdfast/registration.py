@@ -22,6 +22,7 @@ from holdfast.urls import has_password, nothing_serves, shown
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
+    from holdfast.common.migrations import SchemaSteps
     from holdfast.ports.backup import Backup
     from holdfast.ports.clock import Clock
     from holdfast.ports.coordinator import Coordinator
@@ -108,6 +109,7 @@ class Opening:
         durability: the setting of this name. The next three are settings too.
         lock_timeout_s, max_message_bytes, max_state_bytes: see :class:`holdfast.config.Config`.
         opened: the objects that the same process has opened before.
+        expands: whether a database gets, when it is opened, the migrations that add what this version uses.
     """
 
     setting: str
@@ -121,6 +123,7 @@ class Opening:
     max_message_bytes: int
     max_state_bytes: int
     opened: Shared
+    expands: bool = True
 
     def shared(self, name: Hashable, make: Callable[[], S]) -> S:
         """Return an object that the ports of a service share, such as a database. It is made when ``name`` is
@@ -141,12 +144,15 @@ class Service:
         one_host: whether only processes of one host can share the service, as with a file.
         waits_for_locks: whether a call may wait for a lock, up to ``lock_timeout_s``.
         cuts_receives: whether a waiting receive ends at once when its node stops.
+        briefs_with_outcomes: whether its task stores send briefs to queues at the same URL; they are
+            :class:`~holdfast.ports.tasks.BriefingTasks` then.
     """
 
     example = ""
     one_host = False
     waits_for_locks = False
     cuts_receives = True
+    briefs_with_outcomes = False
 
     def queue(self, opening: Opening, name: str) -> Queue:
         """Open the queue ``name``."""
@@ -223,9 +229,16 @@ class Service:
         them. An empty operation stands for all others of the service. Empty if calls are free."""
         return {}
 
-    async def migrate(self, opening: Opening) -> list[int] | None:
-        """Bring the tables that the service keeps up to date, which else happens when it is first used.
-        Return the numbers of the migrations that were applied; None if it has no tables to keep."""
+    async def schema_steps(self, opening: Opening) -> SchemaSteps | None:
+        """Return where the tables of the service stand, and what they haven't had; None if it keeps none.
+        Change and make nothing. Raises Unavailable, and UnsupportedStore for tables of no use to this
+        version."""
+        return None
+
+    async def migrate(self, opening: Opening, *, contract: bool = False) -> list[int] | None:
+        """Expand the tables that the service keeps, which else happens when it is first used; with
+        ``contract`` also remove what earlier versions use, none of which runs any more. Return the numbers of
+        the migrations that were applied; None if it has no tables to keep."""
         return None
 
     def grants(self, opening: Opening, role: str) -> list[str]:

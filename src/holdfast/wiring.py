@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from socket import gethostname
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
+from holdfast.common.migrations import SchemaSteps
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.meter import Meter
@@ -23,7 +24,7 @@ from holdfast.ports.queue_setup import QueueSetup
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import StreamSlotMaker, TaskSlotMaker
 from holdfast.ports.state import DatabaseHealth, Risk, StateStore
-from holdfast.ports.tasks import TaskStore
+from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.registration import (
     Closing,
     NotServed,
@@ -47,7 +48,9 @@ if TYPE_CHECKING:
 
     from holdfast.cluster.tracer import Tracer
     from holdfast.config import Config
-    from holdfast.http.serving import Connections, PeerTls
+    from holdfast.http.serving import Connections
+    from holdfast.http.tls import PeerTls
+    from holdfast.ports.metrics import MetricsPush
 
 S = TypeVar("S", bound=Closing)
 
@@ -60,13 +63,17 @@ class Services:
     end. With ``reads_only`` no database is made that is missing. Raises ConfigError for a URL that nothing
     here serves, and whatever opening raises."""
 
-    def __init__(self, config: Config, clock: Clock | None = None, *, reads_only: bool = False) -> None:
+    def __init__(
+        self, config: Config, clock: Clock | None = None, *, reads_only: bool = False, expands: bool = True
+    ) -> None:
         self.config = config
         self.clock = clock or SystemClock()
         self.access = access_for(config.file_access)
         self.reads_only = reads_only
+        self._expands = expands
         self.meter = Meter()
         self._opened = Shared()
+        self._caller: Peer | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -137,7 +144,7 @@ class Services:
     async def database_health(self) -> dict[str, DatabaseHealth]:
         """How the databases are that keep anything, each by a setting that names it. Raises Unavailable."""
         found = {}
-        for url, setting in self._kept_at().items():
+        for url, setting in self.kept_at().items():
             health = await service_of(url).database_health(self.opening(setting, url))
             if health is not None:
                 found[setting] = health
@@ -147,17 +154,22 @@ class Services:
         """The list prices of a million calls to the services, in dollars, by service and operation."""
         config = self.config
         found: dict[tuple[str, str], float] = {}
-        for url in (*self._kept_at(), config.objects_url, config.values_url):
+        for url in (*self.kept_at(), config.objects_url, config.values_url):
             if url:
                 found |= service_of(url).prices(url)
         return found
 
-    async def migrate(self) -> list[tuple[str, list[int]]]:
-        """Bring the tables of all services up to date that keep any; returns the URL of each, and the numbers
-        of the migrations that were applied. Raises Unavailable."""
+    async def schema_steps(self, url: str) -> SchemaSteps | None:
+        """Where the tables of the service at the URL stand, which a setting names; None if it keeps none.
+        Nothing is changed. Raises Unavailable, UnsupportedStore."""
+        return await service_of(url).schema_steps(self.opening(self.kept_at()[url], url))
+
+    async def migrate(self, *, contract: bool = False) -> list[tuple[str, list[int]]]:
+        """Expand the tables of all services that keep any, or contract them too; returns the URL of each, and
+        the numbers of the migrations that were applied. Raises Unavailable."""
         done = []
-        for url, setting in self._kept_at().items():
-            applied = await service_of(url).migrate(self.opening(setting, url))
+        for url, setting in self.kept_at().items():
+            applied = await service_of(url).migrate(self.opening(setting, url), contract=contract)
             if applied is not None:
                 done.append((url, applied))
         return done
@@ -169,11 +181,11 @@ class Services:
             opening = self.opening("queue_url", self.config.queue_url)
             return service_of(self.config.queue_url).grants_to_send(opening, role)
         statements: dict[str, None] = {}
-        for url, setting in self._kept_at().items():
+        for url, setting in self.kept_at().items():
             statements |= dict.fromkeys(service_of(url).grants(self.opening(setting, url), role))
         return list(statements)
 
-    def _kept_at(self) -> dict[str, str]:
+    def kept_at(self) -> dict[str, str]:
         """The URLs of the services that keep something, with a setting that names each."""
         return {url: setting for setting in KEPT if (url := getattr(self.config, setting))}
 
@@ -196,6 +208,7 @@ class Services:
             max_message_bytes=self.config.max_message_bytes,
             max_state_bytes=self.config.max_state_bytes,
             opened=self._opened,
+            expands=self._expands,
         )
 
     def target_opening(self, url: str) -> TargetOpening:
@@ -211,15 +224,22 @@ class Services:
         )
 
     def _open(self, setting: str, open_port: Callable[[Service, Opening], S], name: str = "") -> S:
-        url = getattr(self.config, setting)
-        with served(setting, url):
+        url, named = getattr(self.config, setting), self.config.named(setting)
+        with served(setting, url, named):
             return self._opened.get(
-                (setting, name), lambda: open_port(service_of(url), self.opening(setting, url))
+                (setting, name), lambda: open_port(service_of(url), self.opening(named, url))
             )
 
     def task_store(self, app: str) -> TaskStore:
         """How the tasks of the app of that name stand."""
         return self._open("tasks_url", lambda service, it: service.tasks(it, app), app)
+
+    def briefing_tasks(self, app: str) -> BriefingTasks | None:
+        """The task store of that app, if it sends briefs together with outcomes."""
+        url = self.config.tasks_url
+        if url != self.config.queue_url or not service_of(url).briefs_with_outcomes:
+            return None
+        return cast("BriefingTasks", self.task_store(app))
 
     def registry(self) -> Registry:
         """The documents that nodes, producers and operators share."""
@@ -291,6 +311,12 @@ class Services:
             )
         )
 
+    def caller(self) -> Peer:
+        """The peer of programs that call nodes and aren't called: one for all calls."""
+        if self._caller is None:
+            self._caller = self.peer()
+        return self._caller
+
     def tracer(self, app: str) -> Tracer | None:
         """Makes the spans of a node of the app of that name; None where traces are off. Raises ConfigError if
         what exports them isn't installed."""
@@ -303,11 +329,43 @@ class Services:
 
         with extra("otel", "trace_url"):
             from holdfast.services.otel.exporter import OtlpExporter  # noqa: PLC0415
-        resource = {"service.name": app, "service.instance.id": config.node_name, "host.name": gethostname()}
-        exporter = OtlpExporter(
-            config.trace_url, resource, structlog.get_logger().bind(node=config.node_name)
-        )
+        log = structlog.get_logger().bind(node=config.node_name)
+        exporter = OtlpExporter(config.trace_url, self._resource(app), log)
         return Tracer(self._kept(exporter), config.trace_sample, self.clock)
+
+    def metrics_push(
+        self,
+        registry: CollectorRegistry,
+        program: str,
+        before: Callable[[], Awaitable[None]] | None = None,
+    ) -> MetricsPush | None:
+        """Brings the metrics of ``registry`` to a collector, as those of this program, such as a node of the
+        app of that name; None where none is set. ``before`` is awaited before they are read. Raises
+        ConfigError if what exports them isn't installed."""
+        config = self.config
+        if not config.metrics_url:
+            return None
+        import structlog  # noqa: PLC0415
+
+        with extra("otel", "metrics_url"):
+            from holdfast.services.otel.metrics import OtlpMetrics  # noqa: PLC0415
+        return OtlpMetrics(
+            config.metrics_url,
+            self._resource(program),
+            registry,
+            config.metrics_every_s,
+            self.clock,
+            structlog.get_logger().bind(node=config.node_name),
+            before=before,
+        )
+
+    def _resource(self, program: str) -> dict[str, str]:
+        """What traces and metrics say of this process, by OpenTelemetry's semantic conventions."""
+        return {
+            "service.name": program,
+            "service.instance.id": self.config.node_name,
+            "host.name": gethostname(),
+        }
 
     def slots(self, app: str) -> StreamSlotMaker:
         """Makes slots for the app at ``module:name``."""
@@ -320,6 +378,7 @@ class Services:
             prefix=self.config.node_name,
             memory_mb=self.config.slot_memory_mb,
             environment=self.config.environment(),
+            show_locals=self.config.log_tracebacks == "locals",
             objects=objects,
             objects_url=self.config.objects_url,
             model_memory_mb=self.config.model_memory_mb,
@@ -335,6 +394,7 @@ class Services:
             prefix=f"{self.config.node_name}-task",
             memory_mb=self.config.slot_memory_mb,
             environment=self.config.environment(),
+            show_locals=self.config.log_tracebacks == "locals",
         )
         return self._kept(task_slots(settings, self.clock))
 
@@ -354,21 +414,22 @@ def _numbered(statements: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def served(setting: str, url: str) -> Iterator[None]:
-    """Says that nothing serves a URL, and what to write instead."""
+def served(setting: str, url: str, named: str = "") -> Iterator[None]:
+    """Says that nothing serves a URL, and what to write instead. ``named`` is what the error calls the
+    setting, if it isn't its name."""
     try:
         yield
     except NotServed:
-        raise unserved(setting, url, setting.removesuffix("_url")) from None
+        raise unserved(named or setting, url, setting.removesuffix("_url")) from None
 
 
 def peer_tls(config: Config) -> PeerTls | None:
     """The certificates by which nodes speak TLS, if they do."""
-    from holdfast.http.serving import PeerTls  # noqa: PLC0415
+    from holdfast.http.tls import PeerTls  # noqa: PLC0415
 
     if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
         return None
-    return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca)
+    return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca, config.peer_tls_name)
 
 
 def revealed(secret: SecretStr | None) -> str | None:

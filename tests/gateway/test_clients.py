@@ -18,14 +18,16 @@ from yarl import URL
 from holdfast.cluster.host import Host
 from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import Clients, add, digest_of, read, source_of
+from holdfast.gateway.clients import Clients, add, read, source_of
 from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
 from holdfast.gateway.service import Gateway
+from holdfast.http.key_file import digest_of
 from holdfast.http.problem import MEDIA_TYPE
-from holdfast.http.serving import CONNECTIONS_MAX, PeerTls
+from holdfast.http.serving import CONNECTIONS_MAX
+from holdfast.http.tls import PeerTls
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.services.memory.coordinator import MemoryCoordinator
@@ -93,6 +95,7 @@ class Place:
             haproxy=self._haproxy, clients=self._clients,
         )  # fmt: skip
         await gateway.start()
+        self.gateway = gateway
         self.address = gateway.address
         try:
             async with aiohttp.ClientSession() as self.session:
@@ -144,6 +147,7 @@ async def test_only_who_has_a_key_is_served(file: Path, haproxy: HaproxyOptions 
         assert await place.get("/healthz") == await place.get("/readyz") == 200
 
 
+@pytest.mark.slow
 async def test_keys_are_read_again_when_their_file_changes(
     file: Path, haproxy: HaproxyOptions | None
 ) -> None:
@@ -184,6 +188,7 @@ async def test_each_client_sends_only_so_fast(file: Path, haproxy: HaproxyOption
         assert (await place.post(quick))[0] == 200, "the others are not held up"
 
 
+@pytest.mark.slow
 async def test_who_keeps_sending_too_fast_is_served_as_fast_as_it_may(
     file: Path, haproxy: HaproxyOptions | None
 ) -> None:
@@ -296,7 +301,7 @@ async def test_a_message_of_a_camera_that_can_t_be_read_takes_no_number(
             await camera.send_bytes(b"\xff\xd8\xff")
             said = [msgspec.json.decode((await camera.receive()).data) for _ in range(3)]
         assert [one.get("problem", {}).get("status") for one in said] == [None, 400, None]
-        assert [taken.place.seq for taken in place.node.taken] == [0, 1]
+        assert {taken.place.seq for taken in place.node.taken} == {0, 1}, "on their way at once"
 
 
 async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: HaproxyOptions | None) -> None:
@@ -305,6 +310,31 @@ async def test_nodes_that_speak_tls_are_reached_by_it(tmp_path: Path, haproxy: H
         for _ in range(3):
             assert (await place.post())[:2] == (200, RESULT)
         assert not place.log.events("error")
+
+
+async def test_nodes_whose_certificates_have_one_name_are_reached(
+    tmp_path: Path, haproxy: HaproxyOptions | None
+) -> None:
+    cert, key = certificate.make(tmp_path, "nodes.example")
+    tls = PeerTls(cert, key, cert, "nodes.example")
+    async with Place(None, haproxy=haproxy, tls=tls).running() as place:
+        for _ in range(3):
+            assert (await place.post())[:2] == (200, RESULT)
+        assert not place.log.events("error")
+
+
+async def test_authorities_that_can_not_be_read_again_keep_no_haproxy_from_starting(
+    tmp_path: Path, haproxy: HaproxyOptions | None
+) -> None:
+    cert, key = certificate.make(tmp_path)
+    ca = tmp_path / "ca.pem"
+    ca.write_text(f"# gehört allen\n{cert.read_text()}")
+    async with Place(None, haproxy=haproxy, tls=PeerTls(cert, key, ca)).running() as place:
+        ca.write_text("no certificate")
+        if place.gateway.front is not None:
+            await place.gateway.front.reload()
+        for _ in range(3):
+            assert (await place.post())[:2] == (200, RESULT)
 
 
 class Leaping(SystemClock):
@@ -398,6 +428,7 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
         add(tmp_path / "keys", "name", 0)
 
 
+@pytest.mark.slow
 async def test_a_file_that_became_wrong_changes_nothing(file: Path) -> None:
     key = add(file, "camera-7", None)
     log = Log()

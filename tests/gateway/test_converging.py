@@ -6,6 +6,7 @@ import contextlib
 from random import Random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -129,6 +130,7 @@ async def play(steps: list[tuple[str, str, str]]) -> None:
     await rig.tasks.close()
 
 
+@pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=60)
 def test_routes_converge_to_claims(steps: list[tuple[str, str, str]]) -> None:

@@ -16,7 +16,7 @@ from holdfast.gateway.assigner import Assigner
 from holdfast.gateway.forwarder import Forwarder
 from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.http import problem
-from holdfast.http.serving import PeerTls
+from holdfast.http.tls import PeerTls
 from holdfast.ports.coordinator import Member
 from holdfast.system.clock import SystemClock
 from simulator.servers import certificate
@@ -187,3 +187,21 @@ async def test_where_nodes_speak_tls_none_is_asked_in_the_clear(nodes: Nodes, tm
     assert await forward(made, b"frame") == b"frame", "another program gets no secret"
     assert "Authorization" not in nodes.headers[0]
     await made.close()
+
+
+async def test_the_name_of_the_nodes_is_asked_of_no_other_program(nodes: Nodes, tmp_path: Path) -> None:
+    cert, key = certificate.make(tmp_path)
+    tls = PeerTls(cert, key, cert, "nodes.example")
+    app = web.Application()
+    app.add_routes([web.post("/process/{id}", nodes.good)])
+    server = TestServer(app, scheme="https")
+    await server.start_server(ssl=tls.server())
+    made = Forwarder(
+        cast("Assigner", nodes), nodes.routes, cast("View", nodes), SystemClock(), secret="s" * 16, tls=tls
+    )
+    address = str(server.make_url("")).rstrip("/")
+    nodes.members["good"] = Member("good", "good", address, foreign=True)
+    nodes.owner = "good"
+    assert await forward(made, b"frame") == b"frame"
+    await made.close()
+    await server.close()

@@ -190,6 +190,7 @@ def request(method: str, raw_id: str, query: dict[str, str], headers: dict[str, 
     return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(post=posts())
@@ -205,6 +206,7 @@ def test_whatever_is_posted_is_answered_as_described(servers: Surface, name: str
         assert servers.taken[0].body == post.body
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SERVERS)
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(raw_id=ODD_IDS, query=some("get", "query"), headers=some("get", "header"))

@@ -51,4 +51,5 @@ def make_gateway(
         ),
         haproxy=haproxy,
         clients=clients,
+        push=lambda registry: services.metrics_push(registry, "holdfast-gateway"),
     )

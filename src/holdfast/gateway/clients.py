@@ -1,18 +1,14 @@
 """The clients that may use a gateway: their names, their keys, and how fast each may send.
 
-The file has one client per line: its name, the SHA-256 of its key in hexadecimal, and optionally how many
-requests it may send per second. Text after ``#`` is a comment. A key is 256 random bits, so its digest
-doesn't reveal it. The file is read again when it changes.
+A line of the file of keys says last, optionally, how many requests its client may send per second. The file
+is read again when it changes.
 """
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
-import os
 import re
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +18,20 @@ from aiohttp import web
 from holdfast.common.rate import Limiter, Rate
 from holdfast.errors import Busy, ConfigError
 from holdfast.http import problem
+from holdfast.http.key_file import KeyFile, digest_of
 from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import Handler
+from holdfast.http.watched_files import LOOK_S
 from holdfast.ports.clock import Clock
 
 OPEN_PATHS = ("/healthz", "/readyz", "/openapi.json")
 """The paths that need no key."""
 
-KEY_BYTES = 32
-LOOK_S = 1.0
 RATE_MAX = 1_000_000
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+KEYS = "the keys of clients"
+FORM = "write NAME DIGEST, or NAME DIGEST REQUESTS_PER_S; `holdfast gateway-key` writes such lines"
+
 _BEARER = re.compile(r"bearer +", re.IGNORECASE)
 
 
@@ -56,17 +53,15 @@ class Clients:
     """
 
     def __init__(self, file: Path | None, clock: Clock, log: Any, *, per_s: int = 0) -> None:
-        self._file = file
+        self._file = None if file is None else KeyFile(file, KEYS)
         self._clock = clock
         self._log = log
         self.per_s = per_s
-        self._stamp: tuple[int, ...] = ()
         self._by_digest: dict[str, GatewayClient] = {}
         self._limiter = Limiter(None)
         self.news: Callable[[], None] | None = None
-        if file is not None:
-            self._stamp = _stamp(file)
-            self._by_digest = {client.digest: client for client in read(file)}
+        if self._file is not None:
+            self._by_digest = self._file.read(_client, FORM)
         self._limit()
 
     def __iter__(self) -> Iterator[GatewayClient]:
@@ -88,13 +83,10 @@ class Clients:
         while True:
             await self._clock.sleep(LOOK_S)
             self._limiter.forget(self._clock.monotonic())
-            if self._file is None:
+            if self._file is None or not self._file.changed:
                 continue
-            if (stamp := _stamp(self._file)) == self._stamp:
-                continue
-            self._stamp = stamp
             try:
-                self._by_digest = {client.digest: client for client in read(self._file)}
+                self._by_digest = self._file.read(_client, FORM)
             except ConfigError as error:
                 self._log.error("the clients' keys can't be read; known keys stay valid", error=str(error))
                 continue
@@ -135,51 +127,25 @@ class Clients:
 
 def read(file: Path) -> list[GatewayClient]:
     """Return the clients in a file. Raises ConfigError, which names the line."""
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the keys of clients can't be read from {file}: {error}") from None
-    clients = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        rate = words[2] if len(words) == 3 else ""
-        if (
-            len(words) not in (2, 3)
-            or not _NAME.fullmatch(words[0])
-            or not _DIGEST.fullmatch(words[1])
-            or (rate and not (rate.isascii() and rate.isdigit() and 0 < int(rate) <= RATE_MAX))
-        ):
-            raise ConfigError(
-                f"{file}, line {number}: write NAME DIGEST, or NAME DIGEST REQUESTS_PER_S; `holdfast"
-                " gateway-key` writes such lines"
-            )
-        clients.append(GatewayClient(words[0], words[1], int(rate) if rate else None))
-    if len({client.digest for client in clients}) < len(clients):
-        raise ConfigError(f"{file} has the same key twice; give each line its own key")
-    return clients
+    return [*KeyFile(file, KEYS).read(_client, FORM).values()]
 
 
 def add(file: Path, name: str, per_s: int | None) -> str:
     """Make a key for a client and add its line to the file. Returns the key, which is stored nowhere. A
     client may have several keys, such as while it changes from one to the next. Raises ConfigError."""
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"a client's name is 1 to 64 letters, digits and _.@-; this is {name!r}")
     if per_s is not None and not 0 < per_s <= RATE_MAX:
         raise ConfigError(f"--per-s is {per_s}; it must be from 1 to {RATE_MAX}")
-    key = secrets.token_urlsafe(KEY_BYTES)
-    line = " ".join([name, digest_of(key), *([str(per_s)] if per_s else [])])
-    try:
-        file.touch(mode=0o600)
-        with file.open("a+b") as out:
-            if out.tell():  # an editor may have left the last line without a line end
-                out.seek(-1, os.SEEK_END)
-                line = line if out.read() == b"\n" else f"\n{line}"
-            out.write(f"{line}\n".encode())
-    except OSError as error:
-        raise ConfigError(f"the key can't be added to {file}: {error.strerror}") from None
-    return key
+    return KeyFile(file, KEYS).add(name, *([str(per_s)] if per_s else []))
+
+
+def _client(name: str, digest: str, words: Sequence[str]) -> GatewayClient | None:
+    """Return the client of a line of the file; None if the line makes no sense."""
+    match words:
+        case []:
+            return GatewayClient(name, digest)
+        case [rate] if rate.isascii() and rate.isdigit() and 0 < int(rate) <= RATE_MAX:
+            return GatewayClient(name, digest, int(rate))
+    return None
 
 
 def source_of(address: str) -> str:
@@ -192,17 +158,3 @@ def source_of(address: str) -> str:
     if found.version == 4:
         return address
     return str(ipaddress.IPv6Address(int(found) >> 64 << 64))
-
-
-def digest_of(key: str) -> str:
-    """Return the digest of a key, as it stands in the file."""
-    return hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest()
-
-
-def _stamp(file: Path) -> tuple[int, ...]:
-    """Return a value that changes when the file changes."""
-    try:
-        told = file.stat()
-    except OSError:
-        return ()
-    return told.st_mtime_ns, told.st_size, told.st_ino

@@ -22,7 +22,7 @@ from holdfast.gateway.assigner import Assigner, Unasked
 from holdfast.gateway.node_routes import TIMEOUT
 from holdfast.gateway.routes import Routes
 from holdfast.http.problem import EPOCH, OWNER, TARGET_AWAY
-from holdfast.http.serving import NO_TLS, PeerTls
+from holdfast.http.tls import NO_TLS, PeerTls, PeerTrust
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Member
 
@@ -77,7 +77,8 @@ class Forwarder:
         self._view = view
         self._clock = clock
         self._authorization = f"Bearer {secret}" if secret else ""
-        self._tls = tls
+        self._tls_name = tls.name if tls is not None else None
+        self._trust = PeerTrust(tls) if tls is not None else None
         self._backoff = Backoff(0.005, 0.25)
         self._session: aiohttp.ClientSession | None = None
         self._under_way: dict[str, set[asyncio.Task[Reply]]] = {}
@@ -155,7 +156,7 @@ class Forwarder:
     async def _try(
         self, member: Member, path: str, headers: Mapping[str, str], body: bytes, left_s: float, method: str
     ) -> Reply:
-        if self._tls is not None and not member.foreign and not member.address.startswith("https://"):
+        if self._trust is not None and not member.foreign and not member.address.startswith("https://"):
             raise Unreached(f"{member.name} is not called without TLS: {NO_TLS}", member.id)
         sent = {**headers, TIMEOUT: str(max(1, int(left_s * 1000)))}
         if self._authorization and not member.foreign:  # the nodes' secret is for nodes only
@@ -165,7 +166,7 @@ class Forwarder:
         except ValueError as error:
             raise Unreached(f"{member.name} has no address that can be reached", member.id) from error
         timeout = aiohttp.ClientTimeout(total=left_s + LATE_S, sock_connect=CONNECT_TIMEOUT_S)
-        post = asyncio.create_task(self._post(member.id, method, url, sent, body, timeout))
+        post = asyncio.create_task(self._post(member, method, url, sent, body, timeout))
         self._under_way.setdefault(member.id, set()).add(post)
         try:
             return await post
@@ -186,7 +187,7 @@ class Forwarder:
 
     async def _post(
         self,
-        member: str,
+        member: Member,
         method: str,
         url: URL,
         headers: Mapping[str, str],
@@ -196,9 +197,15 @@ class Forwarder:
         # Follow no redirects: the headers hold the nodes' secret. Only an owner's 421 sends a request
         # elsewhere.
         async with self._client().request(
-            method, url, data=body or None, headers=headers, timeout=timeout, allow_redirects=False
+            method,
+            url,
+            data=body or None,
+            headers=headers,
+            timeout=timeout,
+            allow_redirects=False,
+            server_hostname=self._tls_name if not member.foreign else None,  # it is the name of nodes
         ) as response:
-            return Reply(response.status, CIMultiDict(response.headers), await response.read(), member)
+            return Reply(response.status, CIMultiDict(response.headers), await response.read(), member.id)
 
     def left(self, member: str) -> None:
         """Note that a membership has ended: requests that wait for its answer go to the next owner."""
@@ -232,10 +239,11 @@ class Forwarder:
         return False
 
     def _client(self) -> aiohttp.ClientSession:
+        if self._trust is not None:
+            self._trust.look()
         if self._session is None:
-            context = self._tls.client() if self._tls is not None else True
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, ssl=context),
+                connector=aiohttp.TCPConnector(limit=0, ssl=self._trust.context if self._trust else True),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )

@@ -9,7 +9,8 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.http.serving import CONNECTIONS_MAX, PeerTls, tls_server
+from holdfast.http.serving import CONNECTIONS_MAX
+from holdfast.http.tls import PeerTls, tls_server
 
 BACKLOG = 4096
 
@@ -25,9 +26,14 @@ class Tls(msgspec.Struct, frozen=True):
         return tls_server(self.cert, self.key, f"--tls-cert {self.cert} and --tls-key {self.key}")
 
     def pem(self) -> str:
-        """Return certificate and key in one text. Raises ConfigError if they don't belong together."""
+        """Return certificate and key in one text. Raises ConfigError if they can't be read or don't belong
+        together."""
         self.context()
-        return f"{self.cert.read_text().rstrip()}\n{self.key.read_text()}"
+        try:
+            cert, key = (file.read_text("ascii", "ignore") for file in (self.cert, self.key))
+        except OSError as error:  # another process replaces them just now
+            raise ConfigError(f"--tls-cert and --tls-key can't be read: {error}") from None
+        return f"{cert.rstrip()}\n{key}"
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal
 
 from aiohttp import web
@@ -32,6 +32,7 @@ from holdfast.http.serving import (
     OwnSite,
     problems,
 )
+from holdfast.ports.metrics import MetricsPush
 
 CLOSE_TIMEOUT_S = 5.0
 
@@ -44,6 +45,7 @@ class Gateway(Startable):
         haproxy: the options of HAProxy, if it is used.
         clients: the clients that may use it, and how fast; everybody if left out. If keys are needed, pages
             of any site may send requests; else only pages of this server's own site.
+        push: makes what brings its metrics somewhere, if that is asked for.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Gateway(Startable):
         *,
         haproxy: HaproxyOptions | None = None,
         clients: Clients | None = None,
+        push: Callable[[CollectorRegistry], MetricsPush | None] = lambda registry: None,
     ) -> None:
         super().__init__()
         self._settings = settings
@@ -80,6 +83,7 @@ class Gateway(Startable):
         registry = CollectorRegistry()
         registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
+        self._metrics = push(registry)
         self.front: HaproxyPlane | None = None
         if haproxy is not None:
             self.front = HaproxyPlane(
@@ -135,6 +139,8 @@ class Gateway(Startable):
         if self._clients is not None:
             self._tasks.repeat(self._clients.watch, self._clock, self._log)
         self._tasks.repeat(self._keep_looking, self._clock, self._log)
+        if self._metrics is not None:
+            self._tasks.repeat(self._metrics.run, self._clock, self._log)
 
     async def _serve(self) -> None:
         context = self._settings.tls.context() if self._settings.tls is not None else None
@@ -179,6 +185,8 @@ class Gateway(Startable):
     async def _stop(self) -> None:
         await self._close()
         await self._tasks.close()
+        if self._metrics is not None:
+            await self._metrics.close()
         await self._forwarder.close()
 
     async def _close(self) -> None:

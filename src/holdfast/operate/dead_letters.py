@@ -6,7 +6,7 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,14 +14,15 @@ from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.operate.records import Shows, body, moment, seq, split_key
 from holdfast.operate.survey import stream_names
 from holdfast.operate.tasks import counts, runners, services_of
-from holdfast.ports.dead_letters import PAGE, dead_letters, in_order
+from holdfast.ports.dead_letters import PAGE, Reads, at_once, dead_letters, in_order
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.streams import operations
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.wiring import Services
 
-T = TypeVar("T")
+REDRIVE_ACTION, PURGE_ACTION = "send dead letters again", "remove dead letters"
+"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
 
 READ_MAX = 10_000
 """How many dead letters are read to find some of them."""
@@ -33,23 +34,12 @@ Failed = Callable[[str, HoldfastError], None]
 """What is told of a queue, or of a dead letter, that failed; the others go on."""
 
 
-class Reads(Protocol):
-    """What makes each call that only reads."""
-
-    async def __call__(self, call: Callable[[], Awaitable[T]], /) -> T:
-        """Make the call."""
-
-
-async def once(call: Callable[[], Awaitable[T]], /) -> T:
-    """Make a call once."""
-    return await call()
-
-
 async def listed(
-    services: Services, stream: str, key: str | None, failed: Failed, *, read: Reads = once
+    services: Services, stream: str, key: str | None, failed: Failed, *, read: Reads = at_once
 ) -> AsyncIterator[DeadLetter]:
-    """Dead letters of one stream, or of all. A queue that fails hides none of the others."""
-    for name in [stream] if stream else await read(partial(stream_names, services)):
+    """Dead letters of one queue, or of all streams and types of tasks. A queue that fails hides none of the
+    others."""
+    for name in [stream] if stream else await _queue_names(services, failed, read):
         try:
             async for letter in dead_letters(services.queue(name), key, read=read):
                 yield letter
@@ -59,7 +49,14 @@ async def listed(
             failed(name, error)
 
 
-async def ids_in_order(services: Services, stream: str, key: str | None, *, read: Reads = once) -> list[str]:
+async def _queue_names(services: Services, failed: Failed, read: Reads) -> list[str]:
+    streams = await read(partial(stream_names, services))
+    return sorted({*streams, *await _task_queues(services, failed, read)})
+
+
+async def ids_in_order(
+    services: Services, stream: str, key: str | None, *, read: Reads = at_once
+) -> list[str]:
     """The ids of all dead letters of a stream, or of one key of it, in the order of their messages."""
     chosen = [letter async for letter in dead_letters(services.queue(stream), key, read=read)]
     return [letter.id for letter in sorted(chosen, key=in_order)]
@@ -119,31 +116,37 @@ async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], fail
     return count
 
 
-class LetterSample(NamedTuple):
-    """Some dead letters of a queue, in order of id. ``next`` is the id after which there may be more; empty
-    where there are none."""
+class FoundLetters(NamedTuple):
+    """Dead letters of a queue, in order of id. ``looked_at`` is how many were read for them, and ``next`` the
+    id after which there may be more; empty where there are none."""
 
     letters: Sequence[DeadLetter]
-    next: str
+    looked_at: int
+    next: str = ""
 
 
-async def sample(
-    services: Services, queue: str, *, key: str | None = None, reason: str = "", after: str = "", limit: int
-) -> LetterSample:
-    """Dead letters of a queue after the id ``after``: at most ``limit``, of one key, and with a reason that
-    contains this text, if given. At most ``READ_MAX`` are read for it."""
+async def find(
+    services: Services,
+    queue: str,
+    *,
+    limit: int,
+    key: str | None = None,
+    holds: Callable[[DeadLetter], bool] | None = None,
+    after: str = "",
+    read_max: int = READ_MAX,
+) -> FoundLetters:
+    """Dead letters of a queue after the id ``after``: at most ``limit``, of one key, and for which ``holds``
+    returns True, if given. At most ``read_max`` are read for it."""
+    page = min(limit, PAGE) if holds is None else PAGE
     found: list[DeadLetter] = []
-    for _ in range(READ_MAX // PAGE):
-        page = await services.queue(queue).dead_letters(PAGE, after, key)
-        for letter in page:
-            after = letter.id
-            if reason in letter.reason:
-                found.append(letter)
-                if len(found) == limit:
-                    return LetterSample(found, after)
-        if len(page) < PAGE:
-            return LetterSample(found, "")
-    return LetterSample(found, after)
+    looked_at = 0
+    async for letter in dead_letters(services.queue(queue), key, after=after, page=page):
+        looked_at += 1
+        if holds is None or holds(letter):
+            found.append(letter)
+        if len(found) == limit or looked_at == read_max:
+            return FoundLetters(found, looked_at, letter.id)
+    return FoundLetters(found, looked_at)
 
 
 class LettersDone(msgspec.Struct):
@@ -152,39 +155,56 @@ class LettersDone(msgspec.Struct):
 
     asked: int
     done: int
-    missing: list[str]
-    failed: list[str]
+    missing: list[str] = []
+    failed: list[str] = []
 
 
 async def redrive_ids(services: Services, queue: str, ids: Sequence[str]) -> LettersDone:
     """Send exactly these dead letters of a queue again, in the order of their messages. Those of tasks get
     all their tries again."""
     letters, missing = await _with_ids(services, queue, ids)
-    failed: list[str] = []
-    owner = (await _task_queues(services)).get(queue)
-    if owner is not None:
-        app, task_type = owner
-        async with services_of(services, app) as theirs:
-            done = await make_producer(theirs, app).redrive(task_type, letters)
-        return LettersDone(len(ids), done, missing, failed)
-    done = await redrive(
-        services,
-        {queue: [letter.id for letter in letters]},
-        lambda where, error: failed.append(f"{where}: {error}"),
+    return msgspec.structs.replace(
+        await redrive_letters(services, queue, letters), asked=len(ids), missing=missing
     )
-    return LettersDone(len(ids), done, missing, failed)
 
 
 async def purge_ids(services: Services, queue: str, ids: Sequence[str]) -> LettersDone:
     """Remove exactly these dead letters of a queue for good."""
     letters, missing = await _with_ids(services, queue, ids)
+    return msgspec.structs.replace(
+        await purge_letters(services, queue, letters), asked=len(ids), missing=missing
+    )
+
+
+async def redrive_letters(services: Services, queue: str, letters: Sequence[DeadLetter]) -> LettersDone:
+    """Send these dead letters of a queue again, in this order. Those of tasks get all their tries again."""
+    owner = await _owner(services, queue)
+    if owner is None:
+        return await _act_on(services, queue, letters, redrive)
+    app, task_type = owner
+    async with services_of(services, app) as theirs:
+        count = await make_producer(theirs, app).redrive(task_type, letters)
+    return LettersDone(len(letters), count)
+
+
+async def purge_letters(services: Services, queue: str, letters: Sequence[DeadLetter]) -> LettersDone:
+    """Remove these dead letters of a queue for good."""
+    return await _act_on(services, queue, letters, purge)
+
+
+async def _act_on(
+    services: Services,
+    queue: str,
+    letters: Sequence[DeadLetter],
+    act: Callable[[Services, Mapping[str, Sequence[str]], Failed], Awaitable[int]],
+) -> LettersDone:
     failed: list[str] = []
-    done = await purge(
+    count = await act(
         services,
         {queue: [letter.id for letter in letters]},
         lambda where, error: failed.append(f"{where}: {error}"),
     )
-    return LettersDone(len(ids), done, missing, failed)
+    return LettersDone(len(letters), count, failed=failed)
 
 
 async def _with_ids(services: Services, queue: str, ids: Sequence[str]) -> tuple[list[DeadLetter], list[str]]:
@@ -199,17 +219,43 @@ async def _with_ids(services: Services, queue: str, ids: Sequence[str]) -> tuple
     return sorted(found, key=in_order), sorted(left)
 
 
-async def _task_queues(services: Services) -> dict[str, tuple[str, str]]:
-    """The queues of tasks, as far as they are known: the app and the type of each."""
+async def _owner(services: Services, queue: str) -> tuple[str, str] | None:
+    """The app and the type whose tasks a queue is for; None if it is a stream's."""
+    errors: list[HoldfastError] = []
+    owners = await _task_queues(services, lambda _, error: errors.append(error))
+    if errors and queue not in owners and queue not in await stream_names(services):
+        raise errors[0]  # sent again like a message, a task would go without its tries
+    return owners.get(queue)
+
+
+async def _task_queues(
+    services: Services, failed: Failed, read: Reads = at_once
+) -> dict[str, tuple[str, str]]:
+    """The queues of tasks, as far as they are known: the app and the type of each. An app whose services
+    fail hides none of the others."""
+    try:
+        apps = await read(services.task_apps)
+    except HoldfastError as error:
+        failed("tasks", error)
+        return {}
     found = {}
-    for app in await services.task_apps():
-        async with services_of(services, app) as theirs:
-            types = {name for name, _ in await counts(theirs, app)}
-            types |= {runner.type for runner in await runners(theirs, app)}
+    for app in apps:
+        try:
+            types = await read(partial(_types, services, app))
+        except HoldfastError as error:
+            failed(f"tasks of {app}", error)
+            continue
         for name in types:
             with contextlib.suppress(ConfigError):  # a task that no queue could take
                 found[task_queue(app, name)] = (app, name)
     return found
+
+
+async def _types(services: Services, app: str) -> set[str]:
+    """The types of an app's tasks."""
+    async with services_of(services, app) as theirs:
+        types = {name for name, _ in await counts(theirs, app)}
+        return types | {runner.type for runner in await runners(theirs, app)}
 
 
 def letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:

@@ -12,6 +12,9 @@ from holdfast.tasks.rules import concurrency as rules
 from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.wiring import Services
 
+SET_ACTION = "set limits"
+"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
+
 
 class LimitRecord(msgspec.Struct, rename={"maximum": "global", "per_node": "node"}):
     """The limits of an app; 0 is no limit. ``granted``: how many tasks its nodes may run at present under the

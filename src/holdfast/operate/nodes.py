@@ -30,14 +30,21 @@ async def owner_of(services: Services, members: Sequence[Member], key: str) -> M
     raise OperationRefused(f"{key} is owned by no node at present; the next message will place it")
 
 
-async def ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
-    """Ask a node; returns the text of its reply. Raises OperationRefused, Unavailable, OutcomeUnknown."""
+async def call(services: Services, member: Member, request: Request, timeout_s: float) -> Done:
+    """Call a node. Raises OperationRefused, Unavailable, OutcomeUnknown."""
     if member.foreign:
         where = f", at {member.address}" if member.address else ""
         raise OperationRefused(f"{member.name}{where} belongs to another program, and is not called")
-    reply = await services.peer().call(member.address, request, timeout_s)
+    reply = await services.caller().call(member.address, request, timeout_s)
     if not isinstance(reply, Done):
         raise OperationRefused(f"{member.name} has just joined anew; ask again")
+    return reply
+
+
+async def ask(services: Services, member: Member, request: Request, timeout_s: float) -> str:
+    """Ask a node; returns the text of its reply. Raises OperationRefused, also if the node refuses,
+    Unavailable and OutcomeUnknown."""
+    reply = await call(services, member, request, timeout_s)
     if not reply.ok:
         raise OperationRefused(f"{member.name}: {reply.text}")
     return reply.text

@@ -5,6 +5,9 @@ from __future__ import annotations
 from holdfast.tasks.schedule import ScheduleEntry, Schedules
 from holdfast.wiring import Services
 
+SET_ACTION, REMOVE_ACTION = "set in the schedule", "remove from the schedule"
+"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
+
 
 async def schedule(services: Services, app: str) -> dict[str, ScheduleEntry]:
     """The entries of an app's schedule, by name. What its code declares isn't in it."""

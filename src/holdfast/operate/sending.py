@@ -6,7 +6,7 @@ from holdfast.errors import HoldfastError
 from holdfast.wiring import Services
 
 
-async def nobody_runs(services: Services, stream: str) -> str:
+async def stream_warning(services: Services, stream: str) -> str:
     """What to say where nodes live, and none of them runs the stream, or "": most such names are
     misspelt."""
     try:

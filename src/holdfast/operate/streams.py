@@ -144,7 +144,7 @@ def record_of(checkpoint: Checkpoint) -> StreamRecord:
 async def _told(services: Services, checkpoint: Checkpoint) -> StreamRecord:
     """A stream that was changed, once its owner has been told."""
     record = record_of(checkpoint)
-    record.told = await operations.poke(services.coordinator(), services.peer(), checkpoint.key)
+    record.told = await operations.poke(services.coordinator(), services.caller(), checkpoint.key)
     return record
 
 

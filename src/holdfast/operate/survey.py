@@ -106,11 +106,14 @@ class PendingEffects(msgspec.Struct):
 
 
 class NodeReport(msgspec.Struct):
-    """What a node tells of the streams that wait there, and of those with pending effects."""
+    """What a node tells of the streams that wait there, and of those with pending effects. ``took`` is how
+    many messages have taken how long from the queue to their commit, by the bounds of
+    :data:`holdfast.cluster.timings.SHORT_S`."""
 
     lacks: dict[str, str] = {}
     waits: list[Waits] = []
     effects: list[PendingEffects] = []
+    took: list[int] = []
 
 
 async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple[str, ...] = ()) -> Survey:
@@ -172,7 +175,7 @@ async def _ask_what_waits(
     troubles: list[str] = []
     if not ours:
         return troubles
-    peer = services.peer()
+    peer = services.caller()
     answers = await asyncio.gather(*(what_waits(peer, member) for member in ours))
     for member, told in zip(ours, answers, strict=True):
         if isinstance(told, str):

@@ -4,13 +4,32 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import msgspec
+
+from holdfast.common.protocol import LookAtTask
+from holdfast.common.record import reading
 from holdfast.errors import NotKnown, OperationRefused
+from holdfast.operate import nodes
+from holdfast.ports.coordinator import Member
 from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
 from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services
+
+if TYPE_CHECKING:
+    from holdfast.tasks.discovery import Listing
+
+CANCEL_ACTION, RETRY_ACTION = "cancel a task", "send a task again"
+"""What the audit log calls what is done, whether on a page, by the API or on the command line."""
+
+LOOK_TIMEOUT_S = 5.0
+NO_STACKS = (
+    "Its process doesn't answer: the handler is in a call that holds the interpreter, or the process stands"
+    " still. If that lasts, stall_s or timeout_s of its type end it."
+)
+"""What to say where a process doesn't tell its stacks."""
 
 
 class TaskRunner(NamedTuple):
@@ -43,12 +62,29 @@ async def counts(services: Services, app: str) -> Mapping[tuple[str, State], int
 
 async def runners(services: Services, app: str) -> list[TaskRunner]:
     """The living nodes that run each type."""
+    listing = await _listing(services, app)
+    return [
+        TaskRunner(name, each.node, each.address) for name, runs in listing.types.items() for each in runs
+    ]
+
+
+async def _listing(services: Services, app: str) -> Listing:
+    """What the registry tells of an app."""
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
 
-    listing = await Directory(services.registry(), app, services.clock).read()
-    return [
-        TaskRunner(name, each.node, each.address) for name, nodes in listing.types.items() for each in nodes
-    ]
+    return await Directory(services.registry(), app, services.clock).read()
+
+
+async def tasks_warning(services: Services, app: str, types: Collection[str] = ()) -> str:
+    """Return a warning if no living node runs the app, or none runs some of these types; else an empty text.
+    Most of such names are misspelt."""
+    running = {runner.type for runner in await runners(services, app)}
+    if not running:
+        return f"no node runs tasks of app {app!r} now"
+    if missing := sorted({*types} - running):
+        there = ", ".join(sorted(running))
+        return f"no node runs tasks of type {', '.join(missing)}; nodes of {app} run {there}"
+    return ""
 
 
 async def known(services: Services, app: str, trace_id: str) -> Task:
@@ -57,6 +93,37 @@ async def known(services: Services, app: str, trace_id: str) -> Task:
     if task is None:
         raise NotKnown(f"no task {trace_id!r} is known, or not any more; `holdfast tasks ls` lists them")
     return task
+
+
+class TaskLook(msgspec.Struct):
+    """Where a running task is. ``stacks`` has the calls of each thread of its process, the newest last:
+    files, lines and functions; null if the process doesn't answer, because the handler holds the interpreter
+    (a long call of a library that doesn't release it) or the process stands still. ``ran_s`` is how long it
+    has run, ``quiet_s`` how long ago it last said how far it is."""
+
+    node: str
+    stacks: str | None
+    ran_s: float
+    quiet_s: float
+    progress: float
+    note: str
+    numbers: dict[str, float] = {}
+
+
+async def look(services: Services, app: str, trace_id: str) -> TaskLook:
+    """Look where a running task is, without a halt. Raises OperationRefused if it doesn't run."""
+    task = await known(services, app, trace_id)
+    if task.state is not State.RUNNING:
+        raise OperationRefused(f"task {trace_id!r} doesn't run: it is {task.state.value}")
+    # By its membership: a node that was started again under the same name doesn't run the task.
+    entry = (await _listing(services, app)).nodes.get(task.member)
+    if entry is None:
+        raise OperationRefused(f"node {task.node!r}, where task {trace_id!r} began, isn't there any more")
+    member = Member(task.member, task.node, entry.address)
+    text = await nodes.ask(services, member, LookAtTask(member.id, trace_id), LOOK_TIMEOUT_S)
+    with reading(f"what {task.node} tells of {trace_id}"):
+        told = msgspec.json.decode(text, type=dict[str, Any])
+        return msgspec.convert({"node": task.node, **told}, TaskLook)
 
 
 async def cancel(services: Services, app: str, trace_id: str, reason: str) -> None:
@@ -72,6 +139,19 @@ async def retry(services: Services, app: str, trace_id: str) -> None:
     """Run a task anew that failed and lies with the dead letters. Raises OperationRefused if it doesn't."""
     task = await known(services, app, trace_id)
     await make_producer(services, app).retry(task)
+
+
+async def check_app(services: Services, app: str) -> None:
+    """Raise NotKnown for an app of which neither the task store nor the registry knows anything. Whoever may
+    only read must not have stores opened that nobody uses."""
+    if app in await services.task_apps():
+        return
+    from holdfast.tasks.discovery import Directory, Listing  # noqa: PLC0415
+
+    # Not every service lists the apps that have tasks, but nodes announce theirs.
+    directory = Directory(services.registry(), app, services.clock)
+    if not app.isidentifier() or await directory.read() == Listing():
+        raise NotKnown(f"no tasks of an app {app[:200]!r} are known")
 
 
 @contextlib.asynccontextmanager

@@ -18,7 +18,7 @@ from holdfast.gateway.haproxy.binary import Build, find
 from holdfast.gateway.haproxy.config import FALLBACK, NODE
 from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.service import Gateway
-from tests.nodes.chaos_app import follow
+from tests.nodes.acting_app import follow
 from tests.nodes.cluster import Cluster
 
 SECRET = "a %secret \"with 'odd' things"

@@ -59,5 +59,8 @@ def test_a_secret_is_read_by_who_inherits_it_and_on_linux_stands_in_no_file() ->
     for _ in range(2):
         told = subprocess.run(["cat", path], pass_fds=folder.descriptors, capture_output=True, check=True)
         assert told.stdout == b"secret"
+    assert folder.hide("new", "certificate") == path
+    told = subprocess.run(["cat", path], pass_fds=folder.descriptors, capture_output=True, check=True)
+    assert told.stdout == b"new"
     assert sys.platform != "linux" or [file.name for file in folder.path.iterdir()] == ["lock"]
     folder.close()

@@ -7,15 +7,20 @@ import asyncio
 import json
 import os
 import signal
-import subprocess
+import ssl
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
 from multidict import CIMultiDict
+from structlog.testing import capture_logs
 
+from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy import admin
+from holdfast.gateway.haproxy.process import HaproxyProcess
 from holdfast.gateway.listen import Tls
+from simulator.servers import certificate
 from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Setting
 from tests.nodes.cluster import until
 
@@ -23,6 +28,7 @@ STALL_MAX_S = 15.0
 """Sooner than anything lapses: how soon it is, the benchmark tells."""
 
 
+@pytest.mark.slow
 async def test_an_unknown_stream_goes_by_the_fallback_once_and_straight_afterwards(
     make_setting: MakeSetting,
 ) -> None:
@@ -45,6 +51,7 @@ async def is_known(setting: Setting, key: str) -> bool:
     return "found=yes" in await admin.ask(files.admin, f"get map {files.routes} /process/{key}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGTERM])
 async def test_an_owner_that_ends_under_load_is_no_error(
     make_setting: MakeSetting, end: signal.Signals
@@ -59,6 +66,7 @@ async def test_an_owner_that_ends_under_load_is_no_error(
     assert load.worst_s < STALL_MAX_S
 
 
+@pytest.mark.slow
 async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", "b", ttl_s=3.0, renew_s=0.5)
     async with Load(setting, 12) as load:
@@ -70,6 +78,7 @@ async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting
     assert load.worst_s < 3.0 + STALL_MAX_S
 
 
+@pytest.mark.slow
 async def test_a_reload_under_load_drops_nothing_and_a_member_joins(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", options={"servers": 1})
     first = setting.front.pid
@@ -101,6 +110,7 @@ async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setti
     assert setting.front.pid != first
 
 
+@pytest.mark.slow
 async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
     """A small body is sent again at once; of a large one the client is told, and the next one arrives."""
     setting = await make_setting("a", "b", options={"replay_bytes": 10_000})
@@ -147,6 +157,7 @@ ODD = [
 ]
 
 
+@pytest.mark.slow
 async def test_a_stream_that_is_named_oddly_is_the_same_stream(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", "b")
     assert (await setting.send("abc", 0))[0] == 200
@@ -177,6 +188,7 @@ NAMING_NO_STREAM = {
 }
 
 
+@pytest.mark.slow
 async def test_what_names_no_stream_is_refused(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     answered = {target: (await setting.send("a", 0, target))[0] for target in NAMING_NO_STREAM}
@@ -262,14 +274,70 @@ async def test_a_websocket_passes_through_haproxy(make_setting: MakeSetting) -> 
 @pytest.fixture
 def tls(tmp_path: Path) -> Tls:
     """A certificate that nobody trusts."""
-    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-keyout", str(key), "-out", str(cert)],
-        check=True,
-        capture_output=True,
-    )  # fmt: skip
-    return Tls(cert, key)
+    return Tls(*certificate.make(tmp_path))
+
+
+@pytest.mark.slow
+async def test_a_renewed_certificate_is_shown_to_clients_and_a_wrong_one_is_not(
+    make_setting: MakeSetting, tls: Tls, tmp_path: Path
+) -> None:
+    with capture_logs() as logged:
+        setting = await make_setting("a", tls=tls)
+        place = ("127.0.0.1", int(setting.gateway.address.rpartition(":")[2]))
+        before = tls.cert.read_text()
+        (tmp_path / "renewed").mkdir()
+        renewed, key = certificate.make(tmp_path / "renewed")
+
+        async def shown() -> str:
+            return (await asyncio.to_thread(ssl.get_server_certificate, place)).strip()
+
+        assert await shown() == before.strip()
+        tls.cert.write_text(renewed.read_text())  # without its key
+        errors = "certificates can't be read again; those before stay"
+        await until(lambda: errors in [entry["event"] for entry in logged], errors)
+        assert (setting.front.reloads, await shown()) == (0, before.strip())
+        tls.key.write_text(key.read_text())
+        await until(lambda: setting.front.reloads == 1, "HAProxy has read it")
+
+        async def is_new() -> bool:
+            return await shown() == renewed.read_text().strip()
+
+        await until(is_new, "the new process answers")
+        assert (await setting.send("cam", 0))[0] == 200
+
+
+@pytest.mark.slow
+async def test_a_renewed_certificate_is_tried_until_a_haproxy_has_it(
+    make_setting: MakeSetting, tls: Tls, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = await make_setting("a", tls=tls)
+    place = ("127.0.0.1", int(setting.gateway.address.rpartition(":")[2]))
+    start, failed = HaproxyProcess.start, asyncio.Event()
+
+    async def fail_first(*args: Any) -> HaproxyProcess:
+        if failed.is_set():
+            return await start(*args)
+        failed.set()
+        raise ConfigError("HAProxy does not start: no memory")
+
+    monkeypatch.setattr(HaproxyProcess, "start", fail_first)
+    (tmp_path / "renewed").mkdir()
+    renewed, key = certificate.make(tmp_path / "renewed")
+    tls.key.write_text(key.read_text())
+    tls.cert.write_text(renewed.read_text())
+    await failed.wait()
+
+    async def is_shown() -> bool:
+        shown = await asyncio.to_thread(ssl.get_server_certificate, place)
+        return shown.strip() == renewed.read_text().strip()
+
+    await until(is_shown, "the renewed one is shown")
+
+
+def test_files_of_tls_that_vanish_meanwhile_are_refused(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Tls, "context", lambda its: its.key.unlink())
+    with pytest.raises(ConfigError, match="tls-key can't be read"):
+        tls.pem()
 
 
 async def test_requests_and_health_checks_pass_by_tls(make_setting: MakeSetting, tls: Tls) -> None:
@@ -282,6 +350,7 @@ async def test_requests_and_health_checks_pass_by_tls(make_setting: MakeSetting,
             assert response.status == 200
 
 
+@pytest.mark.slow
 async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSetting) -> None:
     """What need not be named where there is only one must be where there are two."""
     setting = await make_setting("a")
@@ -304,6 +373,7 @@ async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSett
     assert (await setting.send("cam", 0, headers={"X-Stream": "more"}))[0] == 200
 
 
+@pytest.mark.slow
 async def test_its_files_are_private_and_hold_no_secret(make_setting: MakeSetting, tls: Tls) -> None:
     setting = await make_setting("a", tls=tls)
     folder = setting.front.fallback.parent

@@ -135,6 +135,7 @@ class Settings(msgspec.Struct, frozen=True):
         certificate: the file with certificate and key, if clients speak TLS.
         authorized: whether nodes need a secret.
         peer_ca: the file with the authority of the nodes' certificates, if nodes speak TLS.
+        peer_name: the name that those certificates are for; empty if each is for the address of its node.
         access_log: whether each request is logged to stdout, as a line of JSON.
         connections_max: connections of clients at the same time.
         asks: whether clients must show keys.
@@ -155,6 +156,7 @@ class Settings(msgspec.Struct, frozen=True):
     certificate: str = ""
     authorized: bool = False
     peer_ca: str = ""
+    peer_name: str = ""
     access_log: bool = False
     asks: bool = False
     limits: bool = False
@@ -381,6 +383,8 @@ def _told(settings: Settings) -> list[str]:
 
 def _servers(settings: Settings, address: str | None) -> list[str]:
     tls = f" ssl verify required ca-file '{settings.peer_ca}'" if settings.peer_ca else ""
+    if settings.peer_name:
+        tls += f" sni str({settings.peer_name}) verifyhost {settings.peer_name}"
     return [
         f"use-server {NODE} if TRUE",
         f"server {FALLBACK} unix@{settings.files.fallback} weight 1",

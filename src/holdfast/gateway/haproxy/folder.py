@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Collection
 from pathlib import Path
 
 PREFIX = "holdfast-gateway-"
@@ -24,8 +25,13 @@ class Folder:
         made = self.path / f"{LOCK}.new"
         self._lock = os.open(made, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
-        self.descriptors: list[int] = []
+        self._hidden: dict[str, int] = {}
         made.rename(self.path / LOCK)  # so that no folder is ever without a lock
+
+    @property
+    def descriptors(self) -> Collection[int]:
+        """What processes must inherit to read what is hidden."""
+        return self._hidden.values()
 
     def close(self) -> None:
         """Delete the folder."""
@@ -34,16 +40,17 @@ class Folder:
             os.close(descriptor)
 
     def hide(self, text: str, name: str) -> str:
-        """Return a path at which processes that inherit ``descriptors`` can read a secret. On Linux it is
-        only in memory, and ends with them; elsewhere it is a file in this folder."""
+        """Return a path at which processes that inherit ``descriptors`` can read a secret, the last one of
+        this name. On Linux it is only in memory, and ends with them; elsewhere it is in a file here."""
         if sys.platform != "linux":
             file = self.path / name
             file.touch(mode=0o600)
             file.write_text(text)
             return str(file)
-        descriptor = os.memfd_create(name)
-        self.descriptors.append(descriptor)
-        os.write(descriptor, text.encode())
+        if (descriptor := self._hidden.get(name)) is None:
+            descriptor = self._hidden[name] = os.memfd_create(name)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, text.encode(), 0)
         return f"/proc/self/fd/{descriptor}"
 
 

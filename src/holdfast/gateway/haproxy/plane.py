@@ -41,6 +41,7 @@ from holdfast.gateway.haproxy.table import RouteMaps, is_plain, map_key
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.routes import GatewayRoute, Routes
 from holdfast.http.serving import allow_files
+from holdfast.http.watched_files import LOOK_S, WatchedFiles
 
 BATCH_S = 0.005
 """How long changes are gathered before HAProxy gets them in one update."""
@@ -92,7 +93,7 @@ class HaproxyPlane(Startable):
         self._tasks = Tasks(host.crash)
         self._backoff = Backoff(0.05, 5.0)
         self._folder = Folder()
-        self._certificate = ""
+        self._certificate = self._peer_ca = ""
         self._sockets: Sequence[socket.socket] = ()
         self._servers = BackendServers(options.servers)
         self._table = RouteMaps()
@@ -101,6 +102,7 @@ class HaproxyPlane(Startable):
         self._lock = asyncio.Lock()
         self._child: HaproxyProcess | None = None
         self._finishing: set[HaproxyProcess] = set()
+        self._outdated = False
         self._started = 0
         self.restarts = 0
         self.reloads = 0
@@ -132,8 +134,10 @@ class HaproxyPlane(Startable):
     async def _start(self) -> None:
         for status in ERRORS:
             _write(self._files(0).error(status), error_page(status))
-        if self._gateway.tls is not None:
-            self._certificate = self._folder.hide(self._gateway.tls.pem(), "certificate")
+        certificates = self._certificate_files()
+        self._hide_certificates()
+        if certificates is not None:
+            self._tasks.repeat(partial(self._watch_certificates, certificates), self._clock, self._log)
         await self._welcome()
         self._note_only()
         self._table.update(self._changes(dict(self._routes)))
@@ -141,7 +145,7 @@ class HaproxyPlane(Startable):
         self._routes.news = self._news.set
         self._tasks.repeat(self._keep_up, self._clock, self._log)
         if self._clients is not None:
-            self._clients.news = self._clients_changed
+            self._clients.news = self._outdate
         self._tasks.repeat(self._watch_members, self._clock, self._log)
 
     async def _stop(self) -> None:
@@ -180,7 +184,8 @@ class HaproxyPlane(Startable):
             only=self._only,
             certificate=self._certificate,
             authorized=self._gateway.secret is not None,
-            peer_ca=str(peer_tls.ca.resolve()) if peer_tls is not None else "",
+            peer_ca=self._peer_ca,
+            peer_name=(peer_tls.name or "") if peer_tls is not None else "",
             access_log=self._gateway.access_log,
             asks=self._clients is not None and self._clients.asked,
             limits=self._clients is not None and self._clients.limits,
@@ -231,7 +236,12 @@ class HaproxyPlane(Startable):
             await self._reload()
 
     async def _reload(self) -> None:
-        old, self._child = self._child, await self._start_child()
+        self._outdated = False  # before it is begun: what changes meanwhile is for the next one
+        try:
+            old, self._child = self._child, await self._start_child()
+        except BaseException:
+            self._outdated = True
+            raise
         self.reloads += 1
         if old is not None and not old.ended.done():
             self._finishing.add(old)
@@ -245,6 +255,42 @@ class HaproxyPlane(Startable):
             self._view.changed.clear()
             self._news.set()
 
+    def _certificate_files(self) -> WatchedFiles | None:
+        """The files of TLS, if there is any."""
+        tls, peer_tls = self._gateway.tls, self._gateway.peer_tls
+        paths = [*([tls.cert, tls.key] if tls is not None else []), *([peer_tls.ca] if peer_tls else [])]
+        return WatchedFiles(*paths) if paths else None
+
+    def _hide_certificates(self) -> None:
+        """Have the next HAProxy read what the files of TLS hold now. It gets copies, so that what is wrong in
+        them keeps none from starting. Raises ConfigError."""
+        tls, peer_tls = self._gateway.tls, self._gateway.peer_tls
+        pem = tls.pem() if tls is not None else ""
+        authorities = peer_tls.authorities() if peer_tls is not None else ""
+        if pem:
+            self._certificate = self._folder.hide(pem, "certificate")
+        if authorities:
+            self._peer_ca = self._folder.hide(authorities, "authorities")
+
+    async def _watch_certificates(self, files: WatchedFiles) -> None:
+        """Replace HAProxy when the files of TLS change. Those that are wrong change nothing."""
+        wrong = ""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            if not (files.changed or wrong):
+                continue
+            try:
+                async with self._lock:  # no HAProxy that starts reads half of one
+                    self._hide_certificates()
+            except ConfigError as error:
+                if str(error) != wrong:
+                    wrong = str(error)
+                    self._log.error("certificates can't be read again; those before stay", error=wrong)
+                continue
+            wrong = ""
+            self._log.info("certificates read again")
+            self._outdate()
+
     async def _keep_up(self) -> None:
         failures = 0
         while True:
@@ -252,6 +298,8 @@ class HaproxyPlane(Startable):
             self._news.clear()
             try:
                 async with self._lock:
+                    if self._outdated:
+                        await self._reload()
                     await self._tell()
                 failures = 0
             except HoldfastError as error:
@@ -259,18 +307,13 @@ class HaproxyPlane(Startable):
                 failures += 1
                 self._log.warning("HAProxy could not be updated; replacing it", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
-                await self._replace()
+                self._outdate()
             await self._clock.sleep(BATCH_S)
 
-    async def _replace(self) -> None:
-        try:
-            await self.reload()
-        except ConfigError as error:
-            self._log.error("HAProxy does not start", error=str(error))
+    def _outdate(self) -> None:
+        """Have HAProxy replaced, by another try if it doesn't start."""
+        self._outdated = True
         self._news.set()
-
-    def _clients_changed(self) -> None:
-        self._tasks.spawn(self._replace())
 
     async def _tell(self) -> None:
         """Update HAProxy with what changed. A late update does no harm: nodes check every request, and the

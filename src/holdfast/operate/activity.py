@@ -1,0 +1,83 @@
+"""Who is busiest: as nodes tell, without a question to a queue or the state store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from heapq import nlargest
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+
+from holdfast.common.protocol import Busiest, RunningTasks
+from holdfast.common.record import reading
+from holdfast.errors import HoldfastError, OperationRefused
+from holdfast.operate import nodes
+from holdfast.operate.survey import ASK_TIMEOUT_S
+from holdfast.ports.coordinator import Member
+from holdfast.streams.loads import FIGURES, StreamActivity
+from holdfast.tasks.held_tasks import TaskActivity
+from holdfast.wiring import Services
+
+
+class StreamOnNode(StreamActivity):
+    """What a stream does, and on which node."""
+
+    node: str = ""
+
+
+class TaskOnNode(TaskActivity):
+    """An attempt that runs, and on which node."""
+
+    node: str = ""
+
+
+T = TypeVar("T", StreamOnNode, TaskOnNode)
+
+
+class Activity(msgspec.Struct):
+    """The living nodes, the busiest streams and the attempts that have run longest, at one moment.
+    ``troubles`` says which nodes didn't answer."""
+
+    nodes: list[Member]
+    streams: list[StreamOnNode]
+    tasks: list[TaskOnNode]
+    troubles: list[str]
+
+
+async def activity(services: Services, by: str, most: int, only: Collection[str] = ()) -> Activity:
+    """Ask all nodes for ``most`` of the streams that have most of ``by``, one of ``FIGURES``; of those named
+    in ``only``, if there are any. Raises as the coordinator does."""
+    if by not in FIGURES:
+        raise OperationRefused(f"streams have no {by!r}; they have {', '.join(FIGURES)}")
+    found = Activity([*await services.coordinator().members()], [], [], [])
+
+    async def look(member: Member) -> None:
+        try:
+            request = Busiest(member.id, most, by, [*only])
+            found.streams += await _told(services, member, request, StreamOnNode)
+            if not only:
+                found.tasks += await _told(services, member, RunningTasks(member.id, most), TaskOnNode)
+        except HoldfastError as error:
+            found.troubles.append(f"{member.name} does not answer: {error}")
+
+    await asyncio.gather(*(look(member) for member in found.nodes if not member.foreign))
+    found.streams = nlargest(most, found.streams, key=attrgetter(by))
+    found.tasks = nlargest(most, found.tasks, key=attrgetter("runs_s"))
+    found.troubles.sort()
+    return found
+
+
+async def _told(
+    services: Services, member: Member, request: Busiest | RunningTasks, kind: type[T]
+) -> list[T]:
+    """What a node tells; nothing, if it runs no such work."""
+    reply = await nodes.call(services, member, request, ASK_TIMEOUT_S)
+    told: list[T] = []
+    with reading(f"what {member.name} tells"):
+        if reply.ok:
+            told = msgspec.json.decode(reply.text, type=list[kind])  # type: ignore[valid-type]
+    for each in told:
+        each.node = member.name
+    return told
