@@ -4,50 +4,27 @@ from __future__ import annotations
 
 import base64
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
+from sqlalchemy import create_engine
 
-from holdfast.config import Config
-from holdfast.console.service import Console, ConsoleSettings
-from holdfast.devices.adapters import open_outbox
-from holdfast.devices.ports.outbox import Adding, OutboxStore
+from holdfast import App
+from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.rules.device_turn import Turn
 from holdfast.wiring import Services
-from tests.cluster.fakes import Log
 from tests.console.api.conftest import Api
+from tests.console.browser import running_console
 
 COMMANDS = "/outboxes/doors/commands"
 
 
 @pytest.fixture
-async def services(tmp_path: Path) -> AsyncIterator[Services]:
-    """Services with a database of commands."""
-    url = f"sqlite:///{tmp_path}/holdfast.db"
-    async with Services(Config(url=url, outbox_url=f"sqlite:///{tmp_path}/office.db")) as opened:
-        yield opened
-
-
-@pytest.fixture
-async def store(services: Services) -> AsyncIterator[OutboxStore]:
-    """The outbox ``doors``, as a node makes it."""
-    opened = open_outbox(services)
-    await opened.prepare("doors", 3, Adding(lanes=1, expires_in_s=60.0, max_body=1_000))
-    yield opened
-    await opened.close()
-
-
-@pytest.fixture
 async def api(services: Services, store: OutboxStore) -> AsyncIterator[Api]:
     """A program that may change something."""
-    console = Console(services, ConsoleSettings(port=0), Log())
-    await console.start()
-    try:
-        async with Api(console, console.own_token) as opened:
-            yield opened
-    finally:
-        await console.stop()
+    async with running_console(services) as console, Api(console, console.own_token) as opened:
+        yield opened
 
 
 async def test_commands_are_added_once_and_listed_by_page(api: Api, store: OutboxStore) -> None:
@@ -100,6 +77,65 @@ async def test_an_outbox_and_a_device_are_paused_and_resumed(api: Api, store: Ou
     assert await store.paused("doors") == {}
 
 
+async def test_a_rollout_is_aborted_once(api: Api, store: OutboxStore, services: Services) -> None:
+    outbox = App("office").outbox("doors", shards=3)
+    with create_engine(services.config.outbox_url).begin() as db:
+        rollout = outbox.add_rollout(db, "firmware", ["d1", "d2"], {"v": 2})
+    assert (await api.get("/outboxes/doors"))["rollouts"][0]["aborted"] is False
+    aborted = await api.do("POST", f"/outboxes/doors/rollouts/{rollout}/abort")
+    assert (aborted["id"], aborted["name"], aborted["aborted"]) == (rollout, "firmware", True)
+    said = await api.send("POST", f"/outboxes/doors/rollouts/{rollout}/abort")
+    assert (said.status, "aborted already" in said.body["detail"]) == (409, True)
+    assert (await api.send("POST", "/outboxes/doors/rollouts/999/abort")).status == 404
+    assert (await api.send("POST", "/outboxes/doors/rollouts/x/abort")).status == 400
+    entries = (await api.get("/audit"))["entries"]
+    assert ("abort a rollout", f"doors/{rollout}", "done") in {
+        (each["action"], each["subject"], each["outcome"]) for each in entries
+    }
+    async with Api(api.console) as reader:
+        assert (await reader.send("POST", f"/outboxes/doors/rollouts/{rollout}/abort")).status == 403
+
+
+async def test_devices_are_listed_with_what_holds_them_up(api: Api, store: OutboxStore) -> None:
+    commands = [{"device": device, "body": 1} for device in ("d1", "d2", "d3")]
+    await api.do("POST", COMMANDS, {"commands": commands})
+    grants = {shard: await store.open("doors", shard, 0, "me") for shard in range(3)}
+    now = await store.now()
+    turn = Turn(
+        outbox="doors",
+        grants=grants,
+        sendable=[0, 1, 2],
+        now=now,
+        seen={"d1": now, "d2": now},
+        away={"d2"},
+        sweep=True,
+    )
+    await store.turn(turn)
+    await store.turn(turn)
+    listed = (await api.get("/outboxes/doors/devices"))["devices"]
+    assert [(each["device"], each["standing"]) for each in listed] == [
+        ("d1", "there"),
+        ("d2", "away"),
+        ("d3", "never seen"),
+    ]
+    stuck = (await api.get("/outboxes/doors/devices?chosen=stuck"))["devices"]
+    assert [(each["device"], each["stuck"].partition(", not")[0]) for each in stuck] == [
+        ("d2", "it is away"),
+        ("d3", "sent, and not answered"),
+    ]
+    page = await api.get("/outboxes/doors/devices?chosen=away&limit=1")
+    assert ([each["device"] for each in page["devices"]], page["next"]) == (["d2"], "d2")
+    rest = await api.get(f"/outboxes/doors/devices?chosen=away&after={page['next']}")
+    assert ([each["device"] for each in rest["devices"]], rest["next"]) == (["d3"], "")
+    await api.do("POST", "/outboxes/doors/pause")
+    assert (await api.get("/outboxes/doors/devices/d1"))["stuck"] == "its outbox is paused"
+    assert await api.get("/outboxes") == {"outboxes": ["doors"]}
+    newest = await api.get(f"{COMMANDS}?newest=true&limit=2")
+    assert [each["device"] for each in newest["commands"]] == ["d3", "d2"]
+    (oldest,) = (await api.get(f"{COMMANDS}?newest=true&after={newest['next']}"))["commands"]
+    assert oldest["device"] == "d1"
+
+
 @pytest.mark.parametrize(
     "command, status, told",
     [
@@ -130,6 +166,9 @@ async def test_what_is_not_there_is_told(api: Api) -> None:
         ("POST", "/outboxes/gates/pause"),
         ("GET", "/commands/1"),
         ("POST", "/commands/1/retry"),
+        ("GET", "/outboxes/gates/devices"),
+        ("GET", "/outboxes/doors/devices/d1"),
+        ("POST", "/outboxes/gates/rollouts/1/abort"),
     ):
         said = await api.send(method, path)
         assert (said.status, said.body["type"]) == (404, "urn:holdfast:not-known"), path
@@ -137,6 +176,7 @@ async def test_what_is_not_there_is_told(api: Api) -> None:
         assert (await api.send("GET", f"/commands/{number}")).status == 400
 
 
+@pytest.mark.slow
 async def test_the_description_has_the_operations_of_devices(api: Api) -> None:
     document = await api.get("/openapi.json")
     assert "/api/v1/outboxes/{outbox}/commands" in document["paths"]

@@ -140,7 +140,7 @@ def test_packets_may_come_in_any_pieces() -> None:
         stream = b""
         for number in range(20):
             payload = b"x" * (number * 40)
-            properties = b"\x02\0\0\0\x09" + b"\x09\0\x02ab" + b"\x08\0\x01r"
+            properties = b"\x02\0\0\0\x09" + b"\x26\0\x01k\0\x02vv" + b"\x09\0\x02ab" + b"\x08\0\x01r"
             body = b"\0\x01t" + varint(len(properties)) + properties + payload
             stream += b"\x30" + varint(len(body)) + body
         for first in range(0, len(stream), size):

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags, use_span
 
 from holdfast import App
 from holdfast.devices.outbox import Outbox
@@ -111,6 +112,21 @@ def test_delays_and_expiries_count_from_now(db: Notes) -> None:
     outbox.add(db, device="d1", command=b"", expires_in_s=5.0)
     times = [(new.not_before, new.expires_at) for new in db.added]
     assert times == [(0.0, NOW + 60), (NOW + 10, NOW + 70), (0.0, None), (0.0, NOW + 5)]
+
+
+def test_a_command_stands_in_the_trace_of_the_current_span(db: Notes) -> None:
+    trace_id, own = "4bf92f3577b34da6a3ce929d0e0e4736", f"00-{'1' * 32}-{'2' * 16}-00"
+    current = SpanContext(int(trace_id, 16), 0xF067AA0BA902B7, False, TraceFlags(TraceFlags.SAMPLED))
+    outbox = made()
+    with use_span(NonRecordingSpan(current)):
+        outbox.add(db, device="d1", command=b"")
+        outbox.add_many(db, [{"device": "d2", "command": b"", "traceparent": own}])
+        outbox.add_rollout(db, "all", ["d3"], b"")
+    outbox.add(db, device="d4", command=b"")
+    outbox.add(db, device="d5", command=b"", traceparent=f"{own}x")
+    outbox.add(db, device="d6", command=b"", traceparent="01" + own[2:] + "-later")
+    place = f"00-{trace_id}-00f067aa0ba902b7-01"
+    assert [new.traceparent for new in db.added] == [place, own, place, "", "", "01" + own[2:]]
 
 
 def test_the_trace_id_is_the_one_that_is_bound(db: Notes) -> None:
@@ -220,6 +236,7 @@ def test_what_belongs_to_an_outbox_is_checked_where_it_is_written(make: Any, nam
         ({"delay_s": None}, "delay_s"),
         ({"expires_in_s": float("nan")}, "expires_in_s"),
         ({"trace_id": 7}, "trace_id"),
+        ({"traceparent": 7}, "traceparent"),
         ({"trace_id": "a\0b"}, "trace_id"),
         ({"dedupe_key": 951}, "dedupe_key"),
         ({"dedupe_key": "a\0b"}, "dedupe_key"),

@@ -107,6 +107,7 @@ class Played:
             return Counter(connection.execute(text("SELECT command FROM told")).scalars())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version, shards", [("5", 4), ("3.1.1", 1)])
 async def test_every_command_is_done_in_order_whatever_breaks(
     tmp_path: Path, version: str, shards: int

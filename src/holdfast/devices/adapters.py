@@ -30,6 +30,13 @@ def open_outbox(services: Services) -> OutboxStore:
     return SqlOutbox(config.outbox_url, services.clock, durability=config.durability, access=access)
 
 
+def shared_outbox(services: Services) -> OutboxStore:
+    """The same tables, opened once for all who share them; they are closed with the services. Raises as
+    :func:`open_outbox` does."""
+    opening = services.opening("outbox_url", services.config.outbox_url)
+    return opening.shared(("holdfast.devices.outbox",), lambda: open_outbox(services))
+
+
 def open_devices(services: Services, spec: OutboxSpec) -> Connect:
     """Makes the devices of an outbox's shards, from ``devices_url``. Raises ConfigError."""
     url = services.config.devices_url

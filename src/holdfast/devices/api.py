@@ -1,32 +1,46 @@
-"""What the console's JSON API does with commands to devices: added, listed, tried again, taken back."""
+"""What the console's JSON API does with outboxes: commands added, listed, tried again, taken back; devices;
+rollouts."""
 
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
-from holdfast.devices.adapters import open_outbox
 from holdfast.devices.outbox import OWN_EXPIRY, Outbox
-from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.outboxes import (
+    ABORT_ACTION,
+    CANCEL_ACTION,
+    CANCEL_ALL_ACTION,
+    PAUSE_ACTION,
+    RESUME_ACTION,
+    RETRY_ACTION,
+    Chosen,
+    CommandRecord,
+    Outboxes,
+    OutboxView,
+    command_record,
+    number_in,
+)
 from holdfast.devices.rules.device_queue import NUMBER_MAX, CommandState, StoredCommand
 from holdfast.devices.rules.device_turn import Rollout
 from holdfast.devices.rules.dialect import PlainDialect
-from holdfast.devices.rules.topics import check_device
 from holdfast.devices.spec import OutboxSpec
-from holdfast.errors import InvalidMessage, NotKnown, OperationRefused
+from holdfast.devices.standing import STALE_S, DeviceRecord
+from holdfast.errors import InvalidMessage, OperationRefused
 from holdfast.extend.api import Call, Limit, NoFields, Operation, shown
+from holdfast.extend.tracing import current_traceparent
 
 if TYPE_CHECKING:
     from holdfast.extend.products import Services
 
 LIMIT = 100
 ADD_MAX = 1000
-ROLLOUTS = 1000
-DIGITS_MAX = 19
+LOOK_AT = 10_000
+"""How many devices are looked at, at most, for those that are asked for."""
 
 Device = Annotated[str, Meta(min_length=1, max_length=255)]
 
@@ -36,33 +50,13 @@ class CommandsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     state: CommandState | None = None
     device: Annotated[str, Meta(max_length=255, description="Only those of this device.")] = ""
-    after: Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="Only those with a higher id.")] = 0
+    after: Annotated[int, Meta(ge=0, le=NUMBER_MAX, description="What the page before said in `next`.")] = 0
+    newest: Annotated[bool, Meta(description="The newest first.")] = False
     limit: Limit = LIMIT
 
 
-class CommandRecord(msgspec.Struct):
-    """A command without what it says. Times are wall times in seconds."""
-
-    id: int
-    device: str
-    state: CommandState
-    priority: int
-    tries: int
-    dedupe_key: str | None
-    supersede_key: str | None
-    trace_id: str
-    rollout: int | None
-    not_before: float
-    expires_at: float | None
-    created_at: float
-    published_at: float | None
-    closed_at: float | None
-    reason: str
-
-
 class CommandList(msgspec.Struct):
-    """Commands in the order of their ids. ``next`` is the id to give as ``after`` for more; null if these are
-    the last."""
+    """Commands by their ids. ``next`` is the id to give as ``after`` for more; null if these are the last."""
 
     commands: list[CommandRecord]
     next: int | None
@@ -122,15 +116,30 @@ class CancelledCommands(msgspec.Struct):
     asked_back: int
 
 
-class OutboxView(msgspec.Struct):
-    """An outbox: its commands by state, its rollouts, and since when it, or which of its devices, is
-    paused."""
+class OutboxNames(msgspec.Struct):
+    """The names of outboxes."""
 
-    outbox: str
-    commands: Mapping[CommandState, int]
-    rollouts: list[Rollout]
-    paused_since: float | None
-    paused_devices: dict[str, float]
+    outboxes: list[str]
+
+
+class DevicesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which devices."""
+
+    chosen: Annotated[
+        Chosen,
+        Meta(description="`away`: paused, away, stale or never seen. `stuck`: commands are held up."),
+    ] = "all"
+    stale_after_s: Annotated[float, Meta(gt=0, description="Silent for so long is stale.")] = STALE_S
+    after: Annotated[str, Meta(max_length=255, description="What the page before said in `next`.")] = ""
+    limit: Limit = LIMIT
+
+
+class DeviceList(msgspec.Struct):
+    """Devices by their ids. ``next`` is the id to give as ``after`` for more; empty if these are the last. A
+    page may have fewer devices than were asked for, or none, though there are more."""
+
+    devices: list[DeviceRecord]
+    next: str
 
 
 class DeviceOperations:
@@ -143,6 +152,14 @@ class DeviceOperations:
         """Return all of them."""
         outbox, command = "/outboxes/{outbox}", "/commands/{command}"
         return [
+            Operation(
+                method="GET",
+                path="/outboxes",
+                name="listOutboxes",
+                summary="List the outboxes.",
+                act=self._names,
+                answer=OutboxNames,
+            ),
             Operation(
                 method="GET",
                 path=outbox,
@@ -177,7 +194,7 @@ class DeviceOperations:
                 method="POST",
                 path=f"{outbox}/cancel",
                 name="cancelCommandsOf",
-                action="cancel commands",
+                action=CANCEL_ALL_ACTION,
                 summary="Take back the commands of a device, or of a supersede key, that are not out.",
                 act=self._cancel_all,
                 answer=CancelledCommands,
@@ -188,7 +205,7 @@ class DeviceOperations:
                 method="POST",
                 path=f"{outbox}/pause",
                 name="pauseOutbox",
-                action="pause an outbox",
+                action=PAUSE_ACTION,
                 summary="Send nothing more to a device, or to any, until it is resumed.",
                 act=self._pause,
                 answer=OutboxView,
@@ -198,11 +215,38 @@ class DeviceOperations:
                 method="POST",
                 path=f"{outbox}/resume",
                 name="resumeOutbox",
-                action="resume an outbox",
+                action=RESUME_ACTION,
                 summary="End a pause: that of a device, or that of the outbox.",
                 act=self._resume,
                 answer=OutboxView,
                 body=DeviceOnly,
+            ),
+            Operation(
+                method="POST",
+                path=f"{outbox}/rollouts/{{rollout}}/abort",
+                name="abortRollout",
+                action=ABORT_ACTION,
+                summary="Send nothing more of a rollout; what is out may still succeed.",
+                act=self._abort,
+                answer=Rollout,
+                body=NoFields,
+            ),
+            Operation(
+                method="GET",
+                path=f"{outbox}/devices",
+                name="listDevices",
+                summary="List devices: how each stands, and why what is for it waits.",
+                act=self._devices,
+                answer=DeviceList,
+                query=DevicesQuery,
+            ),
+            Operation(
+                method="GET",
+                path=f"{outbox}/devices/{{device}}",
+                name="getDevice",
+                summary="Look at one device.",
+                act=self._device,
+                answer=DeviceRecord,
             ),
             Operation(
                 method="GET",
@@ -216,7 +260,7 @@ class DeviceOperations:
                 method="POST",
                 path=f"{command}/cancel",
                 name="cancelCommand",
-                action="cancel a command",
+                action=CANCEL_ACTION,
                 summary="Take a command back that is not out; it counts as failed.",
                 act=self._cancel,
                 answer=CommandRecord,
@@ -226,7 +270,7 @@ class DeviceOperations:
                 method="POST",
                 path=f"{command}/retry",
                 name="retryCommand",
-                action="send a command again",
+                action=RETRY_ACTION,
                 summary="Send a failed or expired command again, without expiry.",
                 act=self._retry,
                 answer=CommandRecord,
@@ -235,42 +279,31 @@ class DeviceOperations:
         ]
 
     @property
-    def _store(self) -> OutboxStore:
-        opening = self._services.opening("outbox_url", self._services.config.outbox_url)
-        return opening.shared(("holdfast.devices.api",), lambda: open_outbox(self._services))
+    def _outboxes(self) -> Outboxes:
+        return Outboxes.of(self._services)
 
-    async def _outbox(self, call: Call[Any, Any]) -> str:
-        """Return the outbox that the path names. Raises NotKnown."""
-        name = call.path["outbox"]
-        if not await self._store.epochs(name):
-            raise NotKnown(f"there is no outbox {name!r} in outbox_url; a node makes it")
-        return name
+    async def _names(self, call: Call[NoFields, None]) -> OutboxNames:
+        return OutboxNames(await self._outboxes.store.names())
 
     async def _view(self, call: Call[Any, Any]) -> OutboxView:
-        outbox, store = await self._outbox(call), self._store
-        paused = dict(await store.paused(outbox))
-        return OutboxView(
-            outbox=outbox,
-            commands=await store.counts(outbox),
-            rollouts=await store.rollouts(outbox, limit=ROLLOUTS),
-            paused_since=paused.pop("", None),
-            paused_devices=paused,
-        )
+        return await self._outboxes.view(call.path["outbox"])
 
     async def _list(self, call: Call[CommandsQuery, None]) -> CommandList:
-        query = call.query
-        found = await self._store.commands(
-            await self._outbox(call),
+        query, outboxes = call.query, self._outboxes
+        found = await outboxes.store.commands(
+            await outboxes.check(call.path["outbox"]),
             after=query.after,
             limit=query.limit,
             state=query.state,
             device=query.device,
+            newest=query.newest,
         )
         more = len(found) == query.limit
-        return CommandList([_record(each) for each in found], found[-1].id if more else None)
+        return CommandList([command_record(each) for each in found], found[-1].id if more else None)
 
     async def _add(self, call: Call[NoFields, CommandsToAdd]) -> AddedCommands:
-        name, store = await self._outbox(call), self._store
+        store = self._outboxes.store
+        name = await self._outboxes.check(call.path["outbox"])
         adding = await store.adding(name)
         if adding is None:
             raise OperationRefused(f"no node has said how commands are added to outbox {name!r}; start one")
@@ -296,58 +329,55 @@ class DeviceOperations:
 
     async def _cancel_all(self, call: Call[NoFields, CommandsOf]) -> CancelledCommands:
         wish = call.body
-        if not wish.device and wish.supersede_key is None:
-            raise InvalidMessage("give 'device', 'supersede_key' or both", "device")
-        outbox = await self._outbox(call)
-        count = await self._store.cancel_all(outbox, device=wish.device, supersede_key=wish.supersede_key)
+        count = await self._outboxes.cancel_all(
+            call.path["outbox"], device=wish.device, supersede_key=wish.supersede_key
+        )
         call.outcome = f"{count} commands"
         return CancelledCommands(count)
 
     async def _pause(self, call: Call[NoFields, DeviceOnly]) -> OutboxView:
-        device = call.body.device
-        await self._store.pause(await self._outbox(call), check_device(device) if device else "")
+        await self._outboxes.pause(call.path["outbox"], call.body.device)
         return await self._view(call)
 
     async def _resume(self, call: Call[NoFields, DeviceOnly]) -> OutboxView:
-        outbox, device = await self._outbox(call), call.body.device
-        if not await self._store.resume(outbox, device):
-            raise OperationRefused(
-                f"{f'device {device!r}' if device else f'outbox {outbox!r}'} is not paused"
-            )
+        await self._outboxes.resume(call.path["outbox"], call.body.device)
         return await self._view(call)
+
+    async def _abort(self, call: Call[NoFields, NoFields]) -> Rollout:
+        return await self._outboxes.abort(call.path["outbox"], number_in(call.path["rollout"], "rollout"))
+
+    async def _devices(self, call: Call[DevicesQuery, None]) -> DeviceList:
+        query = call.query
+        found = await self._outboxes.devices(
+            call.path["outbox"],
+            chosen=query.chosen,
+            after=query.after,
+            limit=query.limit,
+            look_at=LOOK_AT,
+            stale_after_s=query.stale_after_s,
+        )
+        return DeviceList(found.devices, found.next)
+
+    async def _device(self, call: Call[NoFields, None]) -> DeviceRecord:
+        return await self._outboxes.device(call.path["outbox"], call.path["device"])
 
     async def _show(self, call: Call[NoFields, None]) -> CommandView:
         found = await self._command(call)
         contents = shown(found.body, "body")
         if found.answer is not None:
             contents |= shown(found.answer, "answer")
-        return CommandView(_record(found), contents)
+        return CommandView(command_record(found), contents)
 
     async def _cancel(self, call: Call[NoFields, NoFields]) -> CommandRecord:
-        found = await self._command(call)
-        if not await self._store.cancel(found.id):
-            raise OperationRefused(
-                f"command {found.id} is closed, or out at its device, which may be at it: wait for its answer"
-            )
-        return _record(await self._command(call))
+        await self._outboxes.cancel([(await self._command(call)).id])
+        return command_record(await self._command(call))
 
     async def _retry(self, call: Call[NoFields, NoFields]) -> CommandRecord:
-        found = await self._command(call)
-        if not await self._store.retry(found.id):
-            raise OperationRefused(
-                f"command {found.id} is neither failed nor expired, or a newer command has replaced it, or"
-                " its end has yet to be told, or its rollout was aborted"
-            )
-        return _record(await self._command(call))
+        await self._outboxes.retry([(await self._command(call)).id])
+        return command_record(await self._command(call))
 
     async def _command(self, call: Call[Any, Any]) -> StoredCommand:
-        text = call.path["command"]
-        if not (text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX and int(text) <= NUMBER_MAX):
-            raise InvalidMessage(f"'command' in the path is {text[:50]!r}; it is the number of a command")
-        found = await self._store.command(int(text))
-        if found is None:
-            raise NotKnown(f"there is no command {text}; it may have been dropped or archived for its age")
-        return found
+        return await self._outboxes.command(number_in(call.path["command"], "command"))
 
 
 def _fields(command: CommandToAdd) -> Any:
@@ -365,8 +395,4 @@ def _fields(command: CommandToAdd) -> Any:
         raise InvalidMessage("field 'body_base64' is no Base64", "body_base64") from None
     if fields["expires_in_s"] is msgspec.UNSET:
         fields["expires_in_s"] = OWN_EXPIRY
-    return fields
-
-
-def _record(command: StoredCommand) -> CommandRecord:
-    return CommandRecord(**{name: getattr(command, name) for name in CommandRecord.__struct_fields__})
+    return fields | {"traceparent": current_traceparent()}

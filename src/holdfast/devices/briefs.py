@@ -20,6 +20,7 @@ from holdfast.errors import HoldfastError, TooLarge
 from holdfast.extend import Outgoing, Queue, TaskState
 from holdfast.extend.products import Envelope, Host, encode_brief
 from holdfast.extend.tools import Backoff, decode_json
+from holdfast.extend.tracing import TRACEPARENT, valid_traceparent
 
 LOOK_S = 5.0
 """How often to look without having been woken: for what an earlier owner left, and operators cancelled."""
@@ -88,7 +89,7 @@ class Briefs:
         for begin in range(0, len(closed), size):
             batch = closed[begin : begin + size]
             try:
-                await self._queue.send([Outgoing(self._brief(entry)) for entry in batch])
+                await self._queue.send([self._brief(entry) for entry in batch])
             except TooLarge:
                 for entry in batch:
                     await self._tell_one(entry)
@@ -96,16 +97,18 @@ class Briefs:
     async def _tell_one(self, entry: StoredCommand) -> None:
         """One brief; without the device's answer if it doesn't fit with it."""
         try:
-            await self._queue.send([Outgoing(self._brief(entry))])
+            await self._queue.send([self._brief(entry)])
         except TooLarge as error:
             self._log.warning(
                 "a brief goes without the answer", outbox=self._outbox, command=entry.id, why=str(error)
             )
             short = msgspec.structs.replace(entry, answer=None)
-            await self._queue.send([Outgoing(self._brief(short))])
+            await self._queue.send([self._brief(short)])
 
-    def _brief(self, entry: StoredCommand) -> bytes:
-        return brief_of(self._app, self._outbox, entry, self._node)
+    def _brief(self, entry: StoredCommand) -> Outgoing:
+        traceparent = valid_traceparent(entry.traceparent)
+        place = {TRACEPARENT: traceparent} if traceparent else {}
+        return Outgoing(brief_of(self._app, self._outbox, entry, self._node), place)
 
 
 def brief_of(app: str, outbox: str, entry: StoredCommand, node: str) -> bytes:

@@ -11,7 +11,8 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -34,9 +35,14 @@ from holdfast.devices.rules.device_queue import CommandState, Correlation, shard
 from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Unsent
 from holdfast.devices.rules.group_rate import BURST_S, GroupRate, RolloutRates
 from holdfast.devices.rules.presence import Presence
+from holdfast.devices.traces import CommandSpans
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.extend.products import Host
 from holdfast.extend.tools import Backoff, Limiter, Once, Rate, redact
+from holdfast.extend.tracing import trace_of, valid_traceparent
+
+if TYPE_CHECKING:
+    from holdfast.extend.tracing import OpenSpan
 
 LOOK_S = 2.0
 """How long signals alone are trusted; then a turn looks for itself."""
@@ -71,6 +77,10 @@ UNCONFIRMED_S = 60.0
 SENT_MAX = 100_000
 """Tries whose time is remembered, to see how long devices take to answer."""
 
+NOBODY_THERE = "the broker knows of nobody who gets it"
+CONNECTION_LOST = "the connection to the broker ended first"
+NEVER_CONFIRMED = "the broker never confirmed it"
+
 SLOW_DECAY = 0.9
 """What one answer leaves of how long its device was seen to take, where it came sooner."""
 
@@ -90,6 +100,14 @@ class DispatcherCounts(msgspec.Struct):
     ends: dict[CommandState, int] = {}
 
 
+class Unconfirmed(NamedTuple):
+    """A try that the broker may not have yet. ``at`` is when the turn that marked it as published began."""
+
+    at: float
+    sending: Sending
+    span: OpenSpan | None = None
+
+
 class Shard:
     """A shard in this node's hands."""
 
@@ -101,11 +119,17 @@ class Shard:
         self.connected = False
         self.was_connected = False
         self.sends_from = 0.0
-        self.unconfirmed: dict[str, tuple[float, Sending]] = {}
-        """What was marked as published when, the oldest first, and the broker may not have."""
+        self.unconfirmed: dict[str, Unconfirmed] = {}
+        """What was marked as published, the oldest first, and the broker may not have."""
         self.lost: list[Sending] = []
         """What an earlier connection may still have brought, until the next one stands."""
         self.reading: asyncio.Task[Any] | None = None
+
+    def confirmed(self, name: str, error: str | None = None) -> Unconfirmed | None:
+        """Take out a try that the broker has, or with ``error`` hasn't; None if it was out already."""
+        if (found := self.unconfirmed.pop(name, None)) is not None and found.span is not None:
+            found.span.end(error)
+        return found
 
 
 class Dispatcher:
@@ -136,6 +160,7 @@ class Dispatcher:
         self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
         self._rollouts = RolloutRates(0.0)
         self._limiter = Limiter(None)
+        self._spans = None if host.tracer is None else CommandSpans(host.tracer, spec.name)
         self._at_once = TURN_MAX
         self._in_flight_max = spec.in_flight_max
         self._turn_max = TURN_MAX
@@ -221,6 +246,8 @@ class Dispatcher:
         if shard.reading is not None:
             shard.reading.cancel()
         await shard.devices.close()
+        for name in list(shard.unconfirmed):
+            shard.confirmed(name, CONNECTION_LOST)
 
     # --- turns
 
@@ -370,6 +397,8 @@ class Dispatcher:
             self._log.warning(f"the outbox {said}", outbox=self._spec.name)
         for entry in turned.closed:
             counts.ends[entry.state] = counts.ends.get(entry.state, 0) + 1
+            if self._spans is not None:
+                self._spans.closed(entry)
         self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
         for stray in turned.strays:
             self._odd(stray.device, str(stray.correlation), "it fits no command that is out")
@@ -398,21 +427,31 @@ class Dispatcher:
         self._presence.expect(sending.device, self._listened_s())
         if correlation.tries > 1:
             self._presence.silent(sending.device)
-        command = Command(sending.device, str(correlation), sending.body, self._spec.patience.retry_s)
+        span = None if self._spans is None else self._spans.publish(sending)
+        command = Command(
+            sending.device,
+            str(correlation),
+            sending.body,
+            self._spec.patience.retry_s,
+            valid_traceparent(sending.traceparent) if span is None else span.traceparent,
+        )
         monotonic = self._clock.monotonic()
         try:
             if shard is None or monotonic - began_at > self._spec.patience.late_s:
                 raise Unavailable("it is too late")
             shard.devices.publish(command)
-            shard.unconfirmed[command.id] = began_at, sending
+            shard.unconfirmed[command.id] = Unconfirmed(began_at, sending, span)
             self._sent_at[correlation] = monotonic
             if len(self._sent_at) > SENT_MAX:
                 del self._sent_at[next(iter(self._sent_at))]
-        except Unavailable:
-            self._unsent.append(Unsent(correlation))
-            self._wake.set()
-        except (TooLarge, InvalidMessage) as error:
-            self._heard.append(Heard(sending.device, correlation, ok=False, reason=redact(str(error))))
+        except (Unavailable, TooLarge, InvalidMessage) as error:
+            reason = redact(str(error))
+            if span is not None:
+                span.end(reason)
+            if isinstance(error, Unavailable):
+                self._unsent.append(Unsent(correlation))
+            else:
+                self._heard.append(Heard(sending.device, correlation, ok=False, reason=reason))
             self._wake.set()
 
     # --- what is heard
@@ -443,25 +482,24 @@ class Dispatcher:
             case Seen():
                 self._sign(event.device)
             case Accepted():
-                at, sending = shard.unconfirmed.pop(event.id, (0.0, None))
+                pending = shard.confirmed(event.id, NOBODY_THERE if event.nobody else None)
                 if event.nobody:
                     self._presence.nobody(event.device)
                     self._unsent.append(Unsent(Correlation.parse(event.id)))
-                elif sending is not None and self._clock.monotonic() - at > self._spec.patience.late_s:
-                    self._still_out.append(sending)
+                elif pending and self._clock.monotonic() - pending.at > self._spec.patience.late_s:
+                    self._still_out.append(pending.sending)
             case CommandRefused():
-                shard.unconfirmed.pop(event.id, None)
-                self._odd(event.device, event.reason, "the broker took no command for it")
+                reason = redact(event.reason)
+                pending = shard.confirmed(event.id, reason)
+                self._odd(event.device, event.reason, "the broker took no command for it", pending)
                 correlation = Correlation.parse(event.id)
                 if event.final:
-                    self._heard.append(
-                        Heard(event.device, correlation, ok=False, reason=redact(event.reason))
-                    )
+                    self._heard.append(Heard(event.device, correlation, ok=False, reason=reason))
                 else:
                     self._unsent.append(Unsent(correlation))
             case Lost():
-                if (pending := shard.unconfirmed.pop(event.id, None)) is not None:
-                    shard.lost.append(pending[1])
+                if (pending := shard.confirmed(event.id, CONNECTION_LOST)) is not None:
+                    shard.lost.append(pending.sending)
                 if not event.suspect:  # which uses up a try, or it would end connection after connection
                     self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
             case Connected():
@@ -499,7 +537,7 @@ class Dispatcher:
         except InvalidMessage:
             self._odd(answer.device, answer.id, "nothing was ever sent with this id")
             return
-        shard.unconfirmed.pop(answer.id, None)  # the broker's word may come later, or not at all
+        shard.confirmed(answer.id)  # the broker's word may come later, or not at all
         sent_at = self._sent_at.pop(correlation, None)
         if sent_at is not None and not was_away:
             self._note_time(answer.device, self._clock.monotonic() - sent_at)
@@ -550,9 +588,12 @@ class Dispatcher:
                 fix="lower max_body, so that larger commands are refused where they are added",
             )
 
-    def _odd(self, device: str, what: str, why: str) -> None:
+    def _odd(self, device: str, what: str, why: str, pending: Unconfirmed | None = None) -> None:
         if self._once.first((device, why)):
-            self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=what[:60], why=why)
+            traced = trace_of(pending.span.traceparent) if pending and pending.span else {}
+            self._log.warning(
+                "an odd answer", outbox=self._spec.name, device=device, id=what[:60], why=why, **traced
+            )
 
     # --- times
 
@@ -608,14 +649,15 @@ class Dispatcher:
             for shard in self.shards.values()
             if shard.connected
             and shard.sends_from <= monotonic
-            and next(iter(shard.unconfirmed.values()), (monotonic,))[0] >= late
+            and all(oldest.at >= late for oldest in islice(shard.unconfirmed.values(), 1))
         ]
 
     def _give_up_confirmations(self, monotonic: float) -> None:
         """Don't let a confirmation that never comes hold up a shard for good."""
         for shard in self.shards.values():
-            old = [name for name, (at, _) in shard.unconfirmed.items() if monotonic - at > UNCONFIRMED_S]
-            self._still_out += [shard.unconfirmed.pop(name)[1] for name in old]
+            old = [name for name, each in shard.unconfirmed.items() if monotonic - each.at > UNCONFIRMED_S]
+            given_up = [shard.confirmed(name, NEVER_CONFIRMED) for name in old]
+            self._still_out += [each.sending for each in given_up if each is not None]
 
     def _notice_jump(self, now: float, monotonic: float) -> None:
         """The wall clock was set: times that are stored have to follow."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar, Unpack, overload
 from zlib import crc32
 
@@ -18,6 +19,7 @@ from holdfast.devices.rules.topics import check_device
 from holdfast.devices.spec import CommandFields, CommandOptions, NextPage, OutboxSpec, Page, Refused, Source
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.extend.tools import SECONDS_MAX, Fraction, Int32, Positive, check_setting, encode_json, fault
+from holdfast.extend.tracing import sending, valid_traceparent
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -32,6 +34,7 @@ OPTIONS: dict[str, Any] = {
     "delay_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)],
     "expires_in_s": Annotated[float, Meta(ge=-SECONDS_MAX, le=SECONDS_MAX)] | None,
     "trace_id": str | None,
+    "traceparent": str | None,
 }
 """What the options of a command may be."""
 OWN_EXPIRY = -1.0
@@ -84,6 +87,7 @@ class Outbox:
         delay_s: float = 0.0,
         expires_in_s: float | None = OWN_EXPIRY,
         trace_id: str | None = None,
+        traceparent: str | None = None,
         rollout: int | None = None,
     ) -> Any:
         """Add a command for a device, within the transaction of ``db``: it goes out if that commits.
@@ -99,6 +103,8 @@ class Outbox:
             delay_s: not to be sent before so many seconds have passed (default 0).
             expires_in_s: not to be sent after so many seconds; ``None`` for never (default: the outbox's).
             trace_id: what to call it in logs; by default the ``trace_id`` that structlog has bound.
+            traceparent: its place in a trace, as W3C Trace Context writes it; by default under the current
+                span of OpenTelemetry. What isn't valid is left out.
             rollout: what ``add_rollout`` returned, for a command that belongs to it (default: none).
 
         Returns the command's id, or that of the standing one with its ``dedupe_key``. Raises InvalidMessage
@@ -114,9 +120,11 @@ class Outbox:
             delay_s=delay_s,
             expires_in_s=expires_in_s,
             trace_id=trace_id,
+            traceparent=traceparent,
             rollout=rollout,
         )
-        return _write(db, lambda writer: writer.add([new])[0])
+        with self._sending([new]) as traced:
+            return _write(db, lambda writer: writer.add(traced)[0])
 
     @overload
     def add_many(
@@ -127,8 +135,8 @@ class Outbox:
     def add_many(self, db: Any, commands: Iterable[CommandFields]) -> Any:
         """Add many commands at once, each the arguments of ``add`` but ``db``; returns their ids, or with an
         asynchronous ``db`` an awaitable of them."""
-        new = [self._new(**command) for command in commands]
-        return _write(db, lambda writer: writer.add(new))
+        with self._sending([self._new(**command) for command in commands]) as new:
+            return _write(db, lambda writer: writer.add(new))
 
     @overload
     def add_rollout(
@@ -190,12 +198,16 @@ class Outbox:
             for n, device in enumerate(devices)
         ]
 
-        def write(writer: Writer) -> int:
-            rollout = writer.add_rollout(self.spec.name, name, len(made), rate, abort_share, self.wall())
-            writer.add([msgspec.structs.replace(each, rollout=rollout) for each in made])
-            return rollout
+        with self._sending(made) as traced:
 
-        return _write(db, write)
+            def write(writer: Writer) -> int:
+                rollout = writer.add_rollout(
+                    self.spec.name, name, len(traced), rate, abort_share, self.wall()
+                )
+                writer.add([msgspec.structs.replace(each, rollout=rollout) for each in traced])
+                return rollout
+
+            return _write(db, write)
 
     # --- taking back, and standing still
 
@@ -269,6 +281,17 @@ class Outbox:
         named = "" if device is None else check_device(device)
         return _write(db, lambda writer: writer.resume(self.spec.name, named))
 
+    @contextlib.contextmanager
+    def _sending(self, commands: list[NewCommand]) -> Iterator[list[NewCommand]]:
+        """The commands, under a span of the program that adds them, as far as they have no place yet."""
+        with sending(self.spec.name, len(commands)) as traceparent:
+            if traceparent:
+                commands = [
+                    each if each.traceparent else msgspec.structs.replace(each, traceparent=traceparent)
+                    for each in commands
+                ]
+            yield commands
+
     def _new(
         self,
         *,
@@ -280,11 +303,18 @@ class Outbox:
         delay_s: float = 0.0,
         expires_in_s: float | None = OWN_EXPIRY,
         trace_id: str | None = None,
+        traceparent: str | None = None,
         rollout: int | None = None,
     ) -> NewCommand:
         spec, now = self.spec, self.wall()
         check_device(device)
-        given = {"priority": priority, "delay_s": delay_s, "expires_in_s": expires_in_s, "trace_id": trace_id}
+        given = {
+            "priority": priority,
+            "delay_s": delay_s,
+            "expires_in_s": expires_in_s,
+            "trace_id": trace_id,
+            "traceparent": traceparent,
+        }
         for name, value in given.items():
             if text := fault(value, OPTIONS[name]):
                 raise InvalidMessage(f"{name} {text}", name)
@@ -313,6 +343,7 @@ class Outbox:
             dedupe_key=dedupe_key,
             supersede_key=supersede_key,
             trace_id=trace_id[:TRACE_MAX],
+            traceparent=valid_traceparent(traceparent or ""),
             rollout=rollout,
             created_at=now,
         )

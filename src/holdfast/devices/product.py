@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast import App
     from holdfast.extend import Claim, Member, Target
     from holdfast.extend.api import Operation
+    from holdfast.extend.pages import ProductPages
     from holdfast.extend.products import Finding, Host, NodePart, Services
 
 TARGET_KIND = "outbox"
@@ -83,11 +86,10 @@ class DevicesProduct(Product):
         """The outboxes, to which handlers send commands as effects."""
         if not app.outboxes:
             return {}
-        from holdfast.devices.adapters import open_outbox  # noqa: PLC0415
+        from holdfast.devices.adapters import shared_outbox  # noqa: PLC0415
         from holdfast.devices.target import OutboxTarget  # noqa: PLC0415
 
-        opening = services.opening("outbox_url", services.config.outbox_url)
-        store = opening.shared(("holdfast.devices.targets",), lambda: open_outbox(services))
+        store = shared_outbox(services)
         return {(TARGET_KIND, name): OutboxTarget(outbox, store) for name, outbox in app.outboxes.items()}
 
     def operations(self, services: Services) -> Sequence[Operation]:
@@ -98,20 +100,19 @@ class DevicesProduct(Product):
 
         return DeviceOperations(services).all()
 
+    def pages(self) -> ProductPages:
+        from holdfast.devices.outbox_pages import groups  # noqa: PLC0415
+        from holdfast.extend.pages import ProductPages  # noqa: PLC0415
+
+        return ProductPages("devices", Path(__file__).parent / "pages", [("/devices", "Devices")], groups)
+
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
         """Whether the outboxes' database and the broker answer, where there are any."""
-        from holdfast.devices.adapters import open_devices, open_outbox, time_broker  # noqa: PLC0415
+        from holdfast.devices.adapters import open_devices, time_broker  # noqa: PLC0415
         from holdfast.extend.products import Finding, look_at  # noqa: PLC0415
 
         findings, config, outboxes = [], services.config, list(app.outboxes.values()) if app else []
         advice = ""
-
-        async def database() -> str:
-            store = open_outbox(services)
-            try:
-                return await store.describe()
-            finally:
-                await store.close()
 
         async def devices() -> str:
             nonlocal advice
@@ -121,12 +122,20 @@ class DevicesProduct(Product):
             return f"a message takes {median_ms:.1f} ms to the broker and back"
 
         if config.outbox_url or outboxes:
-            findings.append(await look_at("outbox", config.outbox_url, database))
+            findings.append(await look_at("outbox", config.outbox_url, partial(_tables, services)))
         if config.devices_url or outboxes:
             findings.append(await look_at("devices", config.devices_url, devices))
         if advice:
             findings.append(Finding("devices", "warning", advice))
         return findings
+
+    async def examine_upgrade(self, services: Services) -> list[Finding]:
+        """Whether the outboxes' database has all tables of this version."""
+        from holdfast.extend.products import look_at  # noqa: PLC0415
+
+        if not (url := services.config.outbox_url):
+            return []
+        return [await look_at("outbox", url, partial(_tables, services))]
 
     async def status(
         self, services: Services, members: Sequence[Member], claims: Sequence[Claim]
@@ -143,6 +152,17 @@ class DevicesProduct(Product):
                 for node, count in each.shards.items()
             ],
         )
+
+
+async def _tables(services: Services) -> str:
+    """Describe the tables of the outboxes in the business's database."""
+    from holdfast.devices.adapters import open_outbox  # noqa: PLC0415
+
+    store = open_outbox(services)
+    try:
+        return await store.describe()
+    finally:
+        await store.close()
 
 
 def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxStatus]:
@@ -163,9 +183,9 @@ async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None
     """What operators have paused, as far as the business's database is there to be asked."""
     if not (outboxes and services.config.outbox_url):
         return
-    from holdfast.devices.adapters import open_outbox  # noqa: PLC0415
+    from holdfast.devices.adapters import shared_outbox  # noqa: PLC0415
 
-    store = open_outbox(services)
+    store = shared_outbox(services)
     try:
         for each in outboxes:
             paused = dict(await store.paused(each.outbox))
@@ -175,8 +195,6 @@ async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None
                 each.paused = f"{len(paused)} of its devices"
     except HoldfastError:
         return  # the rest of the status stands
-    finally:
-        await store.close()
 
 
 product = DevicesProduct()

@@ -33,6 +33,7 @@ class CommandOptions(TypedDict, total=False):
     delay_s: float
     expires_in_s: float | None
     trace_id: str | None
+    traceparent: str | None
     rollout: int | None
 
 

@@ -31,6 +31,7 @@ class OutboxTarget:
                 "command": effect.body,
                 "dedupe_key": effect.id,
                 "trace_id": effect.id,
+                "traceparent": effect.traceparent,
             }
             for effect in effects
         )

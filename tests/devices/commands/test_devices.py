@@ -64,7 +64,7 @@ def test_devices_are_listed_and_stale_ones_flagged(holdfast: Any) -> None:
     assert "the first 1;" in holdfast("devices", "ls", "faces", "--limit", "1").out
     unknown = holdfast("devices", "ls", "doors")
     assert unknown.code == 1
-    assert "no outbox 'doors' in sqlite:///" in unknown.err
+    assert "no outbox 'doors' in outbox_url" in unknown.err
 
 
 def test_one_device_is_shown_with_what_waits_for_it(holdfast: Any) -> None:
@@ -76,11 +76,27 @@ def test_one_device_is_shown_with_what_waits_for_it(holdfast: Any) -> None:
     assert "scheduled" in holdfast("devices", "show", "faces/old").out
 
 
-@pytest.mark.parametrize("device, said", [("fresh", "OUTBOX/DEVICE"), ("faces/404", "never had anything")])
-def test_what_is_not_there_is_named(holdfast: Any, device: str, said: str) -> None:
+@pytest.mark.parametrize(
+    "device, code, said", [("fresh", 2, "OUTBOX/DEVICE"), ("faces/404", 1, "never had anything")]
+)
+def test_what_is_not_there_is_named(holdfast: Any, device: str, code: int, said: str) -> None:
     shown = holdfast("devices", "show", device)
-    assert shown.code == 2
+    assert shown.code == code
     assert said in shown.err
+
+
+def test_stuck_devices_are_listed_with_the_reason(holdfast: Any) -> None:
+    stuck = holdfast("devices", "ls", "faces", "--stuck", "--json")
+    assert {line["device"]: line["stuck"].rpartition(", ")[0] for line in stuck.lines} == {
+        "away": "it is away",
+        "old": "sent, and not answered",
+    }
+    assert "it is away" in holdfast("devices", "show", "faces/away").out
+    assert holdfast("outbox", "pause", "faces").code == 0
+    stuck = holdfast("devices", "ls", "faces", "--stuck", "--json")
+    assert {line["stuck"] for line in stuck.lines} == {"its outbox is paused"}
+    assert len(stuck.lines) == 3
+    assert holdfast("devices", "ls", "faces", "--stuck", "--stale").code == 2
 
 
 def test_without_an_outbox_the_setting_is_named(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:

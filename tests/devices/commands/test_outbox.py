@@ -11,10 +11,14 @@ import pytest
 
 from holdfast import App
 from holdfast.cli import run
+from holdfast.config import load
+from holdfast.console.audit import AuditLog
 from holdfast.devices.rules.device_turn import Heard, Turn
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
+from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.devices.spec import CommandFields
 from holdfast.system.clock import SystemClock
+from holdfast.wiring import Services
 
 
 @pytest.fixture
@@ -110,6 +114,65 @@ def test_retry_and_cancel_change_only_commands_that_allow_it(
     assert f"nothing was done to {commands[1]}:" in capsys.readouterr().err
     [stats] = told(capsys, url, "outbox", "stats", "faces")
     assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
+
+
+def test_what_operators_do_is_in_the_audit_log(
+    capsys: pytest.CaptureFixture[str],
+    url: str,
+    commands: list[int],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    async def entries() -> set[tuple[str, str, str, str]]:
+        async with Services(load()) as services:
+            log = AuditLog(services.registry(), services.clock, None)
+            found = await log.entries()
+        assert all(entry.who.endswith("(command line)") for entry in found)
+        return {(entry.action, entry.subject, str(entry.details), entry.outcome) for entry in found}
+
+    assert asyncio.run(entries()) == set(), "the store of the cluster is there"
+    done, out = str(commands[0]), str(commands[1])
+    assert run(["outbox", "retry", done, "--set", f"outbox_url={url}"]) == 0
+    for arguments in (
+        ["cancel", out],
+        ["cancel", "--outbox", "faces", "--device", "d2"],
+        ["pause", "faces", "--device", "d2"],
+        ["resume", "faces", "--device", "d2"],
+        ["abort", "faces", "999"],
+    ):
+        run(["outbox", *arguments, "--set", f"outbox_url={url}"])
+    assert "not in the audit log" not in capsys.readouterr().err
+    device = "{'device': 'd2'}"
+    assert asyncio.run(entries()) == {
+        ("send a command again", done, "{}", "done"),
+        ("cancel a command", out, "{}", "failed"),
+        ("cancel commands", "faces", device, "done"),
+        ("pause an outbox", "faces", device, "done"),
+        ("resume an outbox", "faces", device, "done"),
+        ("abort a rollout", "faces/999", "{}", "failed"),
+    }
+
+
+def test_a_rollout_is_aborted_once(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+    async def add() -> int:
+        store = SqlOutbox(url, SystemClock())
+        number = await store._change(
+            lambda db: SqlWriter(db).add_rollout("faces", "firmware", 3, None, 1.0, 1.0)
+        )
+        await store.close()
+        return number
+
+    number, database = str(asyncio.run(add())), ["--set", f"outbox_url={url}"]
+    assert run(["outbox", "abort", "faces", number, *database]) == 0
+    assert "firmware: 0 of 3 done" in capsys.readouterr().out
+    [stats] = told(capsys, url, "outbox", "stats", "faces")
+    assert [rollout["aborted"] for rollout in stats["rollouts"]] == [True]
+    assert run(["outbox", "abort", "faces", number, *database]) == 1
+    assert "is aborted already" in capsys.readouterr().err
+    assert run(["outbox", "abort", "faces", "999", *database]) == 1
+    assert "has no rollout 999" in capsys.readouterr().err
 
 
 def test_what_is_paused_is_seen_everywhere_until_it_is_resumed(

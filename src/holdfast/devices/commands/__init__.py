@@ -10,5 +10,5 @@ DEVICES = LazyCommand(
 )
 OUTBOX = LazyCommand(
     "holdfast.devices.commands.outbox:app",
-    "See how commands to devices stand, try them again, take them back; pause and resume.",
+    "See how commands to devices stand, try them again, take them back; pause, resume, abort.",
 )

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from holdfast.devices.commands.outbox import opened
-from holdfast.devices.rules.device_queue import CommandState, HeadPhase
+from holdfast.devices.outboxes import Outboxes
+from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.standing import STALE_S
 from holdfast.errors import ConfigError
 from holdfast.extend import SystemClock
-from holdfast.extend.commands import DEFAULTS, Json, Options, output
+from holdfast.extend.commands import DEFAULTS, Json, Limit, Options, output
 
 if TYPE_CHECKING:
-    from holdfast.devices.ports.outbox import DeviceStatus, OutboxStore
     from holdfast.devices.rules.device_queue import StoredCommand
+    from holdfast.devices.standing import DeviceRecord
 
 app = App(name="devices", help="Devices that take commands from an outbox.")
 
-STALE_S = 120.0
-PAGE = 500
 COMMANDS_SHOWN = 20
 
 OutboxName = Annotated[str, Parameter(help="The outbox's name, as the app declares it.")]
@@ -32,12 +30,13 @@ async def ls(
     /,
     *,
     stale: bool = False,
+    stuck: bool = False,
     stale_after_s: float = STALE_S,
-    limit: int = 1000,
+    limit: Limit = 1000,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List devices: when each was seen last, and what waits for it.
+    """List devices: when each was seen last, what waits for it, and what holds that up.
 
     ```
     holdfast devices ls faces
@@ -46,24 +45,29 @@ async def ls(
 
     Args:
         stale: Only those that are away or paused, or were not seen for long.
-        stale_after_s: How long that is.
+        stuck: Only those whose commands are held up: not sent, or not answered.
+        stale_after_s: How long without a sign of life is stale.
         limit: How many to list at most.
         json: Print JSON lines, one a device.
     """
-    now = SystemClock().wall()
-    async with opened(options, outbox) as store:
-        found = await _all(
-            store, outbox, limit, lambda s: not stale or _standing(s, now, stale_after_s) != "there"
+    if stale and stuck:
+        raise ConfigError("give either --stale or --stuck")
+    async with options.services(reads_only=True) as services:
+        found = await Outboxes.of(services).devices(
+            outbox,
+            chosen="away" if stale else "stuck" if stuck else "all",
+            limit=limit,
+            stale_after_s=stale_after_s,
         )
-    records = [_record(status, now, stale_after_s) for status in found]
+    records = [_record(device) for device in found.devices]
     if json:
         for record in records:
             output.json_line(record)
         return
-    columns = ("device", "standing", "seen", "waiting", "doing")
+    columns = ("device", "standing", "seen", "waiting", "doing", "stuck")
     rows = [[record[column] for column in columns] for record in records]
     output.console().print(output.table(f"devices of {outbox}", columns, rows))
-    if len(found) == limit:
+    if found.next:
         output.say(f"the first {limit}; for more: --limit")
 
 
@@ -90,16 +94,17 @@ async def show(
     if not (outbox and name):
         raise ConfigError(f"{device!r} must be OUTBOX/DEVICE, such as faces/2042253")
     now = SystemClock().wall()
-    async with opened(options, outbox) as store:
-        found = await store.devices(outbox, device=name, limit=1)
-        if not found:
-            raise ConfigError(f"outbox {outbox!r} has never had anything to do with device {name!r}")
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        found = await outboxes.device(outbox, name, stale_after_s=stale_after_s)
         commands = [
             command
             for state in (CommandState.PUBLISHED, CommandState.SCHEDULED)
-            for command in await store.commands(outbox, device=name, state=state, limit=COMMANDS_SHOWN)
+            for command in await outboxes.store.commands(
+                outbox, device=name, state=state, limit=COMMANDS_SHOWN
+            )
         ]
-    record = _record(found[0], now, stale_after_s)
+    record = _record(found)
     shown = [_command(command, now) for command in commands[:COMMANDS_SHOWN]]
     if json:
         output.json_line(record | {"commands": shown})
@@ -110,36 +115,15 @@ async def show(
         output.console().print(output.table("commands that are out or next", [*shown[0]], rows))
 
 
-async def _all(
-    store: OutboxStore, outbox: str, limit: int, wanted: Callable[[DeviceStatus], bool]
-) -> list[DeviceStatus]:
-    found: list[DeviceStatus] = []
-    after = ""
-    while len(found) < limit and (page := await store.devices(outbox, after=after, limit=PAGE)):
-        found += [status for status in page if wanted(status)]
-        after = page[-1].device
-    return found[:limit]
-
-
-def _standing(status: DeviceStatus, now: float, stale_after_s: float) -> str:
-    if status.paused:
-        return "paused"
-    if status.away:
-        return "away"
-    if status.seen_at is None:
-        return "never seen"
-    return "stale" if now - status.seen_at > stale_after_s else "there"
-
-
-def _record(status: DeviceStatus, now: float, stale_after_s: float) -> dict[str, Any]:
-    doing = sorted({phase.value for phase in status.phases} - {HeadPhase.IDLE.value})
+def _record(device: DeviceRecord) -> dict[str, Any]:
     return {
-        "device": status.device,
-        "standing": _standing(status, now, stale_after_s),
-        "seen": output.moment(status.seen_at or 0.0),
-        "waiting": status.waiting,
-        "doing": ", ".join(doing) or "nothing",
-        "shard": status.shard,
+        "device": device.device,
+        "standing": device.standing.value,
+        "seen": output.moment(device.seen_at or 0.0),
+        "waiting": device.waiting,
+        "doing": ", ".join(device.doing) or "nothing",
+        "stuck": device.stuck,
+        "shard": device.shard,
     }
 
 

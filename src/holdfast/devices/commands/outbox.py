@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
+from holdfast.devices.outboxes import (
+    ABORT_ACTION,
+    CANCEL_ACTION,
+    CANCEL_ALL_ACTION,
+    PAUSE_ACTION,
+    RESUME_ACTION,
+    RETRY_ACTION,
+    Outboxes,
+    command_record,
+    rollout_state,
+)
 from holdfast.devices.rules.device_queue import CommandState
-from holdfast.devices.rules.topics import check_device
-from holdfast.errors import ConfigError, OperationRefused
-from holdfast.extend.commands import DEFAULTS, Json, Options, output
-from holdfast.extend.tools import redact_url
+from holdfast.errors import ConfigError
+from holdfast.extend.commands import DEFAULTS, Json, Limit, Options, audited, output
 
 if TYPE_CHECKING:
-    from holdfast.devices.ports.outbox import OutboxStore
-    from holdfast.devices.rules.device_queue import StoredCommand
+    from holdfast.devices.rules.device_turn import Rollout
 
 app = App(
     name="outbox",
-    help="Commands to devices: see how they stand, try them again, take them back; pause and resume.",
+    help="Commands to devices: see how they stand, try them again, take them back; pause, resume, abort.",
 )
 
 Name = Annotated[str, Parameter(help="The outbox's name.")]
@@ -35,7 +42,8 @@ async def list_commands(
     state: CommandState | None = None,
     device: str = "",
     after: int = 0,
-    limit: int = 50,
+    newest: bool = False,
+    limit: Limit = 50,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -43,21 +51,25 @@ async def list_commands(
 
     ```
     holdfast outbox ls faces --state failed
-    holdfast outbox ls faces --device 2042253 --after 1200
+    holdfast outbox ls faces --device 2042253 --newest
     ```
 
     Args:
         state: Only those that stand so.
         device: Only those of this device.
-        after: Only those with a higher id.
+        after: Only those with a higher id; with `--newest`, with a lower one.
+        newest: The newest first.
         limit: How many at most.
         json: Print JSON lines.
     """
-    async with opened(options, outbox) as store:
-        commands = await store.commands(outbox, after=after, limit=limit, state=state, device=device)
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        commands = await outboxes.store.commands(
+            await outboxes.check(outbox), after=after, limit=limit, state=state, device=device, newest=newest
+        )
     if json:
         for entry in commands:
-            output.json_line(_record(entry))
+            output.json_line(command_record(entry))
         return
     columns = ("id", "device", "state", "tries", "added", "closed", "reason")
     rows = [
@@ -77,13 +89,9 @@ async def show(command: int, /, *, json: Json = False, options: Options = DEFAUL
         command: Its id.
         json: Print JSON.
     """
-    async with opened(options) as store:
-        entry = await store.command(command)
-    if entry is None:
-        raise OperationRefused(
-            f"there is no command {command}; it may have been dropped or archived for its age"
-        )
-    record = _record(entry) | output.body(entry.body, "body")
+    async with options.services(reads_only=True) as services:
+        entry = await Outboxes.of(services).command(command)
+    record = msgspec.to_builtins(command_record(entry)) | output.body(entry.body, "body")
     if entry.answer is not None:
         record |= output.body(entry.answer, "answer")
     if json:
@@ -98,13 +106,10 @@ async def retry(commands: Ids, /, *, options: Options = DEFAULTS) -> None:
     """Send failed or expired commands again, as if they had just been added, without expiry. One that a newer
     command of its device has replaced, by its supersede key, is refused: retry the newer one, or add another.
     """
-    async with opened(options) as store:
-        refused = [command for command in commands if not await store.retry(command)]
-    _refuse(
-        refused,
-        "is neither failed nor expired, or a newer command has replaced it, or its end has yet to be told,"
-        " or its rollout was aborted",
-    )
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        async with audited(services, RETRY_ACTION, " ".join(map(str, commands))):
+            await outboxes.retry(commands)
 
 
 @app.command
@@ -133,13 +138,16 @@ async def cancel(
     many = bool(outbox and (device or supersede_key))
     if bool(commands) == many or (not many and (outbox or device or supersede_key)):
         raise ConfigError("give either ids of commands, or --outbox with --device, --supersede-key or both")
-    async with opened(options, outbox) as store:
-        if many:
-            count = await store.cancel_all(outbox, device=device, supersede_key=supersede_key or None)
-            output.say(f"{count} to be taken back, unless they are out by the dispatcher's next turn")
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        if not many:
+            async with audited(services, CANCEL_ACTION, " ".join(map(str, commands))):
+                await outboxes.cancel(commands)
             return
-        refused = [command for command in commands if not await store.cancel(command)]
-    _refuse(refused, "is closed, or out at its device, which may be at it: wait for its answer or its end")
+        whose = {"device": device, "supersede_key": supersede_key}
+        async with audited(services, CANCEL_ALL_ACTION, outbox, whose):
+            count = await outboxes.cancel_all(outbox, device=device, supersede_key=supersede_key or None)
+    output.say(f"{count} to be taken back, unless they are out by the dispatcher's next turn")
 
 
 @app.command
@@ -154,8 +162,10 @@ async def pause(outbox: Name, /, *, device: str = "", options: Options = DEFAULT
     Args:
         device: To this device only; the others get theirs.
     """
-    async with opened(options, outbox) as store:
-        await store.pause(outbox, check_device(device) if device else "")
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        async with audited(services, PAUSE_ACTION, outbox, {"device": device}):
+            await outboxes.pause(outbox, device)
 
 
 @app.command
@@ -165,9 +175,32 @@ async def resume(outbox: Name, /, *, device: str = "", options: Options = DEFAUL
     Args:
         device: This device's own. It gets nothing while all of the outbox is paused.
     """
-    async with opened(options, outbox) as store:
-        if not await store.resume(outbox, device):
-            raise OperationRefused(f"{f'device {device}' if device else f'outbox {outbox!r}'} is not paused")
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        async with audited(services, RESUME_ACTION, outbox, {"device": device}):
+            await outboxes.resume(outbox, device)
+
+
+@app.command
+async def abort(
+    outbox: Name,
+    rollout: Annotated[int, Parameter(help="Number of the rollout, as `holdfast outbox stats` tells it.")],
+    /,
+    *,
+    options: Options = DEFAULTS,
+) -> None:
+    """Send nothing more of a rollout: what is left of it fails. What is out may still succeed. It can't be
+    taken back: add a new rollout to go on.
+
+    ```
+    holdfast outbox abort faces 12
+    ```
+    """
+    async with options.services(reads_only=True) as services:
+        outboxes = Outboxes.of(services)
+        async with audited(services, ABORT_ACTION, f"{outbox}/{rollout}"):
+            aborted = await outboxes.abort(outbox, rollout)
+    output.say(f"rollout {rollout}, {aborted.name}: {_progress(aborted)}; the rest is not sent")
 
 
 @app.command
@@ -177,56 +210,26 @@ async def stats(outbox: Name, /, *, json: Json = False, options: Options = DEFAU
     Args:
         json: Print JSON.
     """
-    async with opened(options, outbox) as store:
-        counts = await store.counts(outbox)
-        rollouts = await store.rollouts(outbox, limit=1000)
-        paused = dict(await store.paused(outbox))
-    since = paused.pop("", None)
+    async with options.services(reads_only=True) as services:
+        view = await Outboxes.of(services).view(outbox)
     if json:
-        told_paused = {"paused_since": since, "paused_devices": paused}
-        output.json_line({"outbox": outbox, "commands": counts, "rollouts": rollouts, **told_paused})
+        output.json_line(view)
         return
-    if since is not None:
-        output.say(f"outbox {outbox} is paused since {_time(since)}: nothing is sent")
-    if paused:
-        output.say(f"devices that are paused: {', '.join(paused)}")
-    rows = [(state, count) for state, count in counts.items()]
+    if view.paused_since is not None:
+        output.say(f"outbox {outbox} is paused since {_time(view.paused_since)}: nothing is sent")
+    if view.paused_devices:
+        output.say(f"devices that are paused: {', '.join(view.paused_devices)}")
+    rows = [(state, count) for state, count in view.commands.items()]
     output.console().print(output.table(f"outbox {outbox}", ("state", "commands"), rows))
-    if rollouts:
+    if view.rollouts:
         columns = ("rollout", "name", "of", "done", "failed", "state")
-        told = [(r.id, r.name, r.total, r.done, r.failed, _standing(r.over, r.aborted)) for r in rollouts]
+        told = [(r.id, r.name, r.total, r.done, r.failed, rollout_state(r)) for r in view.rollouts]
         output.console().print(output.table("rollouts", columns, told))
 
 
-@asynccontextmanager
-async def opened(options: Options, outbox: str = "") -> AsyncIterator[OutboxStore]:
-    """The store of the settings in force. Raises OperationRefused if it has no such outbox."""
-    from holdfast.devices.adapters import open_outbox  # noqa: PLC0415 - a page of help needs no database
-
-    async with options.services(reads_only=True) as services:
-        store = open_outbox(services)
-        try:
-            if outbox and not await store.epochs(outbox):
-                url = redact_url(services.config.outbox_url)
-                raise OperationRefused(f"there is no outbox {outbox!r} in {url}; a node makes it")
-            yield store
-        finally:
-            await store.close()
-
-
-def _record(entry: StoredCommand) -> dict[str, Any]:
-    hidden = ("body", "answer")
-    return {name: getattr(entry, name) for name in entry.__struct_fields__ if name not in hidden}
-
-
-def _standing(over: bool, aborted: bool) -> str:
-    return "aborted" if aborted else "done" if over else "running"
+def _progress(rollout: Rollout) -> str:
+    return f"{rollout.done} of {rollout.total} done, {rollout.failed} failed"
 
 
 def _time(at: float | None) -> str:
     return output.moment(at or 0.0)[:19].replace("T", " ")  # to the second
-
-
-def _refuse(refused: Sequence[int], why: str) -> None:
-    if refused:
-        raise OperationRefused(f"nothing was done to {', '.join(map(str, refused))}: each {why}")

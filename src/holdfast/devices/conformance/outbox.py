@@ -36,6 +36,8 @@ PATIENCE = Patience(retry_s=10.0, retry_max_s=40.0, max_tries=3, probe_s=60.0)
 LATEST_S = 14.0
 """After so long the first try is over, whatever the jitter."""
 
+TRACEPARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+
 PATIENCE_S = 30.0
 """How long a test waits for what must come."""
 
@@ -121,10 +123,12 @@ class OutboxConformance:
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
-            [number] = db.add([new("d1", b"\x00body", trace_id="t-1", created_at=NOW)])
+            command = new("d1", b"\x00body", trace_id="t-1", traceparent=TRACEPARENT, created_at=NOW)
+            [number] = db.add([command])
         turned = await dispatcher.turn()
         [sending] = turned.sendings
         assert (sending.device, sending.body, sending.trace_id) == ("d1", b"\x00body", "t-1")
+        assert sending.traceparent == TRACEPARENT
         assert sending.correlation == Correlation(dispatcher.grants[sending.shard], number, 1)
         assert 10.0 <= sending.due - NOW <= LATEST_S
         entry = await self._command(store, number)
@@ -732,6 +736,9 @@ class OutboxConformance:
             await store.prepare(OUTBOX, SHARDS, adding)
             assert await store.adding(OUTBOX) == adding
         assert await store.adding("unheard-of") is None
+        await store.prepare("another", 1)
+        assert {"another", OUTBOX} <= {*await store.names()}
+        assert await store.names() == sorted(await store.names())
 
     async def test_results_are_told_in_the_transaction_that_closes(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
@@ -819,6 +826,58 @@ class OutboxConformance:
         [known] = await store.rollouts(OUTBOX)
         assert (known.failed, known.aborted, known.over) == (2, True, True)
         assert not await store.retry(ids[0])
+
+    async def test_an_aborted_rollout_sends_nothing_more_and_what_is_out_may_succeed(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            rollout = db.add_rollout(OUTBOX, "firmware", 4, None, 1.0, NOW)
+            ids = db.add([new(f"d{n}", rollout=rollout, not_before=NOW + n // 2) for n in range(4)])
+            db.add([new("other", not_before=NOW + 1)])
+        sendings = await dispatcher.send()
+        assert len(sendings) == 2
+        assert not await store.abort("unheard-of", rollout)
+        assert not await store.abort(OUTBOX, rollout + 1_000)
+        assert await store.abort(OUTBOX, rollout)
+        assert not await store.abort(OUTBOX, rollout), "it is aborted already"
+        dispatcher.now += 1
+        [other] = await dispatcher.send(heard=[answer(sending) for sending in sendings])
+        assert other.device == "other"
+        await dispatcher.turn(sweep=True, heard=[answer(other)])
+        [known] = await store.rollouts(OUTBOX)
+        assert (known.done, known.failed, known.aborted, known.over) == (2, 2, True, True)
+        left = await store.command(ids[3])
+        assert left is not None
+        assert (left.state, left.reason) == (CommandState.FAILED, "its rollout was aborted")
+        assert not await store.retry(ids[3])
+
+    @pytest.mark.usefixtures("dispatcher")
+    async def test_rollouts_are_listed(self, store: OutboxStore, begin: Begin) -> None:
+        with begin() as db:
+            first, second, third, fourth = (
+                db.add_rollout(OUTBOX, "firmware", 1, None, 1.0, NOW) for _ in range(4)
+            )
+            db.add_rollout("other", "firmware", 1, None, 1.0, NOW)
+
+        async def listed(**asked: Any) -> list[int]:
+            return [rollout.id for rollout in await store.rollouts(OUTBOX, **asked)]
+
+        assert await listed() == [first, second, third, fourth]
+        assert await listed(after=first, limit=2) == [second, third]
+        assert await listed(newest=True, limit=2) == [fourth, third]
+        assert await listed(newest=True, after=third, limit=1) == [second]
+
+    async def test_a_rollout_that_is_over_is_not_aborted(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            rollout = db.add_rollout(OUTBOX, "firmware", 1, None, 1.0, NOW)
+            db.add([new("d1", rollout=rollout)])
+        sendings = await dispatcher.send()
+        await dispatcher.turn(heard=[answer(sending) for sending in sendings])
+        assert not await store.abort(OUTBOX, rollout)
+        [known] = await store.rollouts(OUTBOX)
+        assert known.aborted is False
 
     async def test_a_rollout_keeps_its_rate_when_all_its_times_have_passed(
         self, dispatcher: ManualDispatcher, begin: Begin
@@ -1135,6 +1194,10 @@ class OutboxConformance:
         await dispatcher.turn()
         assert [entry.id for entry in await store.commands(OUTBOX)] == numbers
         assert [entry.id for entry in await store.commands(OUTBOX, after=numbers[1], limit=2)] == numbers[2:4]
+        newest = await store.commands(OUTBOX, limit=2, newest=True)
+        assert [entry.id for entry in newest] == numbers[:-3:-1]
+        before = await store.commands(OUTBOX, after=newest[-1].id, limit=2, newest=True)
+        assert [entry.id for entry in before] == numbers[-3:-5:-1]
         assert [entry.id for entry in await store.commands(OUTBOX, state=CommandState.PUBLISHED)] == numbers[
             :2
         ]

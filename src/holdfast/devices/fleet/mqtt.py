@@ -26,7 +26,8 @@ CORRELATION = 0x09
 _U16 = struct.Struct("!H")
 _SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
 """Of the properties of PUBLISH whose size is fixed."""
-_TEXTS = (0x03, 0x08, CORRELATION)
+_TEXTS = {0x03: 1, 0x08: 1, CORRELATION: 1, 0x26: 2}
+"""Of those that are texts with their length before them: how many."""
 KEEPALIVE_S = 30
 TIMEOUT_S = 10.0
 
@@ -206,10 +207,11 @@ def _properties(data: bytes, at: int) -> tuple[int, bytes]:
         name = data[at]
         at += 1
         if name in _TEXTS:
-            length = data[at] << 8 | data[at + 1]
-            if name == CORRELATION:
-                correlation = data[at + 2 : at + 2 + length]
-            at += 2 + length
+            for _ in range(_TEXTS[name]):
+                length = data[at] << 8 | data[at + 1]
+                if name == CORRELATION:
+                    correlation = data[at + 2 : at + 2 + length]
+                at += 2 + length
         elif name in _SIZES:
             at += _SIZES[name]
         else:

@@ -18,12 +18,14 @@ class Command(msgspec.Struct, frozen=True):
     ``id`` is unique to this try of this message: the answer brings it back, beside the payload where the
     protocol can (``Devices.correlates``), else inside it. Printable ASCII, 128 characters at most.
     A broker that can drops the command if it couldn't deliver it within ``expires_s`` (0: it may keep it).
+    ``traceparent`` is its place in a trace, which goes along where the protocol has room for it ("": none).
     """
 
     device: str
     id: str
     payload: bytes
     expires_s: float = 0.0
+    traceparent: str = ""
 
 
 class Accepted(msgspec.Struct, frozen=True):

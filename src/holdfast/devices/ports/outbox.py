@@ -36,6 +36,7 @@ class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
     dedupe_key: str | None = None
     supersede_key: str | None = None
     trace_id: str = ""
+    traceparent: str = ""
     rollout: int | None = None
     created_at: float = 0.0
 
@@ -121,6 +122,9 @@ class OutboxStore(Protocol):
         """Make an outbox ready. Raises ConfigError if it has another number of shards, or the database
         can't be used."""
 
+    async def names(self) -> list[str]:
+        """The names of the outboxes that were made ready, in order."""
+
     async def adding(self, outbox: str) -> Adding | None:
         """What ``prepare`` was last told; None for an outbox that was never made ready."""
 
@@ -183,8 +187,10 @@ class OutboxStore(Protocol):
         limit: int = 100,
         state: CommandState | None = None,
         device: str = "",
+        newest: bool = False,
     ) -> list[StoredCommand]:
-        """Commands with an id above ``after``, in order."""
+        """Commands with an id above ``after``, in order; the ``newest`` first if so asked, and then those
+        with an id below ``after``, unless that is 0."""
 
     async def command(self, command: int) -> StoredCommand | None:
         """One command."""
@@ -218,8 +224,15 @@ class OutboxStore(Protocol):
     ) -> list[DeviceStatus]:
         """Devices in order, after the device ``after``; or one."""
 
-    async def rollouts(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
-        """Rollouts with an id above ``after``, in order."""
+    async def rollouts(
+        self, outbox: str, *, after: int = 0, limit: int = 100, newest: bool = False
+    ) -> list[Rollout]:
+        """Rollouts with an id above ``after``, in order; the ``newest`` first if so asked, and then those
+        with an id below ``after``, unless that is 0."""
+
+    async def abort(self, outbox: str, rollout: int) -> bool:
+        """Send nothing more of a rollout: what of it is scheduled fails by the next sweep. What is out may
+        still succeed. False if there is no such rollout, or it is over or aborted."""
 
     async def now(self) -> float:
         """The wall time of the database's clock."""

@@ -99,7 +99,8 @@ class Head(msgspec.Struct, frozen=True):
 class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
     those that use up tries: not the ones that no device could hear. Times are wall times. ``spoilt`` says
-    what in its row can't be read; such a command is never sent."""
+    what in its row can't be read; such a command is never sent. ``traceparent`` is its place in a trace ("":
+    none)."""
 
     id: int
     device: str
@@ -122,6 +123,7 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     closed_at: float | None = None
     answer: bytes | None = None
     reason: str = ""
+    traceparent: str = ""
     spoilt: str = ""
 
     @property

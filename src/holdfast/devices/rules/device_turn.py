@@ -211,6 +211,7 @@ class Sending(msgspec.Struct, frozen=True):
     body: bytes
     trace_id: str
     due: float
+    traceparent: str = ""
 
 
 class Turned(msgspec.Struct):
@@ -651,7 +652,9 @@ class _Turn:
         self._changed[entry.id] = entry
         self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id, due=due))
         self._done.sendings.append(
-            Sending(entry.device, entry.shard, correlation, entry.body, entry.trace_id, due)
+            Sending(
+                entry.device, entry.shard, correlation, entry.body, entry.trace_id, due, entry.traceparent
+            )
         )
 
     # --- what is stored

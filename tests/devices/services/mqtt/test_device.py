@@ -78,6 +78,7 @@ async def test_a_broker_that_starts_later_is_found(five: MqttBench) -> None:
     await ears.until(Connected)
 
 
+@pytest.mark.slow
 async def test_a_connection_that_only_seems_to_stand_is_given_up(five: MqttBench) -> None:
     devices = five.devices("me", query="&keepalive_s=1")
     ears = await connected(devices)

@@ -84,12 +84,36 @@ class SqlConformance(OutboxConformance):
         postgresql = business.dialect.name == "postgresql"
         plans = []
         with business.connect() as connection:
+            if postgresql:  # of so few rows a plan says only what can be used
+                for setting in ("ANALYZE", "SET enable_seqscan = off", "SET enable_sort = off"):
+                    connection.exec_driver_sql(setting)
             for sql, parameters in asked:
                 explain = f"EXPLAIN {sql}" if postgresql else f"EXPLAIN QUERY PLAN {sql}"
                 plans.append(str(connection.exec_driver_sql(explain, parameters).all()))
         for plan, index in zip(plans, ("_device", "_device", "_failed", ""), strict=True):
             assert f"holdfast_outbox_command{index}" in plan
         assert "TEMP B-TREE" not in plans[-1], "the ids are in order already"
+
+    async def test_a_page_of_many_devices_takes_no_more_statements_than_one_of_few(
+        self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine
+    ) -> None:
+        with begin() as db:
+            db.add([new(f"d{n:03}") for n in range(100) for _ in range(1 + n % 3)])
+        await dispatcher.turn()
+        asked: list[tuple[str, Any]] = []
+        event.listen(store._engine, "before_cursor_execute", lambda *a: asked.append((a[2], a[3])))
+        assert len(await store.devices(OUTBOX, limit=2)) == 2
+        few, first = len(asked), asked[0]
+        assert [each.waiting for each in await store.devices(OUTBOX)] == [1 + n % 3 for n in range(100)]
+        assert len(asked) == 2 * few
+        postgresql = business.dialect.name == "postgresql"
+        with business.connect() as connection:
+            if postgresql:  # of so few rows a plan says only what can be used
+                connection.exec_driver_sql("ANALYZE")
+                connection.exec_driver_sql("SET enable_seqscan = off")
+            explain = "EXPLAIN" if postgresql else "EXPLAIN QUERY PLAN"
+            plan = str(connection.exec_driver_sql(f"{explain} {first[0]}", first[1]).all())
+        assert "holdfast_outbox_command_next" in plan
 
 
 class TestSqliteOutbox(SqlConformance):

@@ -43,6 +43,7 @@ def end(process: subprocess.Popen[str]) -> None:
     process.stdout.close()
 
 
+@pytest.mark.slow
 async def test_each_result_is_applied_once_whenever_it_is_killed(url: str, engine: Engine) -> None:
     store = SqlOutbox(url, SystemClock())
     await store.prepare("doors", 1)
@@ -67,6 +68,7 @@ async def test_each_result_is_applied_once_whenever_it_is_killed(url: str, engin
     await store.close()
 
 
+@pytest.mark.slow
 async def test_one_that_is_stopped_can_be_replaced_and_changes_nothing_afterwards(
     postgresql_server: PostgresqlServer,
 ) -> None:
@@ -91,6 +93,7 @@ async def test_one_that_is_stopped_can_be_replaced_and_changes_nothing_afterward
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_dies_is_unavailable_and_comes_back(
     postgresql_server: PostgresqlServer,
 ) -> None:

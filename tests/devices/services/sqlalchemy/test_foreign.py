@@ -186,6 +186,7 @@ async def test_what_sqlite_would_keep_though_its_type_is_wrong_is_refused(
         "supersede_key = x'ff'",
         "priority = 'abc'",
         "body = 'text'",
+        "traceparent = x'ff'",
         "trace_id = x'ff', tries = 9223372036854775807",
         "rollout = 'abc'",
         "expires_at = x'00'",

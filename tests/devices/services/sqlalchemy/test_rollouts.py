@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import pytest
 from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
@@ -59,12 +60,14 @@ def answer(sending: Sending, *, ok: bool) -> Heard:
     return Heard(sending.device, sending.correlation, b"", ok=ok)
 
 
+@pytest.mark.slow
 async def test_all_get_it_in_their_order(store: SqlOutbox, engine: Engine) -> None:
     rollout, sent = await rolled_out(store, engine, lambda device: not device.endswith("00"))
     assert (rollout.done, rollout.failed, rollout.aborted, rollout.over) == (4_950, 50, False, True)
     assert sent == 5_000
 
 
+@pytest.mark.slow
 async def test_it_stops_once_one_in_twenty_has_failed(store: SqlOutbox, engine: Engine) -> None:
     rollout, sent = await rolled_out(store, engine, lambda device: int(device[1:]) % 5 != 0)
     assert (rollout.aborted, rollout.over) == (True, True)

@@ -99,6 +99,7 @@ async def test_a_savepoint_that_fails_takes_its_commands_along(
     assert (await bodies(store))[0] == b"kept"
 
 
+@pytest.mark.slow
 async def test_many_at_once_are_told_of_once_a_device(
     store: SqlOutbox, engine: Engine, outbox: Outbox
 ) -> None:

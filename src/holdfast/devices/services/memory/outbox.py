@@ -161,6 +161,9 @@ class MemoryOutbox:
             self.tables.shards.setdefault((outbox, shard), 0)
         self._settings[outbox] = adding
 
+    async def names(self) -> list[str]:
+        return sorted({name for name, _ in self.tables.shards})
+
     async def adding(self, outbox: str) -> Adding | None:
         return self._settings.get(outbox)
 
@@ -265,13 +268,16 @@ class MemoryOutbox:
         limit: int = 100,
         state: CommandState | None = None,
         device: str = "",
+        newest: bool = False,
     ) -> list[StoredCommand]:
         found = [
             entry
             for entry in self._entries(outbox)
-            if entry.id > after and state in (None, entry.state) and device in ("", entry.device)
+            if state in (None, entry.state) and device in ("", entry.device)
         ]
-        return found[:limit]
+        if newest:
+            return [entry for entry in found[::-1] if not after or entry.id < after][:limit]
+        return [entry for entry in found if entry.id > after][:limit]
 
     async def command(self, command: int) -> StoredCommand | None:
         found = self.tables.commands.get(command)
@@ -365,13 +371,24 @@ class MemoryOutbox:
             (outbox, device) in self.tables.paused,
         )
 
-    async def rollouts(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+    async def rollouts(
+        self, outbox: str, *, after: int = 0, limit: int = 100, newest: bool = False
+    ) -> list[Rollout]:
         found = [
             rollout
             for name, rollout in self.tables.rollouts.values()
-            if name == outbox and rollout.id > after
+            if name == outbox and (rollout.id < after or not after if newest else rollout.id > after)
         ]
-        return found[:limit]
+        return sorted(found, key=lambda rollout: rollout.id, reverse=newest)[:limit]
+
+    async def abort(self, outbox: str, rollout: int) -> bool:
+        with self.transaction() as transaction:
+            name, known = transaction.tables.rollouts.get(rollout, ("", None))
+            if known is None or name != outbox or known.over or known.aborted:
+                return False
+            transaction.tables.rollouts[rollout] = (outbox, msgspec.structs.replace(known, aborted=True))
+            transaction.added.add(outbox)
+            return True
 
     async def now(self) -> float:
         return self._clock.wall()

@@ -139,6 +139,7 @@ class MqttDevices:
                 correlation=command.id.encode(),
                 response_topic=answered_at.encode(),
                 expires_s=command.expires_s,
+                traceparent=command.traceparent.encode(),
             )
         link = self._link(command.device)
         self._watched.add(command.device)

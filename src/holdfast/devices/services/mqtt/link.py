@@ -26,6 +26,7 @@ from holdfast.devices.services.mqtt.wire import Wire
 from holdfast.errors import HoldfastError, TooLarge, Unavailable
 from holdfast.extend import Clock
 from holdfast.extend.tools import Backoff
+from holdfast.extend.tracing import TRACEPARENT
 
 CONNECT_TIMEOUT_S = 10.0
 GOODBYE_S = 2.0
@@ -47,6 +48,8 @@ REFUSED = 0x80
 NOBODY = 0x10
 TAKEN_OVER = 0x8E
 FOREVER_S = 0xFFFFFFFF
+USER_PROPERTY = struct.pack("!BH", 0x26, len(TRACEPARENT)) + TRACEPARENT.encode()
+"""The property of a command that says its place in a trace, up to the value."""
 
 log = structlog.get_logger(__name__)
 
@@ -74,7 +77,9 @@ class LinkListener(Protocol):
 class Extras:
     """The properties of a command, as they go over the wire: paho's own take far longer to make."""
 
-    def __init__(self, *, correlation: bytes, response_topic: bytes, expires_s: float) -> None:
+    def __init__(
+        self, *, correlation: bytes, response_topic: bytes, expires_s: float, traceparent: bytes = b""
+    ) -> None:
         self._bytes = (
             struct.pack("!BH", 0x08, len(response_topic))
             + response_topic
@@ -83,6 +88,8 @@ class Extras:
         )
         if expires_s > 0:
             self._bytes += struct.pack("!BI", 0x02, min(max(round(expires_s), 1), FOREVER_S))
+        if traceparent:
+            self._bytes += USER_PROPERTY + struct.pack("!H", len(traceparent)) + traceparent
 
     def pack(self) -> bytes:
         """With the length before them."""

@@ -9,13 +9,14 @@ import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import structlog
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Select,
     bindparam,
     delete,
     func,
@@ -65,6 +66,7 @@ from holdfast.devices.services.sqlalchemy.rows import (
     SqlRows,
     entry,
     has_phase,
+    to_rollout,
 )
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
@@ -146,16 +148,17 @@ class SqlOutbox:
     def _prepare(self, connection: Connection, outbox: str, shards: int, adding: Adding) -> None:
         if self._postgresql:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": MAKING})
-        if missing := _missing(connection):
+        lacks = _lacks(connection)
+        if lacks.named:
             if not self._create:
-                raise ConfigError(f"{engines.shown(self._url)} has no {', '.join(missing)}: {HELP}")
+                raise ConfigError(f"{engines.shown(self._url)} has no {', '.join(lacks.named)}: {HELP}")
             try:
-                if inspect(connection).has_table(tables.ROLLOUT_BEFORE):
+                for number in lacks.migrations:
                     # First, or the table of rollouts would be made anew and be empty.
-                    for step in steps(3, connection):
+                    for step in steps(number, connection):
                         connection.execute(step)
-                    missing = _missing(connection)
-                tables.metadata.create_all(connection, [tables.metadata.tables[name] for name in missing])
+                absent = [tables.metadata.tables[name] for name in _lacks(connection).tables]
+                tables.metadata.create_all(connection, absent)
             except DBAPIError as error:
                 if engines.passes(error):
                     raise
@@ -168,6 +171,11 @@ class SqlOutbox:
             raise ConfigError(f"outbox {outbox!r} has {standing} shards; set shards to that, not {shards}")
         connection.execute(delete(tables.setting).where(tables.setting.c.outbox == outbox))
         connection.execute(insert(tables.setting), {"outbox": outbox, **msgspec.structs.asdict(adding)})
+
+    async def names(self) -> list[str]:
+        named = select(tables.shard.c.outbox).distinct().order_by(tables.shard.c.outbox)
+        rows = await self._read(lambda connection: connection.execute(named).all())
+        return [row[0] for row in self._sound.only("shard", rows, (TEXT,))]
 
     async def adding(self, outbox: str) -> Adding | None:
         return await self._read(partial(self._adding, outbox=outbox))
@@ -183,10 +191,11 @@ class SqlOutbox:
         def describe(connection: Connection) -> str:
             name = "PostgreSQL" if self._postgresql else "SQLite"
             version = ".".join(map(str, connection.dialect.server_version_info or ()))
-            missing = _missing(connection)
-            if not missing:
+            lacks = _lacks(connection)
+            if not lacks.named:
                 return f"{name} {version}; all tables are there"
-            which = ", ".join(missing) if len(missing) < len(tables.metadata.tables) else "tables yet"
+            some = len(lacks.tables) < len(tables.metadata.tables)
+            which = ", ".join(lacks.named) if some else "tables yet"
             return f"{name} {version}; no {which}: {MADE}"
 
         return await self._read(describe)
@@ -384,16 +393,19 @@ class SqlOutbox:
         limit: int = 100,
         state: CommandState | None = None,
         device: str = "",
+        newest: bool = False,
     ) -> list[StoredCommand]:
         c = tables.command.c
-        listed = select(text(COLUMNS)).select_from(tables.command).where(c.outbox == outbox, c.id > after)
+        listed = select(text(COLUMNS)).select_from(tables.command).where(c.outbox == outbox)
+        if after or not newest:
+            listed = listed.where(c.id < after if newest else c.id > after)
         if state is not None:
             listed = listed.where(c.state == state.value)
             if state in ENDED_BADLY:
                 listed = listed.where(text(ENDED_BADLY_SQL))  # or SQLite wouldn't see its index
         if device:
             listed = listed.where(c.device == device)
-        listed = listed.order_by(c.id).limit(limit)
+        listed = listed.order_by(c.id.desc() if newest else c.id).limit(limit)
         return await self._read(lambda connection: [entry(row) for row in connection.execute(listed)])
 
     async def command(self, command: int) -> StoredCommand | None:
@@ -510,16 +522,10 @@ class SqlOutbox:
     def _devices(
         self, connection: Connection, outbox: str, after: str, limit: int, device: str
     ) -> list[DeviceStatus]:
-        h, d, c = tables.head.c, tables.device.c, tables.command.c
-        named = [
-            select(t.device).where(
-                t.outbox == outbox, t.device > after, *([t.device == device] if device else [])
-            )
-            for t in (h, d)
-        ]
-        both = named[0].union(named[1]).subquery()
-        listed = select(both.c.device).order_by(both.c.device).limit(limit)
-        names = [row[0] for row in self._sound.only("device", connection.execute(listed), (TEXT,))]
+        h, d = tables.head.c, tables.device.c
+        listed = connection.execute(_scheduled(outbox, after, limit, device))
+        scheduled = {row[0]: row[1] for row in self._sound.only("device", listed, (TEXT,))}
+        names = [*scheduled]
         heads = connection.execute(
             select(h.device, h.lane, h.shard, h.phase)
             .where(h.outbox == outbox, h.device.in_(names))
@@ -539,23 +545,35 @@ class SqlOutbox:
         shards = _shards(connection, outbox)
         statuses = []
         for name in names:
-            # With the lane SQLite takes the index of what is scheduled.
-            waits = text("state = 'scheduled' AND lane >= 0")
-            scheduled = select(c.id).where(c.outbox == outbox, c.device == name, waits)
-            count = select(func.count()).select_from(scheduled.limit(WAITING_MAX).subquery())
-            out = phases.get(name, []).count(HeadPhase.OUT)
-            waiting = min(WAITING_MAX, connection.execute(count).scalar_one() + out)
+            doing = tuple(phases.get(name, ()))
+            waiting = min(WAITING_MAX, scheduled[name] + doing.count(HeadPhase.OUT))
             seen_at, away = seen.get(name, (None, False))
             shard = queue.shard_of(name, shards)
-            doing = tuple(phases.get(name, ()))
             statuses.append(DeviceStatus(outbox, name, shard, doing, waiting, seen_at, away, name in paused))
         return statuses
 
-    async def rollouts(self, outbox: str, *, after: int = 0, limit: int = 100) -> list[Rollout]:
+    async def rollouts(
+        self, outbox: str, *, after: int = 0, limit: int = 100, newest: bool = False
+    ) -> list[Rollout]:
         r = tables.rollout.c
-        listed = select(text(ROLLOUT)).select_from(tables.rollout).where(r.outbox == outbox, r.id > after)
-        rows = await self._read(lambda c: c.execute(listed.order_by(r.id).limit(limit)).all())
-        return [Rollout(*row) for row in self._sound.only("rollout", rows, ROLLOUT_KINDS)]
+        listed = select(text(ROLLOUT)).select_from(tables.rollout).where(r.outbox == outbox)
+        if after or not newest:
+            listed = listed.where(r.id < after if newest else r.id > after)
+        listed = listed.order_by(r.id.desc() if newest else r.id).limit(limit)
+        rows = await self._read(lambda connection: connection.execute(listed).all())
+        return [to_rollout(row) for row in self._sound.only("rollout", rows, ROLLOUT_KINDS)]
+
+    async def abort(self, outbox: str, rollout: int) -> bool:
+        r = tables.rollout.c
+        running = (r.id == rollout, r.outbox == outbox, ~r.aborted, r.done + r.failed < r.total)
+
+        def abort(connection: Connection) -> bool:
+            changed = connection.execute(update(tables.rollout).where(*running).values(aborted=True)).rowcount
+            if changed:
+                ring_at_commit(connection, outbox)
+            return bool(changed)
+
+        return await self._change(abort)
 
     async def now(self) -> float:
         return await self._read(bell.clock)
@@ -641,14 +659,60 @@ class SqlOutbox:
             raise self._named(error) from error
 
 
-def _missing(connection: Connection) -> list[str]:
-    standing = {*inspect(connection).get_table_names()}
-    return [name for name in tables.metadata.tables if name not in standing]
+class _Lacks(NamedTuple):
+    """What a database lacks: ``tables``, ``columns`` of those that stand, as TABLE.COLUMN, and the
+    ``migrations`` by which those that stand are changed."""
+
+    tables: list[str]
+    columns: list[str]
+    migrations: list[int]
+
+    @property
+    def named(self) -> list[str]:
+        """The names of all tables and columns that are missing."""
+        return [*self.tables, *self.columns]
+
+
+def _lacks(connection: Connection) -> _Lacks:
+    inspector = inspect(connection)
+    standing = {*inspector.get_table_names()}
+    columns: list[str] = []
+    migrations = {tables.RENAMING} if tables.ROLLOUT_BEFORE in standing else set[int]()
+    for name, table in tables.metadata.tables.items():
+        added = [column for column in table.c if "migration" in column.info]
+        if name not in standing or not added:
+            continue
+        there = {column["name"] for column in inspector.get_columns(name)}
+        for column in added:
+            if column.name not in there:
+                columns.append(f"{name}.{column.name}")
+                migrations.add(column.info["migration"])
+    absent = [name for name in tables.metadata.tables if name not in standing]
+    return _Lacks(absent, columns, sorted(migrations))
 
 
 def _shards(connection: Connection, outbox: str) -> int:
     counted = select(func.count()).select_from(tables.shard).where(tables.shard.c.outbox == outbox)
     return int(connection.execute(counted).scalar_one())
+
+
+def _scheduled(outbox: str, after: str, limit: int, device: str) -> Select[tuple[str, int]]:
+    """Devices in order, each with how many of its commands are scheduled. One statement for all of them: one
+    for each would be thousands for a page that looks for a few among many."""
+    h, d, c = tables.head.c, tables.device.c, tables.command.c
+    named = [
+        select(t.device).where(
+            t.outbox == outbox, t.device > after, *([t.device == device] if device else [])
+        )
+        for t in (h, d)
+    ]
+    both = named[0].union(named[1]).subquery()
+    listed = select(both.c.device).order_by(both.c.device).limit(limit).subquery()
+    # With the lane SQLite takes the index of what is scheduled.
+    waits = text("state = 'scheduled' AND lane >= 0")
+    some = select(c.id).where(c.outbox == outbox, c.device == listed.c.device, waits).limit(WAITING_MAX)
+    counted = select(func.count()).select_from(some.correlate(listed).subquery()).correlate(listed)
+    return select(listed.c.device, counted.scalar_subquery()).order_by(listed.c.device)
 
 
 def _all_told() -> ColumnElement[bool]:

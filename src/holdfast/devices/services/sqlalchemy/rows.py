@@ -29,7 +29,8 @@ log = structlog.get_logger(__name__)
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
-    " supersede_key, trace_id, rollout, created_at, published_at, closed_at, answer, reason"
+    " supersede_key, trace_id, rollout, created_at, published_at, closed_at, answer, reason,"
+    " traceparent"
 )
 """Of a command, in the order of the fields of ``StoredCommand``."""
 
@@ -279,6 +280,12 @@ SQLITE = Statements(postgresql=False)
 POSTGRESQL = Statements(postgresql=True)
 
 
+def to_rollout(row: Sequence[Any]) -> Rollout:
+    """A row of ``ROLLOUT`` as a record. SQLite has no type for what is true or false."""
+    number, name, total, abort_share, done, failed, aborted, created_at, rate = row
+    return Rollout(number, name, total, abort_share, done, failed, bool(aborted), created_at, rate)
+
+
 class SqlRows:
     """The rows of one outbox, in a transaction."""
 
@@ -421,7 +428,7 @@ class SqlRows:
 
     def rollouts(self, ids: Collection[int]) -> Mapping[int, Rollout]:
         found = self._rows(self._sql.rollouts, ids=self._list(ids))
-        return {row[0]: Rollout(*row) for row in self._sound.only("rollout", found, ROLLOUT_KINDS)}
+        return {row[0]: to_rollout(row) for row in self._sound.only("rollout", found, ROLLOUT_KINDS)}
 
     def save(self, entries: Sequence[StoredCommand]) -> None:
         rows = [
@@ -491,7 +498,8 @@ def entry(row: Sequence[Any]) -> StoredCommand:
     if not fits(row, KINDS) or row[4] not in STATES or max(row[9], row[10]) >= TRIES_MAX:
         row, spoilt = _without_spoilt(row)
     (number, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe,
-     supersede, trace_id, rollout, created_at, published_at, closed_at, answer, reason) = row  # fmt: skip
+     supersede, trace_id, rollout, created_at, published_at, closed_at, answer, reason,
+     traceparent) = row  # fmt: skip
     return StoredCommand(
         id=number,
         device=device,
@@ -514,6 +522,7 @@ def entry(row: Sequence[Any]) -> StoredCommand:
         closed_at=closed_at,
         answer=answer,
         reason=reason,
+        traceparent=traceparent,
         spoilt=spoilt,
     )
 
@@ -595,6 +604,7 @@ _TIME, _TIME_OR_NONE = (float, int), (float, int, NoneType)
 KINDS: Sequence[tuple[type, ...]] = (
     _INT, TEXT, _INT, _INT, TEXT, (bytes,), _INT, _TIME, _TIME_OR_NONE, _INT, _INT, _INT, _TEXT_OR_NONE,
     _TEXT_OR_NONE, TEXT, _INT_OR_NONE, _TIME, _TIME_OR_NONE, _TIME_OR_NONE, (bytes, NoneType), TEXT,
+    TEXT,
 )  # fmt: skip
 """The types of ``COLUMNS``."""
 

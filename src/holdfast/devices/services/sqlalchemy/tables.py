@@ -34,10 +34,11 @@ metadata = MetaData()
 _Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite numbers rows by itself in INTEGER columns only
 
 
-SECOND = {"migration": 2}
+SECOND, FOURTH = {"migration": 2}, {"migration": 4}
 
+RENAMING = 3
 ROLLOUT_BEFORE = f"{PREFIX}job"
-"""What the table of rollouts was called before the third migration."""
+"""What the table of rollouts was called before the migration ``RENAMING``."""
 
 
 def _index(name: str, *columns: object, where: str, info: dict[str, int] | None = None) -> Index:
@@ -70,6 +71,7 @@ def _columns() -> list[Column[Any]]:
         Column("closed_at", Double),
         Column("answer", LargeBinary),
         Column("reason", Text, nullable=False, server_default=""),
+        Column("traceparent", String(64), nullable=False, server_default="", info=FOURTH),
     ]
 
 

@@ -13,7 +13,7 @@ from sqlalchemy import DDL, Connection
 
 Dialect = Literal["sqlite", "postgresql"]
 
-LATEST = 3
+LATEST = 4
 _END = re.compile(r";\s*(?:\n\n|\Z)")
 """An empty line follows each statement; those in the body of a function have none after them."""
 
