@@ -321,6 +321,7 @@ def test_a_formula_behind_a_dropped_nul_is_guarded(tmp_path: Path) -> None:
     assert csv_of(stored(tmp_path, {"t": ["\0=1"]}), unfit="drop") == "t\n'=1\n"
 
 
+@pytest.mark.slow
 def test_the_quick_look_for_formulas_misses_none() -> None:
     every = [chr(code) for code in range(0x110000) if not 0xD800 <= code < 0xE000]
     texts = pl.DataFrame({"t": [*every, *(f"{character}=1" for character in every), ""]})
@@ -427,6 +428,7 @@ def test_times_from_tables_are_those_of_the_calendar(tmp_path: Path, zone: str, 
         assert line == f"{expected},{utc:%a %j}"
 
 
+@pytest.mark.slow
 def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     wide = pa.table({f"c{at}": [at, None] for at in range(3000)})
     pq.write_table(wide, tmp_path / "wide.parquet")

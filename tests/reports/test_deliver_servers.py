@@ -129,6 +129,7 @@ def stands(server: FtpServer | SftpServer) -> None:
     assert there == {"daily.csv": BODY, "daily.csv.ok": b""}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_steps")
 async def test_a_connection_cut_at_every_tenth_is_made_up_for(
     place: Place, server: FtpServer | SftpServer
@@ -254,6 +255,7 @@ async def test_a_worker_killed_at_any_step_is_made_up_for(
     assert record.stage is DeliveryStage.DONE
 
 
+@pytest.mark.slow
 async def test_parts_of_an_upload_to_s3_are_gone_on_with(
     moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -334,6 +336,7 @@ async def cancelled_at_once(place: Place, sent: int = SLOW // 2) -> None:
     assert slow.bytes_in - arrived < WAITED_BYTES
 
 
+@pytest.mark.slow
 async def test_cancelled_at_a_slow_server_it_ends_at_once_and_leaves_nothing(
     place: Place, server: FtpServer | SftpServer
 ) -> None:

@@ -27,6 +27,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> str:
     return stored(tmp_path_factory.mktemp("many"), table, row_group_size=ROWS // 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", [Csv(), Csv(compression="gzip"), Csv(compression="zip"), Xlsx(), Xlsx(rows_per_sheet=ROWS // 3)]
 )
@@ -40,6 +41,7 @@ def test_the_size_is_told_within_a_quarter(source: str, form: Any) -> None:
     assert len(outlook.lines) == 4
 
 
+@pytest.mark.slow
 def test_also_where_nobody_knows_how_many_rows_there_are(source: str, tmp_path: Path) -> None:
     half = Table(sources=(source,), filter=(Condition(column="price", op="<", value=0.5),))
     (text,) = made(ordered(source))

@@ -247,6 +247,7 @@ def large(path: Path, rows: int) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak is read from /proc")
 @pytest.mark.parametrize("form", ["none", "xlsx"])
 def test_memory_does_not_grow_with_the_rows(tmp_path: Path, form: str) -> None:

@@ -113,6 +113,7 @@ def test_the_same_task_again_finds_its_file(folders: Path) -> None:
     assert (row.state, row.attempts) == (State.SUCCEED, 2)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_replaced_changes_nothing(folders: Path) -> None:
     app, body = made_app(), order(folders)
     TaskTest(app, epoch=2, attempt=2).run(body)
@@ -195,6 +196,7 @@ def test_an_empty_result_may_be_no_file(folders: Path) -> None:
     assert (row.state, row.size) == (State.SUCCEED, 0)
 
 
+@pytest.mark.slow
 def test_a_cancelled_attempt_leaves_nothing_at_the_destination(folders: Path) -> None:
     test = TaskTest(made_app(), cancel_at=2)
     with pytest.raises(Cancelled):
@@ -291,6 +293,7 @@ def test_an_app_may_say_where_it_delivers_to(folders: Path) -> None:
     assert {row.state for row in audit()} == {State.SUCCEED, State.FAILED}
 
 
+@pytest.mark.slow
 async def test_a_refused_login_is_permanent_and_tells_no_secret(folders: Path) -> None:
     server = FtpServer()
     async with server:

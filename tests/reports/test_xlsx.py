@@ -99,6 +99,7 @@ def _to_the_ms(value: object) -> object:
     return value
 
 
+@pytest.mark.slow
 @settings(max_examples=30, deadline=None, suppress_health_check=SLOW)
 @given(
     st.lists(
@@ -170,6 +171,7 @@ def test_a_lone_surrogate_is_no_text(tmp_path: Path) -> None:
     assert [row[0] for row in values(sheet_of(source, unfit="drop"))[1:]] == ["", "ok"]
 
 
+@pytest.mark.slow
 def test_three_thousand_columns_are_written(tmp_path: Path) -> None:
     source = stored(tmp_path, {f"c{at}": [at, -at] for at in range(3000)})
     header, numbers, opposites = values(sheet_of(source))

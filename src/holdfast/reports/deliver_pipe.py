@@ -8,6 +8,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 
 from holdfast.reports.ports.sink import Data
 
@@ -119,7 +120,7 @@ async def pieces(chunks: Callable[[], Iterator[Data]], ahead_bytes: int = AHEAD_
             with contextlib.suppress(RuntimeError):  # the loop is over
                 loop.call_soon_threadsafe(ended.set)
 
-    threading.Thread(target=make, name="format", daemon=True).start()
+    threading.Thread(target=copy_context().run, args=(make,), name="format", daemon=True).start()
     try:
         yield pipe
     finally:

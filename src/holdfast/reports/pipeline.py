@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import closing
+from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -50,7 +51,7 @@ def read_ahead(
         else:
             shelf.end(None)
 
-    thread = threading.Thread(target=fetch, name="read-ahead", daemon=True)
+    thread = threading.Thread(target=copy_context().run, args=(fetch,), name="read-ahead", daemon=True)
     thread.start()
     try:
         yield from shelf

@@ -15,6 +15,7 @@ import msgspec
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
 from holdfast.extend import Clock, TaskState
 from holdfast.extend.tools import redact, redact_url
+from holdfast.extend.tracing import span
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver import Connect, deliver_file
 from holdfast.reports.deliver_credentials import Credential, Credentials
@@ -31,6 +32,9 @@ CONFLICTS_MAX = 20
 MB = 1_000_000
 OPTIONS = {"replace": bool, "read_back": bool, "in_place": bool, "if_gone": str}
 """What ``delivery.options`` may hold: fields of :class:`FileToDeliver`."""
+
+REPORT, FILE, DESTINATION = "holdfast.report", "holdfast.file", "holdfast.destination"
+"""What the spans of an order tell."""
 
 OpenSink = Callable[[str, Credential], Sink]
 
@@ -135,13 +139,14 @@ class Publisher:
         try:
             # First of all: where a credential is wanted, the sources needn't be opened.
             connect = await self._connect(order, delivery)
-            report = await asyncio.to_thread(
-                Report,
-                order,
-                ordered_at=ordered_at,
-                secrets=lambda name: self._credentials.find(name).fields(),
-                roots=self._roots,
-            )
+            with span("open sources", attributes={REPORT: order.report}):
+                report = await asyncio.to_thread(
+                    Report,
+                    order,
+                    ordered_at=ordered_at,
+                    secrets=lambda name: self._credentials.find(name).fields(),
+                    roots=self._roots,
+                )
             try:
                 return await self._deliver(report, delivery, options, connect, book, told, leave=leave)
             finally:
@@ -221,17 +226,19 @@ class Publisher:
                 companions=tuple(Companion[kind.upper()] for kind in delivery.companions),
                 **options,
             )
-            done = await deliver_file(
-                parcel,
-                functools.partial(maker.chunks, file.number),
-                connect,
-                self._clock,
-                record=book.row.record,
-                note=functools.partial(book.note, maker),
-                progress=counter.sent,
-                pace=self._pool.pace(report.order.customer),
-                leave=leave,
-            )
+            told_of = {FILE: file.name, DESTINATION: redact_url(delivery.destination)}
+            with span("deliver file", kind="client", attributes=told_of):
+                done = await deliver_file(
+                    parcel,
+                    functools.partial(maker.chunks, file.number),
+                    connect,
+                    self._clock,
+                    record=book.row.record,
+                    note=functools.partial(book.note, maker),
+                    progress=counter.sent,
+                    pace=self._pool.pace(report.order.customer),
+                    leave=leave,
+                )
             counter.next_file()
             row = await book.end(done.record, before=done.duplicated)
             files.append(PublishedFile(row.name, row.size, row.rows, row.sha256, done.duplicated))
@@ -342,7 +349,8 @@ class _FileMaker:
         if file is None:
             return
         self._begun = True
-        yield from file.chunks
+        with span("format file", attributes={FILE: file.name}):
+            yield from file.chunks
 
     def _seek(self, number: int) -> ReportFile | None:
         made = self.made

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import hashlib
 import math
-import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,6 +14,7 @@ from typing import NamedTuple, Self
 import msgspec
 import pyarrow as pa
 
+from holdfast.extend import Machine
 from holdfast.reports.formats.compress import Workers, gzip, zstd
 from holdfast.reports.formats.csv import CsvFormat
 from holdfast.reports.formats.styles import Styles
@@ -118,7 +118,7 @@ class Report:
         versions = "".join(table.version for table in self.tables)
         told = encode(msgspec.structs.replace(order, delivery=None)) + versions.encode()
         self.id = hashlib.sha256(told + remote_name(order, ordered_at).encode()).hexdigest()
-        self._threads = threads or min(THREADS_MAX, _cores())
+        self._threads = threads or min(THREADS_MAX, Machine().whole_cores)
         self.cut = False
         self._rows = 0
         self._source_bytes = 0.0
@@ -303,7 +303,3 @@ def _zipped(options: Csv, name: str, chunks: Iterator[bytes], workers: Workers) 
     inside = name.rpartition("/")[2].removesuffix(".zip")
     yield from archive.entry(inside if "." in inside else f"{inside}.csv", chunks)
     yield archive.end()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

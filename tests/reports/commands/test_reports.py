@@ -13,7 +13,9 @@ import psutil
 import pytest
 
 from holdfast.config import load
+from holdfast.console.audit import AuditLog
 from holdfast.errors import HoldfastError, NoRoom, Unavailable
+from holdfast.reports import listing
 from holdfast.reports import publish as publishing
 from holdfast.reports.audit import Audit, Row
 from holdfast.reports.deliver import deliver_file
@@ -59,6 +61,22 @@ def test_a_file_is_published_without_a_queue(place: Path, holdfast: Holdfast, so
     assert (place / "out/sales.csv").read_text() == "Number\n0\n1\n2\n"
     assert "sales.csv: 13 bytes, 3 rows, sha256" in done.out
     assert not (place / "holdfast.db").exists()
+
+
+def test_what_is_recorded_and_forgotten_is_in_the_audit_log(
+    place: Path, holdfast: Holdfast, arrange: Any, source: str
+) -> None:
+    assert holdfast("reports", "publish", source, "./out").code == 0
+    assert not (place / "holdfast.db").exists(), "no cluster hears of what isn't recorded"
+    recorded = holdfast("reports", "publish", source, "./out", "--record", "--name", "again.csv")
+    assert recorded.code == 0, recorded.err
+    assert holdfast("reports", "forget", "9999-01-01").code == 0
+    log = arrange(lambda services: AuditLog(services.registry(), services.clock, None).entries())
+    assert {(entry.action, entry.subject, entry.outcome) for entry in log} == {
+        ("publish a report", "customer sales", "done"),
+        ("forget reports", "before 9999-01-01", "done"),
+    }
+    assert all(entry.who.endswith("(command line)") for entry in log)
 
 
 def test_what_is_published_may_be_recorded(place: Path, holdfast: Holdfast, source: str) -> None:
@@ -154,8 +172,23 @@ def test_what_nobody_has_begun_is_listed_too(place: Path, holdfast: Holdfast, so
     assert ended.code == 1
     assert [(row["trace"], row["state"]) for row in ended.lines] == [("waits", "failed")]
     assert "cancelled" in ended.lines[0]["error"]
+    unknown = holdfast("reports", "status", "--of", "report")
+    assert (unknown.code, "no tasks of an app 'report' are known" in unknown.err) == (1, True)
     day_before = ("--date", "2024-02-28")
     assert holdfast("reports", "status", "--of", "reports", *day_before, "--json").lines == []
+
+
+def test_where_many_wait_it_says_that_some_are_left_out(
+    holdfast: Holdfast, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def leave(services: Services) -> None:
+        await services.task_store("reports").queue([Task(f"w{n}", "report.publish") for n in range(3)])
+
+    arrange(leave)
+    monkeypatch.setattr(listing, "LOOKED_AT_MAX", 2)
+    told = holdfast("reports", "status", "--of", "reports", "--json")
+    assert ([row["trace"] for row in told.lines], told.code) == (["w0", "w1"], 0)
+    assert "There may be more" in told.err
 
 
 def test_a_row_that_its_slot_could_not_end_stands_as_its_task(
@@ -239,6 +272,7 @@ def row_once(
     return wait
 
 
+@pytest.mark.slow
 def test_a_worker_killed_in_the_midst_of_a_file_leaves_no_torn_one(
     place: Path, holdfast: Holdfast, arrange: Any, node: Callable[[], Process]
 ) -> None:
@@ -270,6 +304,7 @@ def test_a_worker_killed_in_the_midst_of_a_file_leaves_no_torn_one(
     assert (task["state"], task["value"]["files"][0]["sha256"]) == ("succeed", row["sha256"])
 
 
+@pytest.mark.slow
 def test_a_cancelled_task_cleans_up_at_the_server(
     place: Path,
     holdfast: Holdfast,
@@ -293,6 +328,7 @@ def test_a_cancelled_task_cleans_up_at_the_server(
     assert holdfast("reports", "status", "--date", "2024-02-29").code == 1
 
 
+@pytest.mark.slow
 async def test_a_customer_has_so_many_connections_whatever_slots_are_free(
     place: Path, node: Callable[..., Process], ftp_server: FtpServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

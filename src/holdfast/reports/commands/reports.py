@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime as dt
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Literal
 
@@ -15,11 +16,13 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.errors import ConfigError
 from holdfast.extend import TaskState
-from holdfast.extend.commands import DEFAULTS, Json, Options, exits, output
+from holdfast.extend.commands import DEFAULTS, Json, Options, audited, exits, output
 from holdfast.extend.products import MemoryRegistry, Services
+from holdfast.extend.tools import redact_url
 from holdfast.reports.assembly import report_publisher, report_sample
-from holdfast.reports.audit import TASK_TYPE, Audit, AuditedAttempt, Row
+from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver_credentials import Credentials
+from holdfast.reports.listing import LEFT_OUT, files_of, today
 from holdfast.reports.order import ReportOrder, from_plain
 
 app = App(name="reports", help="Reports: publish one, and see what became of those that were ordered.")
@@ -77,7 +80,7 @@ async def publish(
         credentials_file: TOML file of secrets; without it, they are in the environment.
         order: JSON file with an order; what is said here stands in place of its sources and its delivery.
         dry_run: Send nothing.
-        record: Tell of it in the store, for `holdfast reports status`.
+        record: Tell of it in the store, for `holdfast reports status` and the audit log.
         json: Print JSON.
     """
     config = options.load()
@@ -106,7 +109,14 @@ async def publish(
             return await _show(wanted, services.clock.wall(), known, json=json)
         registry = services.registry() if record else MemoryRegistry(services.clock)
         trace = f"cli-{services.clock.new_id()}"
-        async with report_publisher(services.clock, registry, known, access=services.access) as publisher:
+        async with contextlib.AsyncExitStack() as stack:
+            if record:  # without it no cluster hears of this
+                where = {"destination": redact_url(plain["delivery"]["destination"]), "trace": trace}
+                subject = f"{wanted.customer} {wanted.report}"
+                await stack.enter_async_context(audited(services, "publish a report", subject, where))
+            publisher = await stack.enter_async_context(
+                report_publisher(services.clock, registry, known, access=services.access)
+            )
             with _bar(quiet=json) as progress:
                 bar = progress.add_task(wanted.report, total=1.0, note="opens the sources")
                 published = await publisher.publish(
@@ -152,21 +162,16 @@ async def status(
         json: Print JSON lines.
     """
     async with options.services(reads_only=True) as services:
-        day = date or dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
-        rows = await Audit(services.registry(), services.clock).day(day)
-        rows = [await _as_it_stands(services, row) for row in rows]
-        unbegun = (
-            [row async for row in _never_begun(services, of, day, {row.trace for row in rows})] if of else []
-        )
-    found = [
-        row for row in [*rows, *unbegun] if state in (None, row.state) and customer in ("", row.customer)
-    ]
+        day = date or today(services)
+        found = await files_of(services, day, customer=customer, state=state, app=of)
     if json:
-        for row in found:
+        for row in found.rows:
             output.json_line(_record(row))
     else:
-        output.console().print(output.table(f"reports of {day}", COLUMNS, map(_cells, found)))
-    return exits.FAILED if any(row.state is TaskState.FAILED for row in found) else exits.OK
+        output.console().print(output.table(f"reports of {day}", COLUMNS, map(_cells, found.rows)))
+    if not found.complete:
+        output.remark(LEFT_OUT)
+    return exits.FAILED if any(row.state is TaskState.FAILED for row in found.rows) else exits.OK
 
 
 @app.command
@@ -180,7 +185,10 @@ async def forget(before: dt.date, /, *, options: Options = DEFAULTS) -> None:
     Args:
         before: The first day that is kept.
     """
-    async with options.services(reads_only=True) as services:
+    async with (
+        options.services(reads_only=True) as services,
+        audited(services, "forget reports", f"before {before}"),
+    ):
         dropped = await Audit(services.registry(), services.clock).forget(before)
     output.say(f"{dropped} files are forgotten")
 
@@ -199,43 +207,6 @@ async def _show(order: ReportOrder, now: float, known: Credentials, *, json: boo
     rows = "an unknown number of" if outlook.rows is None else str(outlook.rows)
     output.say(f"{rows} rows, {'' if outlook.exact else 'about '}{outlook.size} bytes")
     return exits.OK
-
-
-async def _as_it_stands(services: Services, row: Row) -> Row:
-    """The row of a file whose task has ended without its worker's doing, as that tells."""
-    if row.state not in (TaskState.RUNNING, TaskState.QUEUED) or not row.app:
-        return row
-    task = await services.task_store(row.app).get(row.trace)
-    if task is None or not task.ended or task.state is TaskState.SUCCEED:
-        return row
-    return msgspec.structs.replace(row, state=task.state, error=task.detail, ended_at=task.ended_at)
-
-
-async def _never_begun(services: Services, owner: str, day: dt.date, known: set[str]) -> AsyncIterator[Row]:
-    """Tasks that no worker has begun: of their orders nothing is known but whose they are. Those that ended
-    so, as when they were cancelled while they waited, count for the day of their end."""
-    store, midnight = services.task_store(owner), dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()
-    starts = {TaskState.QUEUED: 0.0, TaskState.FAILED: midnight, TaskState.TIMEOUT: midnight}
-    for state, since in starts.items():
-        after = ""
-        while page := await store.list(500, after, state=state, type=TASK_TYPE, since=since):
-            for task in page:
-                of_day = not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
-                if task.trace not in known and not task.attempts and of_day:
-                    yield Row(
-                        app=owner,
-                        trace=task.trace,
-                        customer=task.group,
-                        report="",
-                        day=day,
-                        destination="",
-                        name="",
-                        state=task.state,
-                        ordered_at=task.queued_at,
-                        ended_at=task.ended_at,
-                        error=task.detail,
-                    )
-            after = page[-1].trace
 
 
 def _bar(*, quiet: bool) -> Progress:

@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable
 from urllib.parse import urljoin, urlsplit
 
+from holdfast.extend.tracing import TRACEPARENT, current_traceparent
 from holdfast.reports.faults import UnreadableSource
 
 TIMEOUT_S = 60.0
@@ -107,6 +108,8 @@ class HttpFile(io.RawIOBase):
 
     def _ask(self, start: int, size: int) -> bytes:
         headers = {"Range": f"bytes={start}-{start + size - 1}", "Accept-Encoding": "identity"}
+        if traceparent := current_traceparent():
+            headers[TRACEPARENT] = traceparent
         for _ in range(REDIRECTS_MAX):
             # Asked for each request: later ones begin where an earlier one was redirected to.
             headers |= self._secret()

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidMessage
+from holdfast.extend.tracing import span
 from holdfast.reports.faults import UnreadableSource
 from holdfast.reports.order import Column, Table
 from holdfast.reports.sources.files import FormatReader, Piece, Shape, rows_a_batch
@@ -30,6 +31,9 @@ from holdfast.reports.sources.types import cast, plain, type_named
 
 SORT_BYTES_MAX = 64 * 1024 * 1024
 """Largest result, decoded, that is sorted here: a sort needs all rows in memory."""
+
+SOURCE, FILES = "holdfast.source", "holdfast.files"
+"""What the span of reading tells: the first file, and how many there are."""
 
 _HEADS_AT_ONCE = 8
 
@@ -117,9 +121,11 @@ class TableReader:
         """
         needed = dict.fromkeys([*self.schema.names, *(key.column for key in self._table.sort)])
         pieces = (piece for file in self._files for piece in self._read(file, list(needed)))
-        for batch, spent in self._sorted(pieces) if self._table.sort else pieces:
-            arrays = [batch.column(name) for name in self.schema.names]
-            yield Piece(pa.record_batch(arrays, [str(at) for at in range(len(arrays))]), spent)
+        told: dict[str, str | int] = {SOURCE: shown(self._files[0].place.url), FILES: len(self._files)}
+        with span("read source", kind="client", attributes=told):
+            for batch, spent in self._sorted(pieces) if self._table.sort else pieces:
+                arrays = [batch.column(name) for name in self.schema.names]
+                yield Piece(pa.record_batch(arrays, [str(at) for at in range(len(arrays))]), spent)
 
     # --- what table and files agree on
 

@@ -168,6 +168,7 @@ async def test_a_host_that_is_none_is_for_good() -> None:
     await sink.close()
 
 
+@pytest.mark.slow
 async def test_a_server_that_takes_no_more_is_given_up_after_its_time() -> None:
     async with served() as (server, sink):
         upload = await sink.open("a.csv", ".a.part")

@@ -27,6 +27,7 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
+from holdfast.extend.tracing import TRACEPARENT, current_traceparent
 from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
 
@@ -257,6 +258,8 @@ class HttpUpload:
 
     async def _put(self, body: bytes | AsyncIterator[bytes]) -> None:
         headers = {"Content-Type": "application/octet-stream"}
+        if traceparent := current_traceparent():
+            headers[TRACEPARENT] = traceparent
         if not self._replace:
             headers["If-None-Match"] = "*"
         what = f"can't write {self._name!r}"

@@ -1,0 +1,146 @@
+"""Which files were ordered for a day, and how each stands now: for the command line, pages and the API."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from holdfast.extend import TaskState
+from holdfast.extend.products import check_app, services_of
+from holdfast.reports.audit import TASK_TYPE, Audit, Row
+
+if TYPE_CHECKING:
+    from holdfast.extend import Task, TaskStore
+    from holdfast.extend.products import Services
+
+STATES = tuple(state for state in TaskState if state is not TaskState.DUPLICATED)
+"""How a file may stand."""
+
+PAGE_TASKS = 500
+LOOKED_AT_MAX = 10_000
+"""How many tasks of an app are looked at, in each state, for those that no node has begun."""
+
+GETS_AT_ONCE = 50
+
+LEFT_OUT = f"There may be more that no node has begun: {LOOKED_AT_MAX} tasks in each state were looked at."
+"""What to tell people of files that aren't complete."""
+
+
+class FilesFound(NamedTuple):
+    """Files of a day. ``complete`` is False where there may be more that no node has begun."""
+
+    rows: list[Row]
+    complete: bool
+
+
+def today(services: Services) -> dt.date:
+    """Return the day in UTC."""
+    return dt.datetime.fromtimestamp(services.clock.wall(), dt.UTC).date()
+
+
+async def files_of(
+    services: Services, day: dt.date, *, customer: str = "", state: TaskState | None = None, app: str = ""
+) -> FilesFound:
+    """Return the files of a day, by trace id and number.
+
+    With the name of an app, reports of it that no node has begun come last: those that wait, whatever their
+    day, and those that ended so on this day. Of their orders nothing is known but whose they are. Raises
+    NotKnown for an app of which nothing is known.
+    """
+    if app:
+        await check_app(services, app)
+    rows = await Audit(services.registry(), services.clock).day(day)
+    begun = {row.trace for row in rows}
+    rows = await _as_they_stand(services, [row for row in rows if customer in ("", row.customer)])
+    complete = True
+    if app:
+        async with services_of(services, app) as theirs:
+            waiting, complete = await _never_begun(theirs.task_store(app), app, day, begun)
+        rows += [row for row in waiting if customer in ("", row.customer)]
+    return FilesFound([row for row in rows if state in (None, row.state)], complete)
+
+
+async def _as_they_stand(services: Services, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, and those of files whose tasks have ended without their nodes' doing as the tasks
+    tell."""
+    ended: dict[tuple[str, str], Task] = {}
+    open_traces: dict[str, set[str]] = {}
+    for row in rows:
+        if row.app and row.state in (TaskState.RUNNING, TaskState.QUEUED):
+            open_traces.setdefault(row.app, set()).add(row.trace)
+    for app, traces in open_traces.items():
+        async with services_of(services, app) as theirs:
+            for task in await _ended(theirs.task_store(app), traces):
+                ended[app, task.trace] = task
+    return [_as_it_ended(row, ended.get((row.app, row.trace))) for row in rows]
+
+
+async def _ended(store: TaskStore, traces: set[str]) -> list[Task]:
+    """Return those of these tasks that have ended, but not well."""
+    found: list[Task] = []
+    in_order = sorted(traces)
+    for start in range(0, len(in_order), GETS_AT_ONCE):
+        tasks = await asyncio.gather(*map(store.get, in_order[start : start + GETS_AT_ONCE]))
+        found += [task for task in tasks if task and task.ended and task.state is not TaskState.SUCCEED]
+    return found
+
+
+def _as_it_ended(row: Row, task: Task | None) -> Row:
+    if task is None or row.state not in (TaskState.RUNNING, TaskState.QUEUED):
+        return row
+    return msgspec.structs.replace(row, state=task.state, error=task.detail, ended_at=task.ended_at)
+
+
+async def _never_begun(store: TaskStore, app: str, day: dt.date, begun: set[str]) -> tuple[list[Row], bool]:
+    """Return rows of the tasks of an app that no node has begun, and whether these are all."""
+    midnight = dt.datetime.combine(day, dt.time(), dt.UTC).timestamp()
+    starts = {TaskState.QUEUED: 0.0, TaskState.FAILED: midnight, TaskState.TIMEOUT: midnight}
+    rows, complete = list[Row](), True
+    for state, since in starts.items():
+        tasks, all_of_them = await _listed(store, state, since)
+        complete &= all_of_them
+        rows += [
+            _row_of(task, app, day)
+            for task in tasks
+            if task.trace not in begun and not task.attempts and _is_of(task, day)
+        ]
+    return rows, complete
+
+
+async def _listed(store: TaskStore, state: TaskState, since: float) -> tuple[list[Task], bool]:
+    """Return the tasks that publish reports and stand so, up to ``LOOKED_AT_MAX``, and whether these are
+    all."""
+    found: list[Task] = []
+    while len(found) < LOOKED_AT_MAX:
+        after = found[-1].trace if found else ""
+        limit = min(PAGE_TASKS, LOOKED_AT_MAX - len(found))
+        page = await store.list(limit, after, state=state, type=TASK_TYPE, since=since)
+        if not page:
+            return found, True
+        found += page
+    return found, False
+
+
+def _is_of(task: Task, day: dt.date) -> bool:
+    """Whether a task waits, or has ended on this day."""
+    return not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
+
+
+def _row_of(task: Task, app: str, day: dt.date) -> Row:
+    return Row(
+        app=app,
+        trace=task.trace,
+        customer=task.group,
+        report="",
+        day=day,
+        destination="",
+        name="",
+        state=task.state,
+        ordered_at=task.queued_at,
+        ended_at=task.ended_at,
+        error=task.detail,
+    )

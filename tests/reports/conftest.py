@@ -1,0 +1,5 @@
+"""A browser, for the pages of reports."""
+
+from tests.console.chromium import chromium
+
+__all__ = ["chromium"]
