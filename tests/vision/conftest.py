@@ -17,6 +17,9 @@ from holdfast.vision.ingest import Still, stills
 from holdfast.vision.jpeg import decode_cells
 from holdfast.vision.render import Rendered, render_all
 from holdfast.vision.scene import Scene
+from tests.console.chromium import chromium
+
+__all__ = ["chromium"]
 
 Detect = Callable[[Rendered], list[list[Detection]]]
 

@@ -95,6 +95,7 @@ def test_the_grid_follows_the_frame(size: tuple[int, int], grid: tuple[int, int]
     assert grid_of(*size) == grid
 
 
+@pytest.mark.slow
 def test_a_restored_detector_continues_bit_for_bit_from_every_frame(frames: list[Still]) -> None:
     whole = Detector(320, 180)
     for still in frames[:100]:

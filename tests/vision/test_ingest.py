@@ -17,8 +17,9 @@ from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.vision import jpeg, live
 from holdfast.vision.handler import Frame
-from holdfast.vision.ingest import UnreadableVideo, ingest, object_name, stills
+from holdfast.vision.ingest import UnreadableVideo, ingest, stills
 from holdfast.vision.jpeg import decode_cells
+from holdfast.vision.places import object_name
 from holdfast.vision.render import Rendered, render
 from holdfast.vision.scene import Scene
 

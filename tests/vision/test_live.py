@@ -117,6 +117,7 @@ async def test_a_run_is_numbered_above_all_before_though_the_clock_goes_back() -
     assert [run.number for run in rig.over] == [10**15 + 1, 10**15 + 2]
 
 
+@pytest.mark.slow
 async def test_a_camera_that_says_nothing_is_lost_and_tried_again() -> None:
     with Server([(5, "stall"), (4, "cut")]) as server:
         rig = Rig(server.url, timeout_s=0.5)

@@ -212,6 +212,7 @@ def test_a_frame_that_is_no_image_or_of_another_size(network: Path) -> None:
             test.send(Frame("cam", 0, 1, 40, url))
 
 
+@pytest.mark.slow
 async def test_a_network_runs_in_a_slot(network: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     monkeypatch.setenv("TEST_NETWORK", str(network))

@@ -56,18 +56,21 @@ def perfect(video: Rendered) -> list[list[Detection]]:
     return [[Detection(box, 1.0) for box in frame.values()] for frame in video.truth().frames]
 
 
+@pytest.mark.slow
 def test_easy_scenes_are_tracked_well(easy: list[Rendered], detect: Detect) -> None:
     found = judged(easy, detect, ours)
     assert found.mota >= 0.90
     assert found.idf1 >= 0.85
 
 
+@pytest.mark.slow
 def test_usual_scenes_are_tracked_well(usual: list[Rendered], detect: Detect) -> None:
     found = judged(usual, detect, ours)
     assert found.mota >= 0.80
     assert found.idf1 >= 0.75
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["SORTTracker", "ByteTrackTracker"])
 def test_no_worse_than_a_tracking_library(
     name: str, usual: list[Rendered], detect: Detect, peer: ModuleType

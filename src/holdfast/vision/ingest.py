@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
-import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -21,8 +19,7 @@ from holdfast.extend import Clock, Objects, Outgoing, Queue
 from holdfast.vision import jpeg
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import encode
-
-_PLAIN = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,99}")
+from holdfast.vision.places import object_name
 
 
 class UnreadableVideo(HoldfastError):
@@ -151,12 +148,6 @@ async def ingest(
     if failure is not None:
         raise failure
     return sent
-
-
-def object_name(video: str, run: int, number: int) -> str:
-    """Where a frame is stored. A video id that makes no good folder name is replaced by its digest."""
-    folder = video if _PLAIN.fullmatch(video) else hashlib.sha256(video.encode()).hexdigest()[:32]
-    return f"frames/{folder}/{run}/{number:08d}.jpg"
 
 
 def _batch(frames: Iterator[Still], size: int) -> tuple[list[Still], UnreadableVideo | None]:

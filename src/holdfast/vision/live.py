@@ -24,8 +24,8 @@ from holdfast.extend import Clock, Objects, Outgoing, Queue
 from holdfast.extend.tools import Backoff, redact_url
 from holdfast.vision import jpeg
 from holdfast.vision.handler import Frame
-from holdfast.vision.ingest import object_name
 from holdfast.vision.jpeg import encode
+from holdfast.vision.places import object_name
 
 WAITING_MAX = 64
 """Frames that wait to be sent. While so many do, those that come are left out."""

@@ -13,6 +13,7 @@ import av
 import msgspec
 from av.video.reformatter import VideoReformatter
 
+from holdfast.extend import Machine
 from holdfast.vision.boxes import Box
 from holdfast.vision.scene import Scene, stage
 
@@ -65,7 +66,7 @@ def render(scene: Scene, folder: Path) -> Rendered:
 
 def render_all(scenes: Sequence[Scene], folder: Path, threads: int | None = None) -> list[Rendered]:
     """Render several scenes at once, on all cores unless told otherwise."""
-    with ThreadPoolExecutor(threads or os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(threads or Machine().whole_cores) as pool:
         return list(pool.map(lambda scene: render(scene, folder), scenes))
 
 

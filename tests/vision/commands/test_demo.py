@@ -285,6 +285,7 @@ def test_numbers_that_make_no_demo_are_refused(tmp_path: Path, wrong: dict[str, 
         make_plan(tmp_path, **(settings | wrong))
 
 
+@pytest.mark.slow
 def test_the_undisturbed_run_is_the_same_in_processes_of_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -375,6 +376,7 @@ def test_it_is_the_same_on_services_that_it_starts_itself(
     assert [path.name for path in temporary.rglob("*")] == [f"holdfast-ports-{os.getuid()}"]
 
 
+@pytest.mark.slow
 async def test_each_service_is_used_for_what_it_is_good_for() -> None:
     async with local.started(["redis"]) as found:
         assert list(found) == ["url"]
@@ -400,6 +402,7 @@ def test_two_services_for_the_same_are_refused(holdfast: Any) -> None:
     assert "postgres and redis are used for the same things; name one" in outcome.err
 
 
+@pytest.mark.slow
 def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> None:
     first = make_plan(place / "videos", videos=[], streams=2, seconds=2, nodes=1, faults=False)
     process = demo("--json", "--seconds", "2", "--nodes", "1", "--video", *(str(v) for _, v in first.cameras))
@@ -411,6 +414,7 @@ def test_own_videos_without_faults_on_one_node(place: Path, temporary: Path) -> 
     assert "neither killed nor drained" in err
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_video_is_named(place: Path, temporary: Path) -> None:
     (place / "notes.mp4").write_text("no video")
     process = demo("--video", "notes.mp4")
@@ -420,6 +424,7 @@ def test_a_file_that_is_no_video_is_named(place: Path, temporary: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.slow
 def test_nodes_that_can_not_run_end_the_demo(
     place: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

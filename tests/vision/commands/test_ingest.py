@@ -100,6 +100,7 @@ def test_keys_that_do_not_fit(holdfast: Any, arguments: list[str], said: str) ->
     assert (outcome.code, said in outcome.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_cameras_are_pulled_until_they_are_stopped(place: Path, arrange: Any) -> None:
     with Server([(4, "cut"), (3, "stall")], password="x") as server:
         url = server.url.replace("rtsp://", "rtsp://admin:a-secret-word@")
@@ -123,6 +124,7 @@ def test_cameras_are_pulled_until_they_are_stopped(place: Path, arrange: Any) ->
     assert "a-secret-word" not in said + str(first)
 
 
+@pytest.mark.slow
 def test_a_camera_is_pulled_for_so_many_seconds(holdfast: Any) -> None:
     with Server([(3, "stall")]) as server:
         outcome = holdfast("ingest", server.url, "--key", "cam-1", "--seconds", "0.5")

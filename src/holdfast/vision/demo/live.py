@@ -20,7 +20,8 @@ from holdfast.vision.demo.picture import Picture, PictureNode
 from holdfast.vision.demo.plan import DRAIN_AT, FPS, KILL_AT, LATEST, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.demo.report import best_frames
 from holdfast.vision.demo.view import DemoView
-from holdfast.vision.ingest import ingest, object_name
+from holdfast.vision.ingest import ingest
+from holdfast.vision.places import object_name
 
 REFRESH_S = 0.2
 LOOK_S = 0.05

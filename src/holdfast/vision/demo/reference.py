@@ -15,6 +15,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast import Context
+from holdfast.extend import Machine
 from holdfast.extend.commands import die_with
 from holdfast.vision.demo.plan import FPS, RUN, DemoCamera, DemoFailed, DemoPlan
 from holdfast.vision.handler import Frame, Tracking
@@ -33,7 +34,7 @@ def undisturbed(plan: DemoPlan) -> Mapping[str, Results]:
     frames = plan.seconds * FPS * len(plan.cameras)
     if frames <= FRAMES_A_PROCESS:
         return {camera.key: run(camera) for camera in plan.cameras}
-    workers = math.ceil(min(os.cpu_count() or 1, len(plan.cameras), frames / FRAMES_A_PROCESS))
+    workers = math.ceil(min(Machine().whole_cores, len(plan.cameras), frames / FRAMES_A_PROCESS))
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, initializer=_bind, initargs=(os.getpid(),)) as pool:
         try:
