@@ -11,10 +11,23 @@ from typing import Any, NamedTuple, Self
 
 import aiohttp
 
-from holdfast.console.service import Console
+from holdfast.console.service import Console, ConsoleSettings
+from holdfast.wiring import Services
+from tests.cluster.fakes import Log
 
 PATIENCE_S = 30.0
 FORM_TOKEN = re.compile(r'data-form-token="([0-9a-f]*)"')
+
+
+@contextlib.asynccontextmanager
+async def running_console(services: Services) -> AsyncIterator[Console]:
+    """Run a console on loopback."""
+    console = Console(services, ConsoleSettings(port=0), Log())
+    await console.start()
+    try:
+        yield console
+    finally:
+        await console.stop()
 
 
 class Answer(NamedTuple):
@@ -54,7 +67,7 @@ class Browser:
         """Open a page."""
         sent = {"Accept": "text/html", **(headers or {})}
         async with self._session.get(path, params=query, headers=sent) as response:
-            text = await response.text()
+            text = await response.text(errors="replace")  # a picture is none
             if (found := FORM_TOKEN.search(text)) is not None:
                 self.form_token = found[1]
             return Answer(response.status, text, response.headers)

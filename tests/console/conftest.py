@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -14,6 +16,12 @@ from holdfast.testing import NodeForTests, node_for_tests
 from holdfast.wiring import Services
 from tests.cluster.fakes import Log
 from tests.console.browser import Browser
+from tests.console.chromium import chromium
+
+__all__ = ["chromium"]
+
+LET_GO = threading.Event()
+"""Ends the tasks that hang: their handlers run in this process."""
 
 HOSTILE = '<script>alert("x")</script>'
 """A key that would run in a page that doesn't escape."""
@@ -43,12 +51,18 @@ def shop() -> App:
             raise ValueError("no such address")
         return f"sent to {body['to']}"
 
+    @app.task("mail.hang", tries=1)
+    async def hang(body: dict[str, Any], job: Job) -> None:
+        job.progress(0.4, "waits for <nobody>", mails=7)
+        await asyncio.to_thread(LET_GO.wait)
+
     return app
 
 
 @pytest.fixture(scope="module")
 def node() -> Iterator[NodeForTests]:
     """A node with four cameras: one is behind a gap, one has a hostile key, one has dead letters."""
+    LET_GO.clear()  # another module may have set it
     with node_for_tests(shop()) as running:
         cameras = running.stream("cameras")
         for frame in range(3):

@@ -13,11 +13,12 @@ import aiohttp
 import pytest
 
 from holdfast.console.access import OPEN_PATHS, settings_for
+from holdfast.console.product_pages import product_pages
 from holdfast.console.responses import SOURCES
 from holdfast.console.service import Console, ConsoleSettings, groups
 from holdfast.console.tokens import Tokens, add, read
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import digest_of
+from holdfast.http.key_file import digest_of
 from holdfast.system.clock import SystemClock
 from holdfast.wiring import Services
 from tests.cluster.fakes import Log
@@ -101,7 +102,9 @@ async def test_a_wrong_token_isnt_made_good_by_a_cookie(operator: Browser) -> No
 
 
 def test_every_route_needs_a_right(console_app: Console) -> None:
-    guarded = {(route.method, route.path) for _, some in groups(console_app.parts) for route in some}
+    guarded = {
+        (route.method, route.path) for _, some in groups(console_app.parts, product_pages()) for route in some
+    }
     served = {
         (route.method, route.resource.canonical)
         for route in console_app.app.router.routes()
@@ -247,6 +250,7 @@ def test_what_would_let_strangers_in_is_refused(given: dict[str, Any]) -> None:
 # --- tokens
 
 
+@pytest.mark.slow
 async def test_a_revoked_token_ends_its_events_within_five_seconds(
     services: Services, tmp_path: Path
 ) -> None:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from holdfast.console.access import Caller
+from holdfast.console.access import Caller, settings_for
 from holdfast.console.attention import Attention
 from holdfast.console.events import PAUSE_S, Events, _EventStream
-from holdfast.console.service import Console
+from holdfast.console.service import Console, ConsoleSettings
+from holdfast.console.tokens import add
+from holdfast.wiring import Services
+from tests.cluster.fakes import Log
 from tests.console.browser import Browser
 
 
@@ -46,6 +52,94 @@ async def test_what_waits_for_a_slow_browser_is_the_latest_of_each_topic() -> No
         stream.put("overview", str(number))
         stream.put("streams", str(number))
     assert stream.waiting == {"overview": "9999", "streams": "9999"}
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for the console's doing, which nobody tells of."""
+    async with asyncio.timeout(20):
+        while not true():  # noqa: ASYNC110 - there is no event
+            await asyncio.sleep(0.01)
+
+
+class SlowReader:
+    """A browser that has asked for events and reads nothing more."""
+
+    def __init__(self, console: Console, cookie: str = "") -> None:
+        host, _, port = console.address.removeprefix("http://").partition(":")
+        self._console = console
+        self._place = host, int(port)
+        self._cookie = f"Cookie: {console.parts.access.cookie}={cookie}\r\n" if cookie else ""
+        self._socket = socket.socket()
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+
+    async def __aenter__(self) -> socket.socket:
+        self._socket.setblocking(False)
+        loop, before = asyncio.get_running_loop(), len(self._console.parts.events)
+        await loop.sock_connect(self._socket, self._place)
+        asked = f"GET /events HTTP/1.1\r\nHost: {self._place[0]}\r\n{self._cookie}\r\n"
+        await loop.sock_sendall(self._socket, asked.encode())
+        await until(lambda: len(self._console.parts.events) > before)
+        return self._socket
+
+    async def __aexit__(self, *error: object) -> None:
+        self._socket.close()
+
+
+async def publish_much(console: Console, kb: int) -> None:
+    """Publish so much news that no buffer between here and a browser takes all of it."""
+    events, topic = console.parts.events, "overview" * 128
+    for _ in range(kb):
+        events._told_at.clear()
+        events.publish(topic)
+        for _ in range(3):  # each stream takes its turn
+            await asyncio.sleep(0)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser has to read within a second."""
+    monkeypatch.setattr("holdfast.console.events.WRITE_S", 1.0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("impatient")
+async def test_two_hundred_browsers_that_read_nothing_are_let_go(console: Console, reader: Browser) -> None:
+    events, connections = console.parts.events, console._connections
+    before = len(connections)
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(200):
+            await stack.enter_async_context(SlowReader(console))
+        streams = list(events._streams)
+        assert len(streams) == 200
+        await publish_much(console, kb=400)
+        for stream in streams:
+            assert stream._transport is not None
+            assert stream._transport.get_write_buffer_size() < 256 * 1024
+            assert len(stream.waiting) <= 8
+        await until(lambda: not len(events) and len(connections) <= before)
+        assert (await reader.get("/")).status == 200
+
+
+@pytest.mark.slow
+async def test_a_browser_that_reads_nothing_loses_its_events_with_its_token(
+    services: Services, tmp_path: Path
+) -> None:
+    file = tmp_path / "tokens"
+    token = add(file, "loses", ["read"])
+    access = settings_for("127.0.0.1", tokens=True)
+    running = Console(services, ConsoleSettings(port=0, access=access, tokens=file), Log())
+    await running.start()
+    try:
+        async with SlowReader(running, token):
+            (stream,) = running.parts.events._streams
+            while not stream._writing or not stream.waiting:
+                await publish_much(running, kb=1)
+            began_at = time.monotonic()
+            file.write_text("")
+            await until(lambda: not len(running._connections))
+            assert time.monotonic() - began_at < 5
+    finally:
+        await running.stop()
 
 
 class StandingClock:

@@ -3,17 +3,16 @@ cluster while they are open."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import AsyncIterator
-from typing import Any, Literal
+import asyncio
+from typing import Literal
 
 import pytest
-from playwright.async_api import Browser, Page, async_playwright, expect
+from playwright.async_api import Browser, expect
 
 from holdfast.console.service import Console
 from holdfast.testing import NodeForTests
-from simulator.servers import programs
-from tests.console.conftest import HOSTILE
+from tests.console.chromium import PATIENCE_MS, PHONE_PX, Tab, opened
+from tests.console.conftest import HOSTILE, LET_GO
 
 PAGES = {
     "overview": "/",
@@ -25,97 +24,28 @@ PAGES = {
     "dead-letters-of-a-queue": "/dead-letters?queue=cameras",
     "audit": "/audit",
 }
-SERIOUS = ("serious", "critical")
-PATIENCE_MS = 30_000.0
-PHONE_PX = 360
 
 
-def rules_of_accessibility() -> str:
-    """axe-core, as one script."""
-    return (programs.INSTALLED / "axe-core/node_modules/axe-core/axe.min.js").read_text()
-
-
-@pytest.fixture
-async def chromium() -> AsyncIterator[Browser]:
-    """A browser without a window."""
-    async with async_playwright() as playwright:
-        browser = await playwright.chromium.launch(executable_path=programs.find("chromium"))
-        yield browser
-        await browser.close()
-
-
-class Tab:
-    """A page of the console, and what went wrong in it."""
-
-    def __init__(self, page: Page, address: str) -> None:
-        self.page = page
-        self.address = address
-        self.faults: list[str] = []
-        page.on("pageerror", lambda error: self.faults.append(f"error: {error}"))
-        page.on("console", lambda said: self.faults.append(said.text) if said.type == "error" else None)
-        page.on("dialog", lambda dialog: self.faults.append(f"dialog: {dialog.message}"))
-        page.on("request", self._check)
-
-    def _check(self, request: Any) -> None:
-        if not request.url.startswith((self.address, "blob:", "data:")):
-            self.faults.append(f"asks another host: {request.url}")
-
-    async def open(self, path: str) -> None:
-        """Open a page, and wait until it hears what happens, if it shows anything of it."""
-        response = await self.page.goto(self.address + path)
-        assert response is not None
-        assert response.status == 200, path
-        if await self.page.locator("[data-live]").count():
-            await expect(self.page.locator("#connection")).to_have_text("Live", timeout=PATIENCE_MS)
-
-
-@contextlib.asynccontextmanager
-async def opened(
-    chromium: Browser,
-    console: Console,
-    scheme: Literal["light", "dark"] = "light",
-    width: int = 1200,
-    *,
-    operates: bool = True,
-) -> AsyncIterator[Tab]:
-    """Have a tab open, of somebody who has entered with the printed token unless they only read."""
-    context = await chromium.new_context(color_scheme=scheme, viewport={"width": width, "height": 800})
-    context.set_default_timeout(PATIENCE_MS)
-    tab = Tab(await context.new_page(), console.address)
-    if operates:
-        await tab.page.goto(f"{console.address}/enter?token={console.own_token}")
-    yield tab
-    await context.close()
-    assert tab.faults == []
-
-
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 async def test_no_page_has_a_serious_fault_of_accessibility_or_breaks_its_policy(
     chromium: Browser, console: Console, scheme: Literal["light", "dark"]
 ) -> None:
-    rules = rules_of_accessibility()
     async with opened(chromium, console, scheme) as tab:
         for name, path in PAGES.items():
             await tab.open(path)
-            await tab.page.evaluate(rules)
-            found = await tab.page.evaluate("axe.run()")
-            assert found["passes"], name
-            serious = [
-                (fault["id"], [node["html"] for node in fault["nodes"]])
-                for fault in found["violations"]
-                if fault["impact"] in SERIOUS
-            ]
-            assert serious == [], name
+            assert await tab.serious_faults() == [], name
 
 
+@pytest.mark.slow
 async def test_no_page_is_wider_than_a_phone(chromium: Browser, console: Console) -> None:
     async with opened(chromium, console, width=PHONE_PX) as tab:
         for name, path in PAGES.items():
             await tab.open(path)
-            width = await tab.page.evaluate("document.documentElement.scrollWidth")
-            assert width <= PHONE_PX, name
+            assert await tab.width_px() <= PHONE_PX, name
 
 
+@pytest.mark.slow
 async def test_all_that_can_be_done_is_reached_by_keyboard(chromium: Browser, console: Console) -> None:
     reached = """() => {
         const focused = document.activeElement
@@ -136,6 +66,7 @@ async def test_all_that_can_be_done_is_reached_by_keyboard(chromium: Browser, co
             assert expected <= seen, name
 
 
+@pytest.mark.slow
 async def test_a_stream_is_paused_and_resumed_by_its_buttons(chromium: Browser, console: Console) -> None:
     async with opened(chromium, console) as tab:
         await tab.open("/stream?key=cameras%2Ffront")
@@ -145,6 +76,33 @@ async def test_a_stream_is_paused_and_resumed_by_its_buttons(chromium: Browser, 
         await expect(tab.page.locator("#stream")).to_contain_text("free to run again", timeout=PATIENCE_MS)
 
 
+@pytest.mark.slow
+async def test_a_schedule_is_written_and_a_running_task_looked_at(
+    chromium: Browser, console: Console, node: NodeForTests
+) -> None:
+    trace = node.client.send("mail.hang", {})
+    async with opened(chromium, console) as tab:
+        await tab.open(f"/task?app=shop&trace={trace}")
+        link = tab.page.get_by_role("link", name="Look where it is")
+        await expect(link).to_be_visible(timeout=PATIENCE_MS)
+        await link.click()
+        await expect(tab.page.locator("pre")).to_contain_text("mail.hang", timeout=PATIENCE_MS)
+        assert await tab.serious_faults() == []
+        await tab.open("/tasks?app=shop")
+        await tab.page.get_by_text("Add or change an entry").click()
+        await tab.page.get_by_label("Name", exact=True).fill("weekly")
+        await tab.page.get_by_label("Times (cron, five fields)").fill("0 6 * * 1")
+        await tab.page.get_by_label("Type of the task").fill("mail.send")
+        assert await tab.serious_faults() == []
+        await tab.page.get_by_role("button", name="Set").last.click()
+        await expect(tab.page.get_by_role("region", name="Schedule")).to_contain_text("0 6 * * 1")
+        await tab.page.get_by_role("button", name="Remove weekly").click()
+        await expect(tab.page.get_by_role("region", name="Schedule")).not_to_contain_text("0 6 * * 1")
+    LET_GO.set()
+    await asyncio.to_thread(node.outcome, trace)
+
+
+@pytest.mark.slow
 async def test_an_open_list_shows_a_stream_that_begins(
     chromium: Browser, console: Console, node: NodeForTests
 ) -> None:
@@ -154,6 +112,7 @@ async def test_an_open_list_shows_a_stream_that_begins(
         await expect(tab.page.locator("#streams")).to_contain_text("cameras/just-begun", timeout=PATIENCE_MS)
 
 
+@pytest.mark.slow
 async def test_who_only_reads_sees_no_buttons_that_change_something(
     chromium: Browser, console: Console
 ) -> None:
@@ -162,6 +121,7 @@ async def test_who_only_reads_sees_no_buttons_that_change_something(
         await expect(tab.page.get_by_role("button", name="Pause")).to_have_count(0)
 
 
+@pytest.mark.slow
 async def test_a_hostile_key_is_text(chromium: Browser, console: Console) -> None:
     async with opened(chromium, console) as tab:
         await tab.open("/streams")
@@ -170,6 +130,7 @@ async def test_a_hostile_key_is_text(chromium: Browser, console: Console) -> Non
         await expect(tab.page.locator("h1")).to_have_text(f"cameras/{HOSTILE}")
 
 
+@pytest.mark.slow
 async def test_seven_tabs_hear_what_happens(chromium: Browser, console: Console, node: NodeForTests) -> None:
     """Browsers allow six connections to a host, so tabs share one for events."""
     context = await chromium.new_context()

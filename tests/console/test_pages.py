@@ -12,13 +12,20 @@ import aiohttp
 import pytest
 
 from holdfast import Order
+from holdfast.console.audit import AuditLog
+from holdfast.console.overview import TaskTotals
 from holdfast.console.service import Console
 from holdfast.errors import Unavailable
+from holdfast.operate import periodic, tasks
 from holdfast.operate.dead_letters import ids_in_order
+from holdfast.operate.survey import PendingEffects, QueueStatus
+from holdfast.ports.peer import Peer
+from holdfast.ports.state import Risk
+from holdfast.streams.standstills import Waits
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
 from tests.console.browser import Browser
-from tests.console.conftest import HOSTILE
+from tests.console.conftest import HOSTILE, LET_GO
 
 PREVIEW = re.compile(r'name="preview" value="([^"]+)"')
 
@@ -31,6 +38,7 @@ def shown(text: str) -> str:
 # --- what is shown
 
 
+@pytest.mark.slow
 async def test_the_overview_tells_what_there_is_and_what_needs_somebody(reader: Browser) -> None:
     page = await reader.until("dead letter of cameras", "/")
     text = shown(page.text)
@@ -40,6 +48,27 @@ async def test_the_overview_tells_what_there_is_and_what_needs_somebody(reader: 
     assert len(page.text) < 150_000
 
 
+@pytest.mark.slow
+async def test_all_that_needs_somebody_has_a_next_step(console: Console, reader: Browser) -> None:
+    await reader.until("dead letters", "/")
+    overview, index = console.parts.overview, console.parts.index
+    overview.troubles = ["node-1 does not answer"]
+    overview.undeclared = ["no node runs 'x'"]
+    overview.queues = {
+        f"q{number}": QueueStatus(f"q{number}", dead=number, error="away" * (number == 9))
+        for number in range(12)
+    }
+    overview.tasks = [TaskTotals("shop", {}, "away")]
+    overview.risks = [("state_url", Risk("redis:1", "failed", "it may forget", "set appendonly"))]
+    index.waits = {f"a/{number}": Waits(f"a/{number}", "gap", "seq 1", 90.0, 0.0, 1) for number in range(7)}
+    index.effects = {"a/1": PendingEffects("a/1", 1, 90.0, "mail")}
+    needs = overview.needs()
+    labels = {"waits long", "unsent", "dead letters", "node", "queue", "no node", "tasks", "risk"}
+    assert labels <= {need.label for need in needs}
+    assert [need.text for need in needs if not (need.link or need.command)] == []
+
+
+@pytest.mark.slow
 async def test_a_long_wait_is_told_with_its_next_step(
     console: Console, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -84,6 +113,23 @@ async def test_a_stream_tells_what_it_waits_for_and_what_it_did(reader: Browser)
     assert '"frame": 2' in text
     assert "run 0: from seq 0 to 2" in text
     assert "last commit: number" in text
+
+
+async def test_looks_at_streams_share_one_connection_to_nodes(
+    reader: Browser, services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Peer] = []
+    peer = services.peer
+
+    def make() -> Peer:
+        made.append(peer())
+        return made[-1]
+
+    monkeypatch.setattr(services, "peer", make)
+    for _ in range(3):
+        reader.console.parts.cache.clear()
+        assert (await reader.get("/stream", key="cameras/late")).status == 200
+    assert len(made) <= 1, "each look left a connection open"
 
 
 async def test_a_streams_failures_are_part_of_its_life(reader: Browser) -> None:
@@ -140,6 +186,7 @@ async def test_a_stream_is_paused_resumed_and_reset(operator: Browser, services:
     assert (state.state, state.log.seq if state.log else None) == (None, 2)
 
 
+@pytest.mark.slow
 async def test_a_gap_is_skipped(operator: Browser, services: Services, node: NodeForTests) -> None:
     node.stream("cameras").send({"camera": "gap", "frame": 0})
     node.stream("cameras").send({"camera": "gap", "frame": 3})
@@ -169,6 +216,7 @@ async def test_what_isnt_a_form_of_a_page_is_refused(operator: Browser, services
             assert answer.status == 413
 
 
+@pytest.mark.slow
 async def test_tasks_are_listed_shown_and_sent_again(operator: Browser, node: NodeForTests) -> None:
     good = node.client.send("mail.send", {"to": "alice"})
     bad = node.client.send("mail.send", {"bad": True})
@@ -188,6 +236,24 @@ async def test_tasks_are_listed_shown_and_sent_again(operator: Browser, node: No
     assert (await operator.get("/task", app="nobody", trace=good)).status == 404
 
 
+@pytest.mark.slow
+async def test_a_running_task_tells_where_it_is(operator: Browser, node: NodeForTests) -> None:
+    trace = node.client.send("mail.hang", {})
+    page = await operator.until("waits for <nobody>", "/task", app="shop", trace=trace)
+    assert "Look where it is" in page.text
+    page = await operator.get("/task/stack", app="shop", trace=trace)
+    assert "mail.hang" in page.text.partition("<pre")[2], "the stack of the handler"
+    said = shown(page.text)
+    assert "40 % waits for <nobody>" in said
+    assert "mails 7.0" in said
+    assert "<nobody>" not in page.text
+    LET_GO.set()
+    await asyncio.to_thread(node.outcome, trace)
+    page = await operator.get("/task/stack", app="shop", trace=trace)
+    assert f"task '{trace}' doesn't run: it is " in shown(page.text)
+    assert (await operator.get("/task/stack", app="nobody", trace=trace)).status == 404
+
+
 async def test_limits_are_set_and_the_schedule_is_shown(
     operator: Browser, node: NodeForTests, services: Services
 ) -> None:
@@ -205,6 +271,27 @@ async def test_limits_are_set_and_the_schedule_is_shown(
     await asyncio.to_thread(node.client.schedule, "nightly", "30 2 * * *", order)
     page = await operator.get("/tasks", app="shop")
     assert "nightly 30 2 * * * UTC mail.send 20" in shown(page.text)
+    wish: dict[str, Any] = {
+        "app": "shop",
+        "name": "weekly",
+        "cron": "0 6 * * 1",
+        "type": "mail.send",
+        "body": '{"to": "all"}',
+    }
+    page = await operator.post("/tasks/schedule", **wish, zone="Europe/Berlin")
+    assert "weekly is sent at 0 6 * * 1 (Europe/Berlin)" in shown(page.text)
+    assert "weekly 0 6 * * 1 Europe/Berlin mail.send 20" in shown(page.text)
+    assert (await periodic.schedule(services, "shop"))["weekly"].body == {"to": "all"}
+    for wrong, said in (
+        ({"cron": "0 6 * *"}, "cron"),
+        ({"zone": "Nowhere/At all"}, "zone"),
+        ({"body": "{"}, "the body is no JSON"),
+        ({"name": " "}, "has no name"),
+    ):
+        answer = shown((await operator.post("/tasks/schedule", **wish | wrong)).text)
+        assert said in answer, wrong
+        assert "is sent at" not in answer, wrong
+    await operator.post("/tasks/unschedule", app="shop", name="weekly")
     page = await operator.post("/tasks/unschedule", app="shop", name="nightly")
     assert "nightly is sent no more" in shown(page.text)
 
@@ -214,6 +301,7 @@ async def letters(services: Services) -> list[str]:
     return await ids_in_order(services, "cameras", None)
 
 
+@pytest.mark.slow
 async def test_what_was_previewed_is_sent_again_and_nothing_else(
     operator: Browser, node: NodeForTests, services: Services
 ) -> None:
@@ -286,6 +374,27 @@ async def test_every_action_is_audited_with_who_and_what_came_of_it(operator: Br
     await operator.post("/stream/skip", key="cameras/front", through="1")
     text = shown((await operator.get("/audit")).text)
     assert "local skip through: 1 cameras/front failed cameras/front: seq 1 is passed already" in text
+
+
+async def test_the_audit_log_names_tasks_and_entries_as_other_ways_to_change_them_do(
+    operator: Browser, services: Services
+) -> None:
+    task: dict[str, Any] = {"app": "shop", "trace": "none"}
+    entry: dict[str, Any] = {"app": "shop", "name": "nightly"}
+    for path, form in (
+        ("/task/cancel", task),
+        ("/task/retry", task),
+        ("/tasks/schedule", entry),
+        ("/tasks/unschedule", entry),
+    ):
+        await operator.post(path, **form)
+    entries = await AuditLog(services.registry(), services.clock, None).entries()
+    assert {(each.action, each.subject) for each in entries} >= {
+        (tasks.CANCEL_ACTION, "shop/none"),
+        (tasks.RETRY_ACTION, "shop/none"),
+        (periodic.SET_ACTION, "shop/nightly"),
+        (periodic.REMOVE_ACTION, "shop/nightly"),
+    }
 
 
 async def test_what_cant_be_audited_isnt_done(

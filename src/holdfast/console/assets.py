@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,15 +26,19 @@ class Asset(msgspec.Struct, frozen=True):
 
 
 class Assets:
-    """All files, read once."""
+    """All files, read once. ``more`` has folders of products, by the first segment of their files' names."""
 
-    def __init__(self, folder: Path = FOLDER) -> None:
+    def __init__(self, more: Mapping[str, Path] | None = None) -> None:
         self._by_name: dict[str, Asset] = {}
         self._by_path: dict[str, Asset] = {}
+        for prefix, folder in {"": FOLDER, **(more or {})}.items():
+            self._read(folder, f"{prefix}/" if prefix else "")
+
+    def _read(self, folder: Path, prefix: str) -> None:
         for file in sorted(folder.rglob("*")):
             if file.suffix not in TYPES:
                 continue
-            body, name = file.read_bytes(), file.relative_to(folder).as_posix()
+            body, name = file.read_bytes(), prefix + file.relative_to(folder).as_posix()
             path = f"/static/{hashlib.sha256(body).hexdigest()[:16]}/{name}"
             asset = Asset(path, TYPES[file.suffix], body, gzip.compress(body, mtime=0))
             self._by_name[name] = self._by_path[path] = asset

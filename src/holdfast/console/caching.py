@@ -1,55 +1,68 @@
-"""Parts of pages, made once for all who ask for the same one at about the same time."""
+"""Things that are read or made once for all who ask for the same one at about the same time."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from holdfast.ports.clock import Clock
 
-KEPT_S = 1.0
-MOST = 128
+T = TypeVar("T")
+
+PART_KEPT_S = 1.0
+PARTS_MAX = 128
 
 
-class _KeptPart(NamedTuple):
-    html: str
-    made_at: float
+class _Read(NamedTuple, Generic[T]):
+    value: T
+    at: float
 
 
-class PartCache:
-    """Keeps parts of pages for ``KEPT_S``. Requests for one that is being made wait for it."""
+class SharedReads(Generic[T]):
+    """Reads each thing once for all who ask for it meanwhile, and for ``kept_s`` after that. Keeps ``most``
+    of them, and no failure."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._parts: OrderedDict[Hashable, _KeptPart] = OrderedDict()
-        self._making: dict[Hashable, asyncio.Lock] = {}
+    def __init__(self, now: Callable[[], float], kept_s: float, most: int) -> None:
+        self._now = now
+        self._kept_s = kept_s
+        self._most = most
+        self._reads: OrderedDict[Hashable, asyncio.Future[_Read[T]]] = OrderedDict()
 
-    async def get(self, name: Hashable, make: Callable[[], Awaitable[str]]) -> str:
-        """Return the part of this name, which ``make`` makes if there is none."""
-        if (kept := self._kept(name)) is not None:
-            return kept
-        lock = self._making.setdefault(name, asyncio.Lock())
-        try:
-            async with lock:
-                if (kept := self._kept(name)) is not None:
-                    return kept
-                html = await make()
-                self._parts[name] = _KeptPart(html, self._clock.monotonic())
-                self._parts.move_to_end(name)
-                while len(self._parts) > MOST:
-                    self._parts.popitem(last=False)
-                return html
-        finally:
-            self._making.pop(name, None)
+    async def get(self, name: Hashable, read: Callable[[], Awaitable[T]]) -> T:
+        """Return the thing of this name, which ``read`` reads if there is none."""
+        future = self._reads.get(name)
+        if future is None or self._is_over(future):
+            future = asyncio.ensure_future(self._timed(read))
+            future.add_done_callback(_failed)  # whoever asked may be gone by then
+            self._reads[name] = future
+            self._reads.move_to_end(name)
+            while len(self._reads) > self._most:
+                self._reads.popitem(last=False)
+        return (await asyncio.shield(future)).value
 
     def clear(self) -> None:
-        """Forget all parts, after something was changed."""
-        self._parts.clear()
+        """Forget all, after something was changed. Who asks from now on isn't given what is being read."""
+        self._reads.clear()
 
-    def _kept(self, name: Hashable) -> str | None:
-        part = self._parts.get(name)
-        if part is None or self._clock.monotonic() - part.made_at >= KEPT_S:
-            return None
-        return part.html
+    async def _timed(self, read: Callable[[], Awaitable[T]]) -> _Read[T]:
+        value = await read()
+        return _Read(value, self._now())
+
+    def _is_over(self, future: asyncio.Future[_Read[T]]) -> bool:
+        """Whether a read has failed, or what it gave was kept for long enough."""
+        if not future.done():
+            return False
+        return _failed(future) or self._now() - future.result().at >= self._kept_s
+
+
+class PartCache(SharedReads[str]):
+    """Keeps parts of pages for a second."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock.monotonic, PART_KEPT_S, PARTS_MAX)
+
+
+def _failed(future: asyncio.Future[Any]) -> bool:
+    return future.done() and (future.cancelled() or future.exception() is not None)

@@ -8,8 +8,8 @@ each topic, so what waits for it never grows beyond one entry a topic.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
+import socket
 
 from aiohttp import web
 
@@ -27,6 +27,10 @@ LOOK_S = 2.0
 WRITE_S = 10.0
 """How long a browser may take to read what was written."""
 
+SEND_BYTES = 16 * 1024
+"""How much the kernel keeps of what a browser has not read yet. Without this it would be megabytes: hours of
+news, which a browser that reads no more would hold here all that time."""
+
 RETRY_MS = (1_000, 5_000)
 PAUSE_S = 1.0
 """The shortest pause between news of one topic."""
@@ -38,15 +42,39 @@ PAUSE_PER_STREAM_S = 0.02
 class _EventStream:
     """One browser's stream of events."""
 
-    def __init__(self, caller: Caller) -> None:
+    def __init__(self, caller: Caller, transport: asyncio.Transport | None = None) -> None:
         self.caller = caller
         self.waiting: dict[str, str] = {}
         self.woken = asyncio.Event()
         self.closed = False
+        self._transport = transport
+        self._writing = False
+        kernel = transport.get_extra_info("socket") if transport is not None else None
+        if kernel is not None:
+            kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
     def put(self, topic: str, text: str) -> None:
         self.waiting[topic] = text
         self.woken.set()
+
+    def end(self) -> None:
+        """End it: in good order, or at once if its browser doesn't read what is being written."""
+        self.closed = True
+        self.woken.set()
+        if self._writing:
+            self.cut()
+
+    def cut(self) -> None:
+        """Close the connection without writing the rest, for which nobody else would wait."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def write(self, response: web.StreamResponse, text: str) -> None:
+        """Write. Raises TimeoutError for a browser that doesn't read."""
+        self._writing = True
+        async with asyncio.timeout(WRITE_S):
+            await response.write(text.encode())
+        self._writing = False
 
 
 class Events:
@@ -78,8 +106,7 @@ class Events:
         """End the streams of callers who may not read any more."""
         for stream in self._streams:
             if not self._access.still(stream.caller):
-                stream.closed = True
-                stream.woken.set()
+                stream.end()
 
     async def watch(self) -> None:
         """Look again and again, until cancelled."""
@@ -90,8 +117,7 @@ class Events:
     def close(self) -> None:
         """End all streams."""
         for stream in self._streams:
-            stream.closed = True
-            stream.woken.set()
+            stream.end()
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """Answer a request with a stream of events."""
@@ -99,7 +125,7 @@ class Events:
             raise RequestRefused(
                 503, "unavailable", "Not now", f"all of {self._most} streams of events are in use; come again"
             )
-        stream = _EventStream(caller_of(request))
+        stream = _EventStream(caller_of(request), request.transport)
         self._streams[stream] = None
         response = web.StreamResponse(
             headers={
@@ -113,24 +139,19 @@ class Events:
             low, high = RETRY_MS
             # Browsers whose console has ended must not all come back at once.
             retry_ms = low + int(self._clock.random() * (high - low))
-            await self._write(response, f"retry: {retry_ms}\n\n")
+            await stream.write(response, f"retry: {retry_ms}\n\n")
             while not stream.closed:
                 if not await self._clock.wait(stream.woken, BEAT_S):
-                    await self._write(response, ":\n\n")
+                    await stream.write(response, ":\n\n")
                     continue
                 stream.woken.clear()
                 news, stream.waiting = stream.waiting, {}
                 for topic, text in news.items():
-                    await self._write(response, f"event: {topic}\ndata: {text}\n\n")
-        except (ConnectionError, TimeoutError):
-            pass
-        finally:
-            self._streams.pop(stream, None)
-        with contextlib.suppress(ConnectionError, TimeoutError):
+                    await stream.write(response, f"event: {topic}\ndata: {text}\n\n")
             async with asyncio.timeout(WRITE_S):
                 await response.write_eof()
+        except (ConnectionError, TimeoutError):
+            stream.cut()  # whoever serves the request would wait for its rest to be read, without end
+        finally:
+            self._streams.pop(stream, None)
         return response
-
-    async def _write(self, response: web.StreamResponse, text: str) -> None:
-        async with asyncio.timeout(WRITE_S):
-            await response.write(text.encode())

@@ -12,9 +12,12 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
+from holdfast.common.redaction import redact
 from holdfast.console.attention import Attention
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex
+from holdfast.console.latency import Latency
+from holdfast.console.prometheus import Hour, PrometheusHistory
 from holdfast.errors import HoldfastError
 from holdfast.extend.products import StatusTable, products
 from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, what_waits
@@ -28,6 +31,7 @@ QUEUES_S = (3.0, 60.0)
 REST_S = (5.0, 120.0)
 """How often each is looked at, while somebody looks and while nobody does."""
 
+HISTORY_S = (15.0, 120.0)
 RISKS_S = 300.0
 SAMPLE_S = 15.0
 SAMPLES = 240
@@ -44,12 +48,15 @@ NEEDS_EACH = 5
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """The cluster at one moment. ``handled_per_s`` is None where it can't be known."""
+    """The cluster at one moment. ``handled_per_s`` is None where it can't be known. ``p50_s`` and ``p99_s``
+    are how long messages have taken lately from the queue to their commit, None if there was none."""
 
     handled_per_s: float | None
     waiting: int
     dead: int
     running: int
+    p50_s: float | None = None
+    p99_s: float | None = None
 
 
 class Need(msgspec.Struct, frozen=True):
@@ -85,7 +92,9 @@ class Overview:
         tables: what products tell.
         troubles: what keeps streams from running, as nodes tell.
         risks: what the settings of servers put at risk, each with the setting that names them.
-        samples: the last hour.
+        samples: the last hour, as this console has seen it.
+        hour: the last hour, as Prometheus has it; None where no Prometheus is set, or none answers.
+        prometheus_error: why it doesn't answer.
         looked_at: when nodes were last looked at, by the monotonic clock.
     """
 
@@ -107,14 +116,21 @@ class Overview:
         self._attention = attention
         self._handled: dict[str, int] = {}
         self._handled_at: float | None = None
+        self._per_s: float | None = None
         self._risks_at: float | None = None
         self._knows_queues = False
+        self._latency = Latency()
+        self._heard = False
+        self._took: Sequence[float | None] = (None, None)
         self.queues: dict[str, QueueStatus] = {}
         self.tasks: list[TaskTotals] = []
         self.tables: list[StatusTable] = []
         self.troubles: list[str] = []
         self.undeclared: list[str] = []
         self.risks: list[tuple[str, Risk]] = []
+        self._prometheus = PrometheusHistory.of(services.config, self._clock)
+        self.hour: Hour | None = None
+        self.prometheus_error = ""
         self.samples: deque[Sample] = deque(maxlen=SAMPLES)
         self.looked_at: float | None = None
         self.revision = 0
@@ -167,6 +183,8 @@ class Overview:
             reports[member.id] = report
             troubles += [f"{member.name} can't run {name}: {why}" for name, why in report.lacks.items()]
         self.troubles = troubles
+        self._latency.take({member: report.took for member, report in reports.items()})
+        self._heard = True
         self._index.reported(reports)
         self.looked_at = self._clock.monotonic()
         self._changed("overview", "streams")
@@ -199,7 +217,7 @@ class Overview:
             queue = self._services.queue(name)
             depth = await queue.depth()
         except HoldfastError as error:
-            return QueueStatus(name, error=str(error))
+            return QueueStatus(name, error=redact(str(error)))
         lag_s = depth.lag_s if queue.tells_lag else None
         return QueueStatus(name, depth.ready, depth.in_flight, depth.delayed, depth.dead, lag_s)
 
@@ -230,7 +248,7 @@ class Overview:
         try:
             counts = await self._services.task_store(app).counts()
         except HoldfastError as error:
-            return TaskTotals(app, {}, str(error))
+            return TaskTotals(app, {}, redact(str(error)))
         types: dict[str, dict[str, int]] = {}
         for (name, state), count in sorted(counts.items()):
             types.setdefault(name, {})[state.value] = count
@@ -251,6 +269,16 @@ class Overview:
                 tables.append(table)
         self.tables = tables
 
+    async def look_at_prometheus(self) -> None:
+        """Read the last hour from Prometheus, where one is set, until cancelled."""
+        while self._prometheus is not None:
+            try:
+                self.hour, self.prometheus_error = await self._prometheus.read(), ""
+            except HoldfastError as error:
+                self.hour, self.prometheus_error = None, str(error)
+            self._changed("overview")
+            await self._attention.pause(*HISTORY_S)
+
     async def sample(self) -> None:
         """Take samples for the charts, until cancelled."""
         while True:
@@ -260,14 +288,20 @@ class Overview:
     def _sample(self) -> None:
         if not self._knows_queues:
             return
-        now = self._clock.monotonic()
+        if self._heard:  # nodes are asked less often than this while nobody looks
+            self._heard, self._took = False, self._latency.quantiles(0.5, 0.99)
+            self._per_s = self._rate()
+        self.samples.append(Sample(self._per_s, self.waiting, self.dead, self.running, *self._took))
+
+    def _rate(self) -> float | None:
+        """Return how many messages a second nodes have handled since the last call; None at the first."""
         handled = {member.id: member.load.handled for member in self._view.members.values()}
-        per_s = None
-        if self._handled_at is not None and now > self._handled_at:
-            more = sum(max(0, count - self._handled.get(member, 0)) for member, count in handled.items())
-            per_s = more / (now - self._handled_at)
-        self._handled, self._handled_at = handled, now
-        self.samples.append(Sample(per_s, self.waiting, self.dead, self.running))
+        before, before_at = self._handled, self._handled_at
+        self._handled, self._handled_at = handled, self.looked_at
+        if before_at is None or self.looked_at is None or self.looked_at <= before_at:
+            return None
+        more = sum(max(0, count - before.get(member, 0)) for member, count in handled.items())
+        return more / (self.looked_at - before_at)
 
     def _changed(self, *topics: str) -> None:
         self.revision += 1

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jinja2
 from aiohttp import web
@@ -17,6 +17,9 @@ from markupsafe import Markup
 from holdfast.common.message import SEQ_DIGITS
 from holdfast.console.access import caller_of
 from holdfast.console.assets import Assets
+
+if TYPE_CHECKING:
+    from holdfast.console.product_pages import ProductPages
 
 TEMPLATES = Path(__file__).parent / "templates"
 NOTICES_MAX = 1_000
@@ -32,12 +35,19 @@ PAGES = (
 
 
 class Renderer:
-    """Makes the pages of one console."""
+    """Makes the pages of one console, with ``more`` of products."""
 
-    def __init__(self, assets: Assets) -> None:
+    def __init__(self, assets: Assets, more: Sequence[ProductPages] = ()) -> None:
         self._notices: OrderedDict[str, tuple[str, str]] = OrderedDict()
         self.environment = jinja2.Environment(
-            loader=jinja2.FileSystemLoader(TEMPLATES),
+            loader=jinja2.ChoiceLoader(
+                [
+                    jinja2.FileSystemLoader(TEMPLATES),
+                    jinja2.PrefixLoader(
+                        {pages.name: jinja2.FileSystemLoader(pages.folder / "templates") for pages in more}
+                    ),
+                ]
+            ),
             autoescape=True,
             undefined=jinja2.StrictUndefined,
             trim_blocks=True,
@@ -53,7 +63,10 @@ class Renderer:
             "pretty": pretty,
             "place": place,
         }
-        self.environment.globals |= {"asset": assets.path, "navigation": PAGES}
+        self.environment.globals |= {
+            "asset": assets.path,
+            "navigation": [*PAGES, *(each for pages in more for each in pages.navigation)],
+        }
 
     @staticmethod
     def safe(html: str) -> Markup:
@@ -72,6 +85,7 @@ class Renderer:
             template,
             caller=caller,
             here=request.path,
+            address=request.path_qs,
             notice_kind=kind,
             notice=text,
             form_token=caller.form_token,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from holdfast.console.life import StreamEvents
 from holdfast.console.overview import Overview
 from holdfast.console.pages import audit, dead_letters, entry, overview, streams, tasks
 from holdfast.console.parts import ConsoleParts
+from holdfast.console.product_pages import ProductPages, product_pages
 from holdfast.console.rendering import Renderer
 from holdfast.console.responses import Responses
 from holdfast.console.tokens import Tokens
@@ -74,7 +76,9 @@ class Console(Startable):
         self._settings = settings
         config, clock = services.config, services.clock
         self.host = Host(services.coordinator(), services.peer(), clock, Limits.of(config), log, "console")
-        tokens, assets = Tokens(settings.tokens, clock, log), Assets()
+        self._more = product_pages()
+        tokens = Tokens(settings.tokens, clock, log)
+        assets = Assets({pages.name: pages.folder / "static" for pages in self._more})
         access = Admission(settings.access, tokens)
         view, events, life = View(self.host), Events(access, clock), StreamEvents()
         attention = Attention(events, clock)
@@ -97,7 +101,7 @@ class Console(Startable):
             life=life,
             overview=Overview(services, self.host, view, index, events, attention),
             assets=assets,
-            renderer=Renderer(assets),
+            renderer=Renderer(assets, self._more),
             cache=PartCache(clock),
         )
         by_printed_token = settings.tokens is None and is_loopback(settings.host)
@@ -120,7 +124,7 @@ class Console(Startable):
         )
         app.on_response_prepare.append(responses.protect)
         app.add_routes(entry.open_routes(self.parts))
-        app.add_routes(self.parts.access.require(groups(self.parts)))
+        app.add_routes(self.parts.access.require(groups(self.parts, self._more)))
         return app
 
     async def _start(self) -> None:
@@ -164,6 +168,7 @@ class Console(Startable):
             self.parts.overview.look_at_nodes,
             self.parts.overview.look_at_queues,
             self.parts.overview.look_at_the_rest,
+            self.parts.overview.look_at_prometheus,
             self.parts.overview.sample,
         ):
             tasks.repeat(loop, clock, log)
@@ -179,9 +184,10 @@ class Console(Startable):
         await self._runner.cleanup()
 
 
-def groups(parts: ConsoleParts) -> list[Group]:
-    """Return all routes that need a right, of the pages and of the API: each module has a function of this
-    shape, and a route is served only if it is in one of these groups."""
+def groups(parts: ConsoleParts, more: Sequence[ProductPages]) -> list[Group]:
+    """Return all routes that need a right: of the pages, of ``more`` pages of products, and of the API. Each
+    module has a function of this shape, and so have products. A route is served only if it is in one of these
+    groups."""
     return [
         *api.groups(parts),
         *entry.groups(parts),
@@ -190,4 +196,5 @@ def groups(parts: ConsoleParts) -> list[Group]:
         *tasks.groups(parts),
         *dead_letters.groups(parts),
         *audit.groups(parts),
+        *(group for pages in more for group in pages.groups(parts)),
     ]

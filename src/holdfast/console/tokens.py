@@ -1,33 +1,31 @@
 """The tokens of a console: who may read, and who may also change something.
 
-The file has one token per line: the name of who has it, the SHA-256 of the token in hexadecimal, and its
-rights, separated by commas. Text after ``#`` is a comment. A token is 256 random bits, so its digest doesn't
-reveal it. The file is read again when it changes.
+A token is a key of a file of keys, whose lines say last which rights their holders have, separated by commas.
+The file is read again when it changes.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import secrets
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import msgspec
 
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import KEY_BYTES, digest_of
+from holdfast.http.key_file import KeyFile, digest_of, new_key
+from holdfast.http.watched_files import LOOK_S
 from holdfast.ports.clock import Clock
 
 Right = Literal["read", "operate", "pictures"]
 """What a caller may do: see the pages, change something, see pictures of cameras."""
 
 RIGHTS: tuple[Right, ...] = get_args(Right)
-LOOK_S = 1.0
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@-]{0,63}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
+TOKENS = "the console's tokens"
+FORM = (
+    "write NAME DIGEST RIGHTS, with rights such as read,operate; `holdfast console-token` writes such lines"
+)
 
 
 class Token(msgspec.Struct, frozen=True):
@@ -39,29 +37,23 @@ class Token(msgspec.Struct, frozen=True):
 
 
 class Tokens:
-    """The tokens of one console: those of its file, and ``own``, which the console has made for itself.
-    ``news``, if set, is called when they change."""
+    """The tokens of one console: those of its ``file``, and those that it has made for itself. ``news``, if
+    set, is called when they change."""
 
     def __init__(self, file: Path | None, clock: Clock, log: Any) -> None:
-        self._file = file
+        self.file = file
         self._clock = clock
         self._log = log
-        self._stamp: tuple[int, ...] = ()
+        self._keys = None if file is None else KeyFile(file, TOKENS)
         self._own: dict[str, Token] = {}
         self._of_file: dict[str, Token] = {}
         self.news: Callable[[], None] | None = None
-        if file is not None:
-            self._stamp = _stamp(file)
-            self._of_file = {token.digest: token for token in read(file)}
-
-    @property
-    def file(self) -> Path | None:
-        """The file of tokens, if there is one."""
-        return self._file
+        if self._keys is not None:
+            self._of_file = self._keys.read(_token, FORM)
 
     def make(self, name: str, rights: Iterable[Right] = RIGHTS) -> str:
         """Make a token that lives as long as this console. Returns it; it is stored nowhere."""
-        secret = secrets.token_urlsafe(KEY_BYTES)
+        secret = new_key()
         digest = digest_of(secret)
         self._own[digest] = Token(name, digest, frozenset(rights))
         return secret
@@ -76,13 +68,12 @@ class Tokens:
 
     async def watch(self) -> None:
         """Read the file again when it changes, until cancelled. A file with errors changes nothing."""
-        while self._file is not None:
+        while self._keys is not None:
             await self._clock.sleep(LOOK_S)
-            if (stamp := _stamp(self._file)) == self._stamp:
+            if not self._keys.changed:
                 continue
-            self._stamp = stamp
             try:
-                self._of_file = {token.digest: token for token in read(self._file)}
+                self._of_file = self._keys.read(_token, FORM)
             except ConfigError as error:
                 self._log.error("the console's tokens can't be read; known tokens stay", error=str(error))
                 continue
@@ -93,30 +84,7 @@ class Tokens:
 
 def read(file: Path) -> list[Token]:
     """Return the tokens in a file. Raises ConfigError, which names the line."""
-    try:
-        lines = file.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the console's tokens can't be read from {file}: {error}") from None
-    found = []
-    for number, line in enumerate(lines, 1):
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        rights = words[2].split(",") if len(words) == 3 else []
-        if (
-            not rights
-            or not _NAME.fullmatch(words[0])
-            or not _DIGEST.fullmatch(words[1])
-            or not {*rights} <= {*RIGHTS}
-        ):
-            raise ConfigError(
-                f"{file}, line {number}: write NAME DIGEST RIGHTS, with rights such as read,operate;"
-                " `holdfast console-token` writes such lines"
-            )
-        found.append(Token(words[0], words[1], with_read(rights)))
-    if len({token.digest for token in found}) < len(found):
-        raise ConfigError(f"{file} has the same token twice; give each line its own")
-    return found
+    return [*KeyFile(file, TOKENS).read(_token, FORM).values()]
 
 
 def with_read(rights: Iterable[str]) -> frozenset[Right]:
@@ -127,27 +95,13 @@ def with_read(rights: Iterable[str]) -> frozenset[Right]:
 def add(file: Path, name: str, rights: Iterable[Right]) -> str:
     """Make a token and add its line to the file. Returns the token, which is stored nowhere. Raises
     ConfigError."""
-    if not _NAME.fullmatch(name):
-        raise ConfigError(f"a name is 1 to 64 letters, digits and _.@-; this is {name!r}")
-    token = secrets.token_urlsafe(KEY_BYTES)
     told = with_read(rights)
-    line = f"{name} {digest_of(token)} {','.join(right for right in RIGHTS if right in told)}"
-    try:
-        file.touch(mode=0o600)
-        with file.open("a+b") as out:
-            if out.tell():  # an editor may have left the last line without a line end
-                out.seek(-1, os.SEEK_END)
-                line = line if out.read() == b"\n" else f"\n{line}"
-            out.write(f"{line}\n".encode())
-    except OSError as error:
-        raise ConfigError(f"the token can't be added to {file}: {error.strerror}") from None
-    return token
+    return KeyFile(file, TOKENS).add(name, ",".join(right for right in RIGHTS if right in told))
 
 
-def _stamp(file: Path) -> tuple[int, ...]:
-    """Return a value that changes when the file changes."""
-    try:
-        told = file.stat()
-    except OSError:
-        return ()
-    return told.st_mtime_ns, told.st_size, told.st_ino
+def _token(name: str, digest: str, words: Sequence[str]) -> Token | None:
+    """Return the token of a line of the file; None if the line makes no sense."""
+    rights = words[0].split(",") if len(words) == 1 else []
+    if not rights or not {*rights} <= {*RIGHTS}:
+        return None
+    return Token(name, digest, with_read(rights))

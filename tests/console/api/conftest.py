@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import threading
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, NamedTuple
 
@@ -19,6 +21,9 @@ from holdfast.console.service import Console, ConsoleSettings
 from holdfast.testing import NodeForTests, node_for_tests
 from holdfast.wiring import Services
 from tests.cluster.fakes import Log
+
+LET_GO = threading.Event()
+"""Ends the tasks that hang: their handlers run in this process."""
 
 
 def shop() -> App:
@@ -44,6 +49,11 @@ def shop() -> App:
         if body.get("bad"):
             raise ValueError("no such address")
         return f"sent to {body['to']}"
+
+    @app.task("mail.hang", tries=1)
+    async def hang(body: dict[str, Any], job: Job) -> None:
+        job.progress(0.4, "waits", mails=7)
+        await asyncio.to_thread(LET_GO.wait)
 
     return app
 

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from holdfast.errors import Unavailable
+from holdfast.operate import dead_letters
 from holdfast.ports.queue import DeadLetter
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
@@ -126,3 +128,23 @@ async def test_nobody_has_an_unknown_queue_opened_by_looking(reader: Api, servic
     said = await reader.raw("GET", "/api/v1/dead-letters?queue=unheard-of")
     assert said.status == 404
     assert "GET /api/v1/overview" in said.body["detail"]
+
+
+async def test_without_the_task_store_letters_of_streams_are_sent_again_and_no_others(
+    api: Api, letters: list[str], services: Services, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(self: Services) -> list[str]:
+        raise Unavailable("the task store is away")
+
+    async def streams(_: Services) -> list[str]:
+        return names
+
+    monkeypatch.setattr(Services, "task_apps", away)
+    monkeypatch.setattr(dead_letters, "stream_names", streams)
+    wish = {"queue": QUEUE, "ids": letters[:1]}
+    names: list[str] = []
+    refused = await api.send("POST", "/dead-letters/redrive", wish)
+    assert (refused.status, await left(services)) == (503, letters)
+    names.append(QUEUE)
+    assert (await api.do("POST", "/dead-letters/redrive", wish))["done"] == 1
+    assert await left(services) == letters[1:]

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from openapi_spec_validator import OpenAPIV31SpecValidator
 
 from holdfast.console.api.operations import PREFIX
 from holdfast.console.api.routes import DESCRIPTION
+from holdfast.console.product_pages import product_pages
 from holdfast.console.service import Console, groups
 from tests.console.api.conftest import Api
 
 
+@pytest.mark.slow
 async def test_the_description_is_valid_openapi(reader: Api) -> None:
     found = OpenAPIV31SpecValidator(await reader.get("/openapi.json")).iter_errors()
     assert [f"{list(error.path)}: {error.message}" for error in found] == []
@@ -26,7 +29,7 @@ async def test_every_route_is_described_and_everything_described_is_served(
     }
     served = {
         (route.method, route.path)
-        for _, routes in groups(console.parts)
+        for _, routes in groups(console.parts, product_pages())
         for route in routes
         if route.path.startswith(PREFIX) and route.path != DESCRIPTION
     }
@@ -37,7 +40,7 @@ async def test_every_route_is_described_and_everything_described_is_served(
 async def test_only_get_needs_no_right_to_operate(console: Console) -> None:
     rights = {
         (route.method, right)
-        for right, routes in groups(console.parts)
+        for right, routes in groups(console.parts, product_pages())
         for route in routes
         if route.path.startswith(PREFIX)
     }

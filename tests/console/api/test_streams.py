@@ -75,6 +75,7 @@ async def test_one_stream_says_where_it_is_and_what_it_waits_for(api: Api, node:
     assert (found["timers"], found["effects"]) == ([], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["a/b/c", "<script>alert(1)</script>", "ключ 1%2F?#", "../..", "%00"])
 async def test_any_key_can_be_looked_at_and_paused(api: Api, node: NodeForTests, key: str) -> None:
     await handled(node, key, 0)

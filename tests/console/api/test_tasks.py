@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.testing import NodeForTests
-from tests.console.api.conftest import Api
+from tests.console.api.conftest import LET_GO, Api
 
 
 async def test_a_task_is_sent_and_told_of(api: Api, node: NodeForTests) -> None:
@@ -48,6 +48,22 @@ async def test_a_waiting_task_is_cancelled_once(api: Api, node: NodeForTests) ->
     outcome = await asyncio.to_thread(node.outcome, "late")
     assert "ordered twice" in outcome.detail
     said = await api.send("POST", "/tasks/shop/late/cancel")
+    assert (said.status, said.body["type"]) == (409, "urn:holdfast:refused")
+
+
+@pytest.mark.slow
+async def test_a_running_task_tells_where_it_is(api: Api, node: NodeForTests) -> None:
+    await api.do("POST", "/tasks/shop", {"task_type": "mail.hang", "body": {}, "trace_id": "hangs"})
+    async with asyncio.timeout(30.0):
+        while (await api.get("/tasks/shop/hangs"))["note"] != "waits":
+            pass
+    found = await api.get("/tasks/shop/hangs/stack")
+    assert "mail.hang" in found["stacks"]
+    assert (found["progress"], found["note"], found["numbers"]) == (0.4, "waits", {"mails": 7.0})
+    assert found["ran_s"] >= found["quiet_s"] >= 0
+    LET_GO.set()
+    await asyncio.to_thread(node.outcome, "hangs")
+    said = await api.send("GET", "/tasks/shop/hangs/stack")
     assert (said.status, said.body["type"]) == (409, "urn:holdfast:refused")
 
 

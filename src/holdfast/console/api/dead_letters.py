@@ -74,7 +74,7 @@ class LetterOperations:
                 method="POST",
                 path="/dead-letters/redrive",
                 name="redriveDeadLetters",
-                action="send dead letters again",
+                action=dead_letters.REDRIVE_ACTION,
                 summary="Send exactly these dead letters again, in the order of their messages.",
                 act=self._redrive,
                 answer=LettersDone,
@@ -85,7 +85,7 @@ class LetterOperations:
                 method="POST",
                 path="/dead-letters/purge",
                 name="purgeDeadLetters",
-                action="remove dead letters",
+                action=dead_letters.PURGE_ACTION,
                 summary="Remove exactly these dead letters for good.",
                 act=self._purge,
                 answer=LettersDone,
@@ -98,8 +98,13 @@ class LetterOperations:
         query = call.query
         await check_queue(self._parts, query.queue)
         (after,) = place_in(query.cursor, (str,)) or ("",)
-        found = await dead_letters.sample(
-            self._services, query.queue, key=query.key, reason=query.reason, after=after, limit=query.limit
+        found = await dead_letters.find(
+            self._services,
+            query.queue,
+            limit=query.limit,
+            key=query.key,
+            holds=(lambda letter: query.reason in letter.reason) if query.reason else None,
+            after=after,
         )
         records = [letter_record(letter, shown) for letter in found.letters]
         for record in records:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.console.parts import ConsoleParts
 from holdfast.errors import NotKnown
+from holdfast.operate import tasks
 
 
 async def check_queue(parts: ConsoleParts, name: str) -> None:
@@ -20,5 +21,7 @@ async def check_app(parts: ConsoleParts, name: str) -> None:
     """Raise NotKnown for an app of which no tasks are known."""
     if any(known.app == name for known in parts.overview.tasks):
         return
-    if name not in await parts.services.task_apps():
-        raise NotKnown(f"no tasks of an app {name[:200]!r} are known; GET /api/v1/tasks lists all apps")
+    try:
+        await tasks.check_app(parts.services, name)
+    except NotKnown as error:
+        raise NotKnown(f"{error}; GET /api/v1/tasks lists all apps") from None

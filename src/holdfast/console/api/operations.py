@@ -21,11 +21,13 @@ from aiohttp import web
 from holdfast.common.exact_json import NEST_MAX, TOO_DEEP, nests_deeply
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE
+from holdfast.common.traceparent import TRACEPARENT, checked
 from holdfast.console.access import caller_of
 from holdfast.console.audit import AuditLog
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.http.bodies import read_body, slow_body
 from holdfast.http.problem import RequestRefused
+from holdfast.system.spans import called_from
 
 PREFIX = "/api/v1"
 BODY_BYTES_MAX = 1 << 20
@@ -130,7 +132,8 @@ def route(operation: Operation, audit: AuditLog) -> web.RouteDef:
         try:
             call = await _call(operation, names, request)
             if operation.changes:
-                change = asyncio.ensure_future(_audited(operation, call, audit, caller_of(request).name))
+                with called_from(checked(request.headers.get(TRACEPARENT, ""))):
+                    change = asyncio.ensure_future(_audited(operation, call, audit, caller_of(request).name))
                 answer = await asyncio.shield(change)
             else:
                 answer = await operation.act(call)

@@ -20,7 +20,7 @@ from holdfast.errors import InvalidMessage, NotKnown
 from holdfast.operate import streams
 from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import moment, split_key
-from holdfast.operate.sending import nobody_runs
+from holdfast.operate.sending import stream_warning
 from holdfast.operate.streams import MovedStream, StreamRecord
 from holdfast.ports.state import Logged
 from holdfast.streams.message import StreamMessage
@@ -350,7 +350,7 @@ class StreamOperations:
     async def _send(self, call: Call[NoFields, NewMessages]) -> SentMessages:
         stream = call.path["stream"]
         messages = [_message(n, message) for n, message in enumerate(call.body.messages)]
-        warning = await nobody_runs(self._services, stream)
+        warning = await stream_warning(self._services, stream)
         sent = await StreamProducer(stream, self._services.queue(stream)).send(messages)
         call.outcome = f"{len(sent)} messages"
         return SentMessages(len(sent), warning)

@@ -17,7 +17,7 @@ from holdfast.console.overview import TaskTotals
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import limits, periodic, tasks
 from holdfast.operate.limits import LimitRecord
-from holdfast.operate.tasks import services_of
+from holdfast.operate.tasks import TaskLook, services_of
 from holdfast.tasks.api import TaskStanding
 from holdfast.tasks.api import shown as standing_of
 from holdfast.tasks.opening import make_producer
@@ -189,10 +189,19 @@ class TaskOperations:
                 answer=TaskStanding,
             ),
             Operation(
+                method="GET",
+                path=f"{one}/stack",
+                name="getTaskStack",
+                summary="Look where a running task is: the stack of its handler, and how far it is.",
+                description="The handler goes on. There are files, lines and functions, and no values.",
+                act=self._stack,
+                answer=TaskLook,
+            ),
+            Operation(
                 method="POST",
                 path=f"{one}/cancel",
                 name="cancelTask",
-                action="cancel a task",
+                action=tasks.CANCEL_ACTION,
                 summary="Have a task end: at once if it waits, within seconds if it runs.",
                 act=self._cancel,
                 answer=TaskStanding,
@@ -203,7 +212,7 @@ class TaskOperations:
                 method="POST",
                 path=f"{one}/retry",
                 name="retryTask",
-                action="send a task again",
+                action=tasks.RETRY_ACTION,
                 summary="Run a task anew, with all its tries, that failed and lies with the dead letters.",
                 act=self._retry,
                 answer=SentTaskId,
@@ -222,7 +231,7 @@ class TaskOperations:
                 method="PATCH",
                 path="/limits/{app}",
                 name="setLimits",
-                action="set limits",
+                action=limits.SET_ACTION,
                 summary="Change how many tasks of an app may run at once, and how many begin per second.",
                 act=self._set_limits,
                 answer=LimitRecord,
@@ -240,7 +249,7 @@ class TaskOperations:
                 method="PUT",
                 path="/periodic/{app}/{name}",
                 name="setPeriodic",
-                action="set in the schedule",
+                action=periodic.SET_ACTION,
                 summary="Have a task sent by the clock, or change when and what is sent.",
                 act=self._set_periodic,
                 answer=ScheduleView,
@@ -250,7 +259,7 @@ class TaskOperations:
                 method="DELETE",
                 path="/periodic/{app}/{name}",
                 name="removePeriodic",
-                action="remove from the schedule",
+                action=periodic.REMOVE_ACTION,
                 summary="Remove a task from the schedule. What was sent goes on.",
                 act=self._remove_periodic,
                 answer=ScheduleView,
@@ -296,6 +305,12 @@ class TaskOperations:
         async with services_of(self._services, app) as services:
             await tasks.cancel(services, app, call.path["trace_id"], call.body.reason)
         return await self._standing(call)
+
+    async def _stack(self, call: Call[NoFields, None]) -> TaskLook:
+        app = call.path["app"]
+        await check_app(self._parts, app)
+        async with services_of(self._services, app) as services:
+            return await tasks.look(services, app, call.path["trace_id"])
 
     async def _retry(self, call: Call[NoFields, NoFields]) -> SentTaskId:
         app, trace = call.path["app"], call.path["trace_id"]

@@ -12,6 +12,9 @@ from holdfast.console.access import caller_of
 from holdfast.console.parts import ConsoleParts
 from holdfast.errors import ConfigError, HoldfastError
 
+NUMBER_MAX = 10**39 - 1
+"""The largest number in a form: that of the longest seq."""
+
 
 async def act(
     parts: ConsoleParts,
@@ -59,11 +62,21 @@ def field(form: Mapping[str, object], name: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
+def whole_number(text: str, most: int) -> int | None:
+    """Return the whole number that a text of an address or a form is, from 0 to ``most``; None if it is
+    none."""
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
+        return None
+    value = int(text)
+    return value if value <= most else None
+
+
 def number(form: Mapping[str, object], name: str, what: str) -> int | None:
     """Return a field of a form as an integer, None where it is empty. Raises ConfigError."""
     text = field(form, name)
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 39):
+    value = whole_number(text, NUMBER_MAX)
+    if value is None:
         raise ConfigError(f"{what} must be a number, at least 0; this is {text[:50]!r}")
-    return int(text)
+    return value

@@ -7,7 +7,7 @@ queues hide what is read from other readers for a while. There, nothing is read 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
@@ -18,13 +18,12 @@ from holdfast.console.api.known import check_queue
 from holdfast.console.pages.acting import act, field
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import html_response
-from holdfast.errors import ConfigError, HoldfastError, OperationRefused
+from holdfast.errors import OperationRefused
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import dead_letters as operations
+from holdfast.operate.dead_letters import FoundLetters
 from holdfast.ports.dead_letters import in_order
 from holdfast.ports.queue import DeadLetter, Queue
-from holdfast.tasks.names import task_queue
-from holdfast.tasks.opening import make_producer
 
 ROWS = 50
 SCAN_MAX = 2_000
@@ -65,15 +64,6 @@ class LettersQuestion(NamedTuple):
         return self.text.lower() in f"{letter.reason}\n{letter.detail}".lower()
 
 
-class FoundLetters(NamedTuple):
-    """Dead letters of a queue. ``looked_at`` is how many were looked through for them, and ``after`` the id
-    after which there may be more."""
-
-    letters: Sequence[DeadLetter]
-    looked_at: int
-    after: str = ""
-
-
 class Preview(NamedTuple):
     """What somebody is about to do, and to which dead letters."""
 
@@ -109,7 +99,7 @@ class LetterPages:
         queue = await self._queue(question.queue)
         known = self._parts.overview.queues.get(question.queue)
         hidden = queue.hides_letters and not question.look
-        found = FoundLetters([], 0) if hidden else await self._find(question)
+        found = FoundLetters((), 0) if hidden else await self._find(question)
         return self._parts.renderer.page(
             request,
             "letters.html",
@@ -123,7 +113,7 @@ class LetterPages:
             paths=[_path(question.queue, letter) for letter in found.letters],
             look=f"/dead-letters?{question._replace(look=True).query}",
             first=f"/dead-letters?{question._replace(after='').query}" if question.after else "",
-            later=f"/dead-letters?{question._replace(after=found.after).query}" if found.after else "",
+            later=f"/dead-letters?{question._replace(after=found.next).query}" if found.next else "",
         )
 
     async def part(self, request: web.Request) -> web.Response:
@@ -141,23 +131,21 @@ class LetterPages:
         await check_queue(self._parts, name)
         return self._parts.services.queue(name)
 
-    async def _find(self, question: LettersQuestion, most: int = ROWS) -> FoundLetters:
-        """Return up to ``most`` dead letters, of up to ``SCAN_MAX`` that are looked through."""
-        queue = await self._queue(question.queue)
-        found: list[DeadLetter] = []
-        looked_at, after = 0, question.after
-        while looked_at < SCAN_MAX:
-            page = await queue.dead_letters(max(most, ROWS), after, question.key or None)
-            for letter in page:
-                looked_at, after = looked_at + 1, letter.id
-                if question.holds(letter):
-                    found.append(letter)
-                    self._keep(question.queue, letter)
-                if len(found) == most:
-                    return FoundLetters(found, looked_at, after)
-            if not page:
-                return FoundLetters(found, looked_at)
-        return FoundLetters(found, looked_at, after)
+    async def _find(self, question: LettersQuestion, limit: int = ROWS) -> FoundLetters:
+        """Return up to ``limit`` dead letters, of up to ``SCAN_MAX`` that are looked through."""
+        await check_queue(self._parts, question.queue)
+        found = await operations.find(
+            self._parts.services,
+            question.queue,
+            limit=limit,
+            key=question.key or None,
+            holds=question.holds if question.text else None,
+            after=question.after,
+            read_max=SCAN_MAX,
+        )
+        for letter in found.letters:
+            self._keep(question.queue, letter)
+        return found
 
     def _keep(self, queue: str, letter: DeadLetter) -> None:
         """Keep a dead letter that was listed: to look at it should not read the queue again."""
@@ -182,13 +170,18 @@ class LetterPages:
         if (letter := self._seen.get((name, identity))) is not None:
             return letter
         if name:
-            queue, after, looked_at = await self._queue(name), "", 0
-            while looked_at < SCAN_MAX and (page := await queue.dead_letters(500, after, key or None)):
-                for letter in page:
-                    if letter.id == identity:
-                        self._keep(name, letter)
-                        return letter
-                looked_at, after = looked_at + len(page), page[-1].id
+            await check_queue(self._parts, name)
+            found = await operations.find(
+                self._parts.services,
+                name,
+                limit=1,
+                key=key or None,
+                holds=lambda letter: letter.id == identity,
+                read_max=SCAN_MAX,
+            )
+            for letter in found.letters:
+                self._keep(name, letter)
+                return letter
         raise RequestRefused(
             404, "no-letter", "There is no such dead letter", "it was sent again, removed, or never there"
         )
@@ -205,7 +198,7 @@ class LetterPages:
         question = LettersQuestion(name, field(form, "key"), field(form, "text"), look=True)
         if field(form, "all") == "yes":
             found = await self._find(question, SCAN_MAX)
-            letters, whole = list(found.letters), not found.after
+            letters, whole = list(found.letters), not found.next
         else:
             letters, whole = (
                 [await self._letter(name, identity, question.key) for identity in ids[:ROWS]],
@@ -243,7 +236,7 @@ class LetterPages:
         now = self._parts.clock.monotonic()
         if preview is None or preview.who != caller_of(request).name or now - preview.made_at > PREVIEW_S:
             raise OperationRefused("this preview is over, or was used already: choose the dead letters again")
-        action = "send dead letters again" if preview.act == "redrive" else "remove dead letters"
+        action = operations.REDRIVE_ACTION if preview.act == "redrive" else operations.PURGE_ACTION
         details = {"count": len(preview.letters), "ids": " ".join(letter.id for letter in preview.letters)}
         back = f"/dead-letters?{urlencode({'queue': preview.queue})}"
 
@@ -253,38 +246,20 @@ class LetterPages:
         return await act(self._parts, request, action, preview.queue, done, back=back, details=details)
 
     async def _do(self, preview: Preview) -> str:
-        failures: list[str] = []
-
-        def failed(name: str, error: HoldfastError) -> None:
-            failures.append(f"{name}: {error}")
-
-        services, asked = self._parts.services, len(preview.letters)
-        ids = {preview.queue: [letter.id for letter in preview.letters]}
+        services, letters = self._parts.services, preview.letters
         if preview.act == "purge":
-            count, verb = await operations.purge(services, ids, failed), "removed"
-        elif (of := self._types().get(preview.queue)) is not None:
-            count, verb = await make_producer(services, of[0]).redrive(of[1], preview.letters), "sent again"
+            done, verb = await operations.purge_letters(services, preview.queue, letters), "removed"
         else:
-            count, verb = await operations.redrive(services, ids, failed), "sent again"
-        for letter in preview.letters:
+            done, verb = await operations.redrive_letters(services, preview.queue, letters), "sent again"
+        for letter in letters:
             if (seen := self._seen.pop((preview.queue, letter.id), None)) is not None:
                 self._seen_bytes -= _bytes(seen)
-        missing = f"; {asked - count} were not there any more, or could not be" if count < asked else ""
-        text = f"{count} of {asked} dead letters of {preview.queue} were {verb}{missing}"
-        if failures:
-            raise OperationRefused(f"{text}. {'; '.join(failures[:5])}")
+        left = done.asked - done.done
+        missing = f"; {left} were not there any more, or could not be" if left else ""
+        text = f"{done.done} of {done.asked} dead letters of {preview.queue} were {verb}{missing}"
+        if done.failed:
+            raise OperationRefused(f"{text}. {'; '.join(done.failed[:5])}")
         return text
-
-    def _types(self) -> Mapping[str, tuple[str, str]]:
-        """The app and the type of each queue of tasks."""
-        found = {}
-        for app in self._parts.overview.tasks:
-            for task_type in app.types:
-                try:
-                    found[task_queue(app.app, task_type)] = (app.app, task_type)
-                except ConfigError:
-                    continue  # what no queue is named after, such as a batch
-        return found
 
 
 def _path(queue: str, letter: DeadLetter) -> str:

@@ -7,11 +7,12 @@ from typing import Any
 from aiohttp import web
 
 from holdfast.console.access import Group
-from holdfast.console.overview import SAMPLES, Overview
+from holdfast.console.overview import SAMPLES, Overview, Sample
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import chart, count, html_response, rate
 from holdfast.operate.survey import calls_per_message
 
+MS_PER_S = 1000.0
 NODES_MOST = 50
 QUEUES_MOST = 30
 
@@ -59,6 +60,8 @@ class OverviewPage:
             running=overview.running,
             needs=overview.needs(),
             charts=_charts(overview),
+            from_prometheus=overview.hour is not None,
+            prometheus_error=overview.prometheus_error,
             calls=calls_per_message(member.load for member in members),
             queues=queues[:QUEUES_MOST],
             queues_total=len(queues),
@@ -73,22 +76,35 @@ def _charts(overview: Overview) -> list[dict[str, Any]]:
     """Return the charts of the last hour. What lies before the console's start is a gap."""
     samples = list(overview.samples)
     gap: list[float | None] = [None] * (SAMPLES - len(samples))
-    per_s = samples[-1].handled_per_s if samples else None
-    drawn: list[tuple[str, str, str, list[float | None]]] = [
-        (
-            "Messages handled",
-            "—" if per_s is None else rate(per_s),
-            "\u00a0/s",
-            [sample.handled_per_s for sample in samples],
-        ),
-        ("Messages waiting", count(overview.waiting), "", [sample.waiting for sample in samples]),
-        ("Dead letters", count(overview.dead), "", [sample.dead for sample in samples]),
-        ("Tasks running", count(overview.running), "", [sample.running for sample in samples]),
+    last = samples[-1] if samples else Sample(None, overview.waiting, overview.dead, overview.running)
+    hour = overview.hour or {
+        name: [*gap, *(getattr(sample, name) for sample in samples)] for name in Sample.__struct_fields__
+    }
+    drawn: list[tuple[str, str, str, str, float]] = [
+        ("Messages handled", _rate(last.handled_per_s), "\u00a0/s", "handled_per_s", 1.0),
+        ("Queue to commit, p99", _rate(_scaled(last.p99_s, MS_PER_S)), "\u00a0ms", "p99_s", MS_PER_S),
+        ("Queue to commit, p50", _rate(_scaled(last.p50_s, MS_PER_S)), "\u00a0ms", "p50_s", MS_PER_S),
+        ("Messages waiting", count(overview.waiting), "", "waiting", 1.0),
+        ("Dead letters", count(overview.dead), "", "dead", 1.0),
+        ("Tasks running", count(overview.running), "", "running", 1.0),
     ]
     return [
-        {"label": label, "now": now, "unit": unit, "drawn": chart([*gap, *values])}
-        for label, now, unit, values in drawn
+        {
+            "label": label,
+            "now": now,
+            "unit": unit,
+            "drawn": chart([_scaled(value, scale) for value in hour[name]]),
+        }
+        for label, now, unit, name, scale in drawn
     ]
+
+
+def _scaled(value: float | None, scale: float) -> float | None:
+    return None if value is None else value * scale
+
+
+def _rate(value: float | None) -> str:
+    return "—" if value is None else rate(value)
 
 
 def groups(parts: ConsoleParts) -> list[Group]:

@@ -9,7 +9,6 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from holdfast.common.message import Place
 from holdfast.console.access import Group
 from holdfast.console.index import (
     SORTS,
@@ -21,7 +20,7 @@ from holdfast.console.index import (
     Standing,
 )
 from holdfast.console.overview import stream_path
-from holdfast.console.pages.acting import act, field, number
+from holdfast.console.pages.acting import act, field, number, whole_number
 from holdfast.console.parts import ConsoleParts
 from holdfast.console.rendering import html_response, place
 from holdfast.errors import ConfigError, HoldfastError
@@ -39,6 +38,7 @@ LISTED = 50
 """The most timers or pending effects on the page of a stream."""
 
 TEXT_MAX = 600
+OFFSET_MAX = 10**11 - 1
 COLUMNS: tuple[tuple[Sort | None, str, bool], ...] = (
     ("key", "Stream", False),
     ("owner", "Owner", False),
@@ -73,14 +73,6 @@ class StreamRow(NamedTuple):
     parked: str
     waits: str
     waiting: int
-
-
-class StreamResultRow(NamedTuple):
-    """A result on the page of a stream."""
-
-    name: str
-    at: float
-    body: bytes
 
 
 class StreamPages:
@@ -210,31 +202,12 @@ class StreamPages:
             sentences=_sentences(why),
             point=point,
             now=now,
-            results=await self._results(point),
+            results=await operations.latest_results(services, point, RESULTS),
             events=self._life(point, await self._letters(key)),
             letters_path=f"/dead-letters?{urlencode({'queue': name, 'key': plain})}",
             timers=sorted(point.timers, key=lambda timer: timer.at)[:LISTED],
             effects=[operations.effect_record(effect) for effect in point.effects[:LISTED]],
         )
-
-    async def _results(self, point: Checkpoint) -> Sequence[StreamResultRow]:
-        """Return the latest results, as far as they are kept and their names can be told."""
-        if point.log is None:
-            return []
-        log, state = point.log, self._parts.services.state()
-        if point.recent:
-            names = list(reversed(point.recent))[:RESULTS]
-        else:
-            names = [
-                Place(log.run, seq).name
-                for seq in range(log.seq, max(log.start, log.seq - RESULTS + 1) - 1, -1)
-            ]
-        rows = []
-        for name in names:
-            logged = await state.result(point.key, name)
-            if logged is not None:
-                rows.append(StreamResultRow(name, logged.at, logged.result.body))
-        return rows
 
     async def _letters(self, key: str) -> Sequence[DeadLetter]:
         """Return dead letters of a stream, where to read them costs nobody else anything."""
@@ -370,7 +343,7 @@ def _asked(request: web.Request) -> tuple[Question, int]:
     people edit addresses."""
     query = request.query
     sort, standing = query.get("sort", "key"), query.get("standing", "all")
-    offset = query.get("from", "0")
+    offset = whole_number(query.get("from", ""), OFFSET_MAX) or 0
     question = Question(
         text=query.get("text", "").strip()[:TEXT_MAX],
         stream=query.get("stream", "").strip()[:TEXT_MAX],
@@ -378,7 +351,7 @@ def _asked(request: web.Request) -> tuple[Question, int]:
         sort=sort if sort in SORTS else "key",
         down=query.get("down", "") == "1",
     )
-    return question, int(offset) if offset.isascii() and offset.isdigit() and len(offset) < 12 else 0
+    return question, offset
 
 
 def _query(question: Question, offset: int = 0) -> str:

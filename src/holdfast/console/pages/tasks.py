@@ -8,7 +8,8 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from holdfast.common.exact_json import encode
+from holdfast.common.exact_json import decode_plain, encode
+from holdfast.common.redaction import redact
 from holdfast.console.access import Group
 from holdfast.console.api.known import check_app
 from holdfast.console.pages.acting import act, field, number
@@ -19,6 +20,7 @@ from holdfast.http.problem import RequestRefused
 from holdfast.operate import limits, periodic
 from holdfast.operate import tasks as operations
 from holdfast.tasks.rules.task import BATCH, State
+from holdfast.tasks.schedule import ScheduleEntry
 
 ROWS = 50
 NAME_MAX = 300
@@ -105,7 +107,8 @@ class TaskPages:
         )
 
     async def _schedule(self, app: str) -> Sequence[ScheduleRow]:
-        entries = await periodic.schedule(self._parts.services, app)
+        async with operations.services_of(self._parts.services, app) as services:
+            entries = await periodic.schedule(services, app)
         now = self._parts.clock.wall()
         rows = []
         for name, entry in entries.items():
@@ -147,7 +150,34 @@ class TaskPages:
         standing = shown(task)
         value = encode(standing.value) if standing.value is not None else b""
         return self._parts.renderer.part(
-            "parts/task.html", task=task, standing=standing, value=value, now=self._parts.clock.wall()
+            "parts/task.html",
+            task=task,
+            standing=standing,
+            value=value,
+            now=self._parts.clock.wall(),
+            stack_path=f"/task/stack?{urlencode({'app': app, 'trace': trace})}",
+        )
+
+    async def stack(self, request: web.Request) -> web.Response:
+        """Answer with where a running task is."""
+        app, trace = request.query.get("app", ""), request.query.get("trace", "")
+        await check_app(self._parts, app)
+        found, refused = None, ""
+        try:
+            async with operations.services_of(self._parts.services, app) as services:
+                found = await operations.look(services, app, trace)
+        except HoldfastError as error:
+            refused = redact(str(error))
+        return self._parts.renderer.page(
+            request,
+            "stack.html",
+            title=f"Stack of task {trace}",
+            app=app,
+            trace=trace,
+            back=_path(app, trace),
+            found=found,
+            refused=refused,
+            no_stacks=operations.NO_STACKS,
         )
 
     # --- what is done
@@ -160,7 +190,7 @@ class TaskPages:
             await operations.cancel(self._parts.services, app, trace, reason)
             return f"task {trace} was told to end"
 
-        return await self._operate(request, "cancel a task", cancel)
+        return await self._operate(request, operations.CANCEL_ACTION, cancel)
 
     async def retry(self, request: web.Request) -> web.Response:
         """Run a task anew."""
@@ -169,7 +199,7 @@ class TaskPages:
             await operations.retry(self._parts.services, app, trace)
             return f"task {trace} was sent again"
 
-        return await self._operate(request, "send a task again", retry)
+        return await self._operate(request, operations.RETRY_ACTION, retry)
 
     async def _operate(
         self, request: web.Request, action: str, work: Callable[[str, str, Any], Awaitable[str]]
@@ -181,7 +211,7 @@ class TaskPages:
         async def done() -> str:
             return await work(app, trace, form)
 
-        return await act(self._parts, request, action, f"{app} {trace}", done, back=_path(app, trace))
+        return await act(self._parts, request, action, f"{app}/{trace}", done, back=_path(app, trace))
 
     async def set_limits(self, request: web.Request) -> web.Response:
         """Change the limits of an app."""
@@ -206,10 +236,41 @@ class TaskPages:
         return await act(
             self._parts,
             request,
-            "set limits",
+            limits.SET_ACTION,
             app,
             change,
             back=f"/tasks?{urlencode({'app': app})}",
+            details=said,
+        )
+
+    async def schedule(self, request: web.Request) -> web.Response:
+        """Add an entry to the schedule, or change one."""
+        form = await request.post()
+        app, name = field(form, "app"), field(form, "name")
+        await check_app(self._parts, app)
+        said = {each: field(form, each) for each in ("cron", "zone", "type") if field(form, each)}
+
+        async def put() -> str:
+            if not name:
+                raise ConfigError("the entry has no name; give it one")
+            cron, zone = field(form, "cron"), field(form, "zone") or "UTC"
+            try:
+                body = decode_plain((field(form, "body") or "null").encode())
+            except ValueError as error:
+                raise ConfigError(f"the body is no JSON: {error}") from None
+            entry = ScheduleEntry(cron=cron, zone=zone, task_type=field(form, "type"), body=body)
+            async with operations.services_of(self._parts.services, app) as services:
+                await periodic.set_entry(services, app, name, entry)
+            return f"{name} is sent at {cron} ({zone})"
+
+        back = f"/tasks?{urlencode({'app': app})}"
+        return await act(
+            self._parts,
+            request,
+            periodic.SET_ACTION,
+            f"{app}/{name}",
+            put,
+            back=back,
             details=said,
         )
 
@@ -220,11 +281,12 @@ class TaskPages:
         await check_app(self._parts, app)
 
         async def remove() -> str:
-            await periodic.remove_entry(self._parts.services, app, name)
+            async with operations.services_of(self._parts.services, app) as services:
+                await periodic.remove_entry(services, app, name)
             return f"{name} is sent no more"
 
         back = f"/tasks?{urlencode({'app': app})}"
-        return await act(self._parts, request, "remove from the schedule", f"{app} {name}", remove, back=back)
+        return await act(self._parts, request, periodic.REMOVE_ACTION, f"{app}/{name}", remove, back=back)
 
     async def _asked(self, request: web.Request) -> TaskQuestion:
         query = request.query
@@ -278,6 +340,7 @@ def groups(parts: ConsoleParts) -> list[Group]:
                 web.get("/parts/tasks", pages.part),
                 web.get("/task", pages.show),
                 web.get("/parts/task", pages.show_part),
+                web.get("/task/stack", pages.stack),
             ],
         ),
         (
@@ -286,6 +349,7 @@ def groups(parts: ConsoleParts) -> list[Group]:
                 web.post("/task/cancel", pages.cancel),
                 web.post("/task/retry", pages.retry),
                 web.post("/tasks/limits", pages.set_limits),
+                web.post("/tasks/schedule", pages.schedule),
                 web.post("/tasks/unschedule", pages.unschedule),
             ],
         ),

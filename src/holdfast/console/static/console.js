@@ -7,8 +7,9 @@
   const topics = ["overview", "streams", "tasks", "letters", "audit"];
   const live = document.querySelector("[data-live]");
 
-  // What a reader has opened or closed stays so when a part is loaded again.
+  // What a reader has opened, closed or ticked stays so when a part is loaded again.
   Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name) => name !== "open";
+  Idiomorph.defaults.callbacks.beforeNodeMorphed = (node) => !(node.type === "checkbox" && node.checked);
 
   function show(state) {
     connection.textContent = { live: "Live", lost: "Not connected" }[state] || "";

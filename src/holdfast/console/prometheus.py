@@ -1,0 +1,120 @@
+"""The last hour, from Prometheus: what was before this console began, and what other consoles see too."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Self
+
+import aiohttp
+import msgspec
+
+from holdfast.common.redaction import redact
+from holdfast.config import Config
+from holdfast.errors import Unavailable
+from holdfast.ports.clock import Clock
+
+HOUR_S, STEP_S = 3600.0, 15.0
+POINTS = int(HOUR_S / STEP_S)
+TIMEOUT_S = 5.0
+ANSWER_BYTES_MAX = 1 << 20
+SAID_MAX = 200
+
+QUERIES = {
+    "handled_per_s": "sum(rate(holdfast_handled_total{%s}[2m]))",
+    "p50_s": "histogram_quantile(0.5, sum by (le) (rate(holdfast_delivery_seconds_bucket{%s}[2m])))",
+    "p99_s": "histogram_quantile(0.99, sum by (le) (rate(holdfast_delivery_seconds_bucket{%s}[2m])))",
+    "waiting": 'sum(max by (queue, state) (holdfast_queue_messages{state=~"ready|delayed", %s}))',
+    "dead": 'sum(max by (queue) (holdfast_queue_messages{state="dead", %s}))',
+    "running": "sum(holdfast_tasks_running{%s})",
+}
+"""What is asked for each chart. ``%s`` stands for the labels by which this cluster is chosen."""
+
+Hour = Mapping[str, Sequence[float | None]]
+"""The values of each chart, the oldest first; None where there is none."""
+
+
+class _Series(msgspec.Struct, frozen=True):
+    values: tuple[tuple[float, str], ...] = ()
+
+
+class _Data(msgspec.Struct, frozen=True):
+    result: tuple[_Series, ...] = ()
+
+
+class _RangeAnswer(msgspec.Struct, frozen=True):
+    data: _Data = _Data()
+    error: str = ""
+
+
+_decode = msgspec.json.Decoder(_RangeAnswer).decode
+
+
+class PrometheusHistory:
+    """Asks one Prometheus. ``token`` is shown to it and to nobody else; ``labels`` choose this cluster."""
+
+    def __init__(self, url: str, token: str, labels: str, clock: Clock) -> None:
+        self._url = f"{url.rstrip('/')}/api/v1/query_range"
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._labels = labels
+        self._clock = clock
+
+    @classmethod
+    def of(cls, config: Config, clock: Clock) -> Self | None:
+        """Return the one that a config names; None if it names none."""
+        if not config.prometheus_url:
+            return None
+        token = config.prometheus_token
+        secret = token.get_secret_value() if token is not None else ""
+        return cls(config.prometheus_url, secret, config.prometheus_labels, clock)
+
+    async def read(self) -> Hour:
+        """Return the last hour. Raises Unavailable, which says what to look at."""
+        timeout = aiohttp.ClientTimeout(TIMEOUT_S)
+        end = self._clock.wall() // STEP_S * STEP_S
+        try:
+            async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
+                return {name: await self._series(session, expr, end) for name, expr in QUERIES.items()}
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            raise self._away(str(error) or f"no answer in {TIMEOUT_S:g} s") from None
+        except ValueError:  # its text may have the token in it
+            raise self._away("a request with this token can't be sent; has it a line end?") from None
+
+    async def _series(self, session: aiohttp.ClientSession, expr: str, end: float) -> Sequence[float | None]:
+        asked = {
+            "query": expr.replace("%s", self._labels),
+            "start": str(end - HOUR_S + STEP_S),
+            "end": str(end),
+            "step": str(STEP_S),
+        }
+        # A redirect would carry the token on.
+        async with session.get(self._url, params=asked, allow_redirects=False) as response:
+            data = b""
+            async for some in response.content.iter_any():
+                data += some
+                if len(data) > ANSWER_BYTES_MAX:
+                    raise self._away(f"its answer is over {ANSWER_BYTES_MAX} bytes")
+        try:
+            answer = _decode(data)
+            values = _placed(answer, end)
+        except (msgspec.DecodeError, ValueError, RecursionError):
+            raise self._away(f"it answers {response.status}, and not as Prometheus does") from None
+        if response.status != 200:
+            raise self._away(f"it answers {response.status}: {answer.error[:SAID_MAX]}")
+        return values
+
+    def _away(self, why: str) -> Unavailable:
+        advice = "see prometheus_url, prometheus_token and prometheus_labels"
+        return Unavailable(redact(f"Prometheus can't be asked: {why}; {advice}"))
+
+
+def _placed(answer: _RangeAnswer, end: float) -> Sequence[float | None]:
+    """Return the values of an answer by their times, up to ``end``. Raises ValueError for one that is no
+    number."""
+    values: list[float | None] = [None] * POINTS
+    for at, text in answer.data.result[0].values if answer.data.result else []:
+        value = float(text)
+        place = POINTS - 1 - round((end - at) / STEP_S)
+        if 0 <= place < POINTS and math.isfinite(value):
+            values[place] = value
+    return values
