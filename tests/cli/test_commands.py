@@ -14,13 +14,14 @@ from holdfast.cluster.effect_letters import letter_of
 from holdfast.common.acts import Effect, effect_id
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
-from holdfast.errors import ConfigError, TooLarge, Unavailable
+from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Timer
+from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
 
 KEY = "detect/cam-1"
@@ -81,7 +82,7 @@ async def bury(services: Services) -> None:
         (["status", "--limit", "x"], 2, "--limit"),
         (["status", "--set", "ttl_s"], 2, "must be NAME=VALUE"),
         (["status", "--set", "ttl=1"], 2, "did you mean 'ttl_s'?"),
-        (["status", "--url", "amqp://:hunter2@h"], 2, "nothing serves that"),
+        (["status", "--url", "amqp://:hunter2@h"], 2, "url (as coordinator_url) is"),
         (["status", "--url", "sqlite://"], 2, "names no path"),
         (["status", "--config", "absent.toml"], 2, "no file"),
         (["streams", "pause", "cam-1"], 2, "must be STREAM/KEY"),
@@ -91,6 +92,13 @@ async def bury(services: Services) -> None:
         (["dlq", "redrive"], 2, "--stream NAME --all"),
         (["dlq", "redrive", "a/b", "--all"], 2, "--stream NAME --all"),
         (["dlq", "show", "detect/x"], 1, "no dead letter 'detect/x'"),
+        (["dlq", "redrive", "detect/x"], 1, "0 redriven; 1 not found"),
+        (["dlq", "ls", "--limit", "0"], 2, "Must be >= 1"),
+        (["results", "--limit", "-3"], 2, "Must be >= 1"),
+        (["results", "--after", "-4"], 2, "Must be >= 0"),
+        (["status", "--limit", "-1"], 2, "Must be >= 1"),
+        (["top", "--limit", "-3"], 2, "Must be >= 1"),
+        (["top", "--times", "0"], 2, "Must be >= 1"),
     ],
 )
 @pytest.mark.usefixtures("database")
@@ -139,6 +147,7 @@ def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.Monke
     assert (outcome.code, outcome.err) == (3, told)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_ends_a_command_well(arrange: Any, place: Path) -> None:
     """As ``holdfast results | head -1`` ends: quietly, and well."""
     arrange(lambda services: commit(services, results=2000))
@@ -300,6 +309,26 @@ def test_dead_letters_listed_and_shown(holdfast: Any, arrange: Any) -> None:
     (shown,) = holdfast("dlq", "show", "detect/cam-2:0:8", "--json").lines
     assert (shown["reason"], shown["body_base64"]) == ("late", "/w==")
     assert "detail: Traceback" in holdfast("dlq", "show", "detect/cam-1:0:7").out
+
+
+@pytest.mark.parametrize("away", ["task_apps", "task_store"])
+def test_a_task_store_that_fails_hides_no_dead_letters_of_streams(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    async def queue_task(services: Services) -> None:
+        await services.task_store("shop").queue([Task("t1", "bill")])
+
+    def fail(self: Services, *_: Any) -> Any:
+        raise OperationRefused("the task store is closed")
+
+    arrange(commit)
+    arrange(bury)
+    arrange(queue_task)
+    monkeypatch.setattr(Services, away, fail)
+    listed = holdfast("dlq", "ls", "--json")
+    assert len(listed.lines) == 3
+    assert "tasks" in listed.err
+    assert "the task store is closed" in listed.err
 
 
 @pytest.mark.parametrize("depth", [450, 900, 990, 50_000])

@@ -39,6 +39,7 @@ async def end(process: asyncio.subprocess.Process) -> int:
     return process.returncode
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -92,6 +92,7 @@ def check_order(found: list[Any]) -> None:
         assert [line["result"]["frame"] for line in of_video] == list(range(first, first + FRAMES))
 
 
+@pytest.mark.slow
 def test_frames_come_out_in_order(
     environment: dict[str, str],
     node: list[Process],
@@ -120,6 +121,7 @@ def test_frames_come_out_in_order(
     assert (queue["ready"], queue["in_flight"], queue["lag_s"]) == (0, 0, None)
 
 
+@pytest.mark.slow
 def test_a_file_says_all_of_it_as_well(
     environment: dict[str, str],
     node: list[Process],

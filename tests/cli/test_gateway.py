@@ -17,8 +17,9 @@ import pytest
 
 from holdfast.cli import gateway
 from holdfast.errors import ConfigError
-from holdfast.gateway.clients import digest_of, read
+from holdfast.gateway.clients import read
 from holdfast.gateway.haproxy.binary import find
+from holdfast.http.key_file import digest_of
 from tests.nodes.cluster import Cluster, lives, until
 
 SECRET = "never-to-be-seen-anywhere"
@@ -85,6 +86,7 @@ async def send(address: str, n: int, **more: str) -> int:
             return response.status
 
 
+@pytest.mark.slow
 @needs_haproxy
 async def test_no_eye_sees_the_secret_and_each_request_is_logged_if_wanted(
     make_gateway: Callable[..., GatewayProcess],
@@ -114,6 +116,7 @@ async def test_haproxy_ends_with_it_however_that_ends(make_gateway: Callable[...
     await until(lambda: not lives(haproxy), "no HAProxy outlives it")
 
 
+@pytest.mark.slow
 async def test_the_data_plane_in_python_needs_no_child_process(
     make_gateway: Callable[..., GatewayProcess],
 ) -> None:
@@ -123,6 +126,7 @@ async def test_the_data_plane_in_python_needs_no_child_process(
     assert psutil.Process(started.child.pid).children() == []
 
 
+@pytest.mark.slow
 async def test_a_proxy_before_it_may_have_another_name_if_no_auth_says_so(
     make_gateway: Callable[..., GatewayProcess],
 ) -> None:

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from holdfast.cli import all_commands
 
 HTTP = {"aiohttp", "prometheus_client"}
@@ -51,12 +53,21 @@ def test_the_page_of_status_imports_no_node() -> None:
     assert not found & {"asyncio", "ssl", "holdfast.wiring"}
 
 
+def test_only_its_own_command_imports_what_builds_images() -> None:
+    found = imported("import holdfast.cli.node, holdfast.cli.status, holdfast.assembly, holdfast.slots.child")
+    assert not {name for name in found if name.startswith("holdfast.image")}
+    page = imported("from holdfast import cli; cli.run(['image', 'build', '--help'])")
+    assert "holdfast.cli.image" in page
+    assert not {name for name in page if name.startswith("holdfast.image")}
+
+
 def test_a_command_of_a_product_imports_no_other() -> None:
     found = imported("from holdfast import cli; cli.run(['reports', '--help'])")
     assert "holdfast.reports.commands.reports" in found
     assert not {name for name in found if re.match(r"holdfast\.(devices|vision)\b", name)}
 
 
+@pytest.mark.slow
 def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     program = "import sys; from holdfast import cli; [cli.run([*n.split(), '--help']) for n in sys.argv[1:]]"
     found = imported(program, "", *all_commands())
@@ -101,6 +112,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.slow
 def test_a_node_of_streams_imports_no_other_kind_of_work(tmp_path: Path) -> None:
     (tmp_path / "myapp.py").write_text(
         "from holdfast import App\napp = App('a')\n@app.stream('s')\ndef s(message, context): ...\n"
@@ -109,4 +121,5 @@ def test_a_node_of_streams_imports_no_other_kind_of_work(tmp_path: Path) -> None
     assert {"aiohttp", "holdfast.streams.work"} <= found
     others = {"gateway.service", "gateway.haproxy.front", "devices.work", "tasks.work", "tasks.api"}
     assert not found & {f"holdfast.{name}" for name in others}
-    assert not {name for name in found if name.startswith("holdfast.reports.")}
+    reports = {name for name in found if name.startswith("holdfast.reports.")}
+    assert reports <= {"holdfast.reports.product"}, "every node looks what products there are"

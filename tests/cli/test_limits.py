@@ -1,14 +1,20 @@
 """``holdfast limits``."""
 
+import asyncio
 from typing import Any
 
+from holdfast import App
 from holdfast.cli import exits
+from holdfast.config import Config
+from holdfast.operate.tasks import tasks_warning
 from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.documents import change
 from holdfast.tasks.rules import concurrency as rules
 from holdfast.tasks.rules.concurrency import ConcurrencyLimits
+from holdfast.testing import node_for_tests
 from holdfast.wiring import Services
 from tests.command_line import Holdfast
+from tests.nodes.cluster import until
 
 
 def line(**changes: object) -> dict[str, object]:
@@ -68,6 +74,23 @@ def test_rates_are_set_and_taken_back(holdfast: Holdfast) -> None:
     for wrong in ("report.publish", "report.publish=-1", "=3", "report.publish=nan", "report.publish=10/s"):
         refused = holdfast("limits", "set", "reports", "--rate", wrong)
         assert (refused.code, "must be TYPE=NUMBER" in refused.err) == (exits.USAGE, True)
+
+
+async def is_told(services: Services) -> bool:
+    return not await tasks_warning(services, "reports")
+
+
+async def test_limits_of_what_no_node_runs_are_warned_of(holdfast: Holdfast) -> None:
+    done = await asyncio.to_thread(holdfast, "limits", "set", "reprots", "--global", "4")
+    assert (done.code, done.err) == (exits.OK, "no node runs tasks of app 'reprots' now\n")
+    app = App("reports")
+    app.task("publish")(lambda body, job: None)
+    with node_for_tests(app) as node:
+        async with Services(Config(url=node.url)) as services:
+            await until(lambda: is_told(services), "the node has told the registry what it runs")
+            assert await tasks_warning(services, "reports", ["publish"]) == ""
+            told = await tasks_warning(services, "reports", ["publish", "pblish"])
+    assert told == "no node runs tasks of type pblish; nodes of reports run publish"
 
 
 def test_what_makes_no_limit_is_refused(holdfast: Holdfast) -> None:

@@ -8,7 +8,7 @@ import pytest
 from holdfast.services.postgres import schema
 from simulator.servers import PostgresqlServer
 
-NUMBERS = [number for number, _ in schema.migrations()]
+NUMBERS = [number for number, *_ in schema.migrations()]
 
 
 @pytest.fixture
@@ -31,7 +31,10 @@ def test_a_database_is_brought_up_to_date_once(holdfast: Any) -> None:
     assert told["applied"] == []
 
 
-def test_nothing_is_to_be_done_for_other_services(holdfast: Any) -> None:
+def test_nothing_is_to_be_done_for_services_without_tables(
+    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_URL", "redis://127.0.0.1:1")
     told = holdfast("migrate")
     assert (told.code, told.out) == (
         0,

@@ -45,17 +45,18 @@ PATIENCE_S = 60.0
 
 
 class Process:
-    """A node process, and the events of its log. It is forked from one that has imported Holdfast, or started
-    ``as_users_do``."""
+    """A process of a node, or of another ``program``, and the events of its log. It is forked from one that
+    has imported Holdfast, or started ``as_users_do``."""
 
-    def __init__(self, *arguments: str, as_users_do: bool = False) -> None:
+    def __init__(self, *arguments: str, as_users_do: bool = False, program: str = "node") -> None:
         heard, said = Pipe(duplex=False)
-        command = ["node", *arguments]
+        command = [program, *arguments]
         self.child: Forked | subprocess.Popen[bytes]
         with said:
             if as_users_do:
-                program = [sys.executable, "-m", "holdfast"]
-                self.child = subprocess.Popen(program + command, stderr=said.fileno())
+                self.child = subprocess.Popen(
+                    [sys.executable, "-m", "holdfast", *command], stderr=said.fileno()
+                )
             else:
                 self.child = Forked("holdfast", command, said, Path.cwd(), dict(os.environ))
         self._heard = heard
@@ -128,6 +129,7 @@ def results(holdfast: Any) -> list[int]:
     return [line["result"]["count"] for line in holdfast("results", "--follow", "--limit", "50").lines]
 
 
+@pytest.mark.slow
 def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callable[..., Process]) -> None:
     node = start("counting:app", "--name", "a", "--slots", "1", as_users_do=True)
     joined = node.wait_for("joined")
@@ -150,6 +152,7 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     assert status["queues"] == [idle]
 
 
+@pytest.mark.slow
 def test_two_nodes_of_a_host_have_names_of_their_own(holdfast: Any, start: Callable[..., Process]) -> None:
     nodes = [start("counting:app", "--slots", "1") for _ in range(2)]
     told = [node.wait_for("joined")["node"] for node in nodes]
@@ -159,6 +162,7 @@ def test_two_nodes_of_a_host_have_names_of_their_own(holdfast: Any, start: Calla
     assert all(name.startswith(f"{socket.gethostname()}-") for name in told)
 
 
+@pytest.mark.slow
 def test_what_a_killed_node_committed_is_where_the_next_goes_on(
     holdfast: Any, arrange: Any, start: Callable[..., Process]
 ) -> None:
@@ -206,6 +210,7 @@ def test_a_port_in_use_is_named(start: Callable[..., Process]) -> None:
     assert any(f"127.0.0.1:{port} is in use" in entry["event"] for entry in second.events)
 
 
+@pytest.mark.slow
 def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "--set", "coordinator_url=redis://127.0.0.1:1")
     node.wait_for("can't join yet")
@@ -223,6 +228,7 @@ async def test_a_state_store_that_lets_nobody_in_ends_the_node(start: Callable[.
     assert "hunter2" not in said
 
 
+@pytest.mark.slow
 async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Callable[..., Process]) -> None:
     """It keeps nothing on disk, and has no replica; the same as `holdfast doctor` says."""
     async with RedisServer(settings={"appendonly": "no", "save": ""}) as server:
@@ -236,6 +242,7 @@ async def test_a_state_store_that_may_forget_is_told_of_at_the_start(start: Call
     assert all(entry["fix"] for entry in told)
 
 
+@pytest.mark.slow
 def test_a_state_store_that_is_not_there_yet_is_waited_for_and_said(start: Callable[..., Process]) -> None:
     node = start("counting:app", "--slots", "1", "-s", "state_url=redis://127.0.0.1:1")
     node.wait_for("the state store does not answer yet")

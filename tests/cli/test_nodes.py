@@ -33,6 +33,7 @@ def nodes(process: Process) -> list[psutil.Process]:
     return psutil.Process(process.child.pid).children()
 
 
+@pytest.mark.slow
 def test_a_killed_node_is_evicted_and_started_again(
     holdfast: Any, arrange: Any, start: Callable[..., Process]
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_killed_node_is_evicted_and_started_again(
     assert status["nodes"] == []
 
 
+@pytest.mark.slow
 def test_nodes_end_with_their_supervisor_however_that_ends(start: Callable[..., Process]) -> None:
     process = start("--nodes", "2", "--slots", "1")
     for number in range(2):
@@ -69,6 +71,7 @@ def test_nodes_end_with_their_supervisor_however_that_ends(start: Callable[..., 
     assert alive == []
 
 
+@pytest.mark.slow
 def test_what_is_typed_at_the_terminal_reaches_nodes_through_the_supervisor(
     start: Callable[..., Process],
 ) -> None:
@@ -79,6 +82,7 @@ def test_what_is_typed_at_the_terminal_reaches_nodes_through_the_supervisor(
     assert process.end(signal.SIGINT) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, said",
     [

@@ -49,6 +49,7 @@ def node(place: Path) -> Iterator[dict[str, Any]]:
     process.join()
 
 
+@pytest.mark.slow
 def test_a_stream_is_asked(holdfast: Any, node: dict[str, Any]) -> None:
     assert holdfast("query", "sites/gate").lines == [{"count": 0, "asked": None}]
     holdfast("send", "sites", '{"key": "gate"}')
@@ -63,6 +64,7 @@ def test_a_stream_is_asked(holdfast: Any, node: dict[str, Any]) -> None:
     assert holdfast("query", "sites/gate").lines == [{"count": 1, "asked": None}]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_is_told(holdfast: Any, node: dict[str, Any]) -> None:
     silent, other, bad = (
         holdfast("query", *asked) for asked in (["silent/a"], ["other/a"], ["sites/a", "{a"])
@@ -72,6 +74,7 @@ def test_what_is_wrong_is_told(holdfast: Any, node: dict[str, Any]) -> None:
     assert (bad.code, "quote it for the shell" in bad.err) == (1, True)
 
 
+@pytest.mark.slow
 def test_a_node_answers_over_http(node: dict[str, Any]) -> None:
     with urllib.request.urlopen(f"{node['address']}/query/sites/gate?by=you") as answer:
         assert json.load(answer) == {"count": 0, "asked": {"by": "you"}}

@@ -127,6 +127,7 @@ def test_what_can_t_be_says_why(holdfast: Any, arguments: list[str], said: str) 
     assert said in outcome.err
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_a_type_without_a_queue_hides_no_dead_letters_of_others(
     holdfast: Any, arrange: Any, place: Path

@@ -96,6 +96,7 @@ def database(place: Path) -> bytes:
     return (place / "holdfast.db").read_bytes()
 
 
+@pytest.mark.slow
 def test_the_same_handler_does_the_same(holdfast: Any, cameras: None, place: Path) -> None:
     before = database(place)
     done = replay(holdfast, "live", "--compare")
@@ -114,6 +115,7 @@ def test_the_same_handler_does_the_same(holdfast: Any, cameras: None, place: Pat
     assert database(place) == before, "nothing live was touched"
 
 
+@pytest.mark.slow
 def test_a_changed_handler_shows_where_it_differs(holdfast: Any, cameras: None, place: Path) -> None:
     done = replay(holdfast, "changed", "--compare", "--as", "second", "--json")
     assert done.code == 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import exits
+from holdfast.operate import tasks
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
@@ -222,6 +223,7 @@ def test_briefs_are_read_once_acknowledged(holdfast: Holdfast, arrange: Arrange[
     assert holdfast("briefs", APP).lines == []
 
 
+@pytest.mark.slow
 def test_letters_are_copied_once_and_sent_again_by_choice(
     holdfast: Holdfast, arrange: Arrange[Any], place: Path
 ) -> None:
@@ -281,3 +283,26 @@ def test_letters_that_were_never_tasks_are_found_by_the_types_that_nodes_run(
     row = {"type": TYPE, "node": "node-1", "address": "http://127.0.0.1:1"}
     assert holdfast("tasks", "nodes", APP, "--json").lines == [row]
     assert "node-1" in holdfast("tasks", "nodes", APP).out
+
+
+@pytest.mark.parametrize(
+    "stacks,said", [("Thread MainThread:\n  File ...", "MainThread"), (None, tasks.NO_STACKS)]
+)
+def test_a_running_task_shows_where_it_is(
+    holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch, stacks: str | None, said: str
+) -> None:
+    trace = send(holdfast)
+    refused = holdfast("tasks", "stack", APP, trace)
+    assert refused.code != exits.OK
+    assert "doesn't run: it is queued" in refused.err
+
+    async def look(services: Services, app: str, trace_id: str) -> tasks.TaskLook:
+        assert (app, trace_id) == (APP, trace)
+        return tasks.TaskLook("node-1", stacks, 12.0, 3.0, 0.4, "page 3", {"rows": 7.0})
+
+    monkeypatch.setattr(tasks, "look", look)
+    shown = holdfast("tasks", "stack", APP, trace).out
+    assert "on node-1 for 12.0 s; 40% page 3, rows 7, told 3.0 s ago" in shown
+    assert said in shown
+    (record,) = holdfast("tasks", "stack", APP, trace, "--json").lines
+    assert record["stacks"] == stacks

@@ -18,7 +18,7 @@ from holdfast.registration import LazyCommand
 
 HELP = """Keyed, ordered, stateful, at-least-once work for Python.
 
-Exit codes: 0 done, 1 failed, 2 the command line or a setting is wrong, 3 a service can't be reached.
+Exit codes: 0 done, 1 failed, 2 the command line, a setting or a file is wrong, 3 a service can't be reached.
 """
 
 HELP_FLAGS = ("--help", "-h")
@@ -27,6 +27,8 @@ COMMANDS = {
     name: LazyCommand(f"holdfast.cli.{place}", summary)
     for name, place, summary in (
         ("node", "node:run", "Run a node until it is told to stop."),
+        ("new", "new:new", "Write a project that runs."),
+        ("dev", "dev:dev", "Run a node while you write its code: saving a file replaces it."),
         ("gateway", "gateway:gateway", "Run a gateway, to which clients send messages by HTTP."),
         ("gateway-key", "gateway:gateway_key", "Make a key for a client of gateways."),
         ("console", "console:console", "Show the cluster in a browser, and steer it from there."),
@@ -34,6 +36,9 @@ COMMANDS = {
         ("send", "send:send", "Send messages to a stream."),
         ("query", "query:query", "Ask a stream a question, which its handler answers."),
         ("status", "status:status", "Show nodes, queues and streams, who owns what, what waits."),
+        ("top", "top:top", "Show which streams, tasks and nodes are busiest, again and again."),
+        ("scale", "scale:scale", "Tell how many nodes an app wants, and why."),
+        ("logs", "logs:logs", "Show what the nodes of this host have logged."),
         ("results", "results:results", "Print committed results as JSON lines."),
         ("move", "places:move", "Bring a stream to another node."),
         ("drain", "places:drain", "Have a node bring its streams to the others, and end."),
@@ -46,8 +51,12 @@ COMMANDS = {
         ("dlq", "dlq:app", "List, back up, redrive or drop dead letters."),
         ("queues", "queues:app", "Make and check the queues of an app."),
         ("transfer", "transfer:transfer", "Bring all that a stopped cluster has to other services."),
+        ("backup", "backup:backup", "Write state and results of streams to a file, while nodes run."),
+        ("restore", "backup:restore", "Write a back-up to an empty state store."),
         ("doctor", "doctor:doctor", "Check the settings and all that they name."),
         ("migrate", "migrate:migrate", "Bring the tables in the databases of the settings up to date."),
+        ("completion", "completion:completion", "Print a script by which a shell completes commands."),
+        ("image", "image:app", "Build container images of apps."),
         ("config", "config:app", "Show the settings, and where each is from."),
     )
 }

@@ -6,7 +6,7 @@ import asyncio
 import os
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -20,8 +20,8 @@ PROGRAM = "from holdfast.cli.children import main; main()"
 
 class Launcher:
     """Starts nodes with ``arguments`` and ``config`` in ``folder``, or where this process works; their logs
-    go to ``stderr``, or where its own go. They live at most as long as this process, however that ends,
-    and as the launcher itself."""
+    go to ``stderr``, or where its own go. ``environment`` is put into theirs. They live at most as long as
+    this process, however that ends, and as the launcher itself."""
 
     def __init__(
         self,
@@ -29,11 +29,13 @@ class Launcher:
         config: Config,
         folder: Path | None = None,
         stderr: IO[Any] | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self._arguments = arguments
         self._config = config
         self._folder = folder
         self._stderr = stderr
+        self._environment = dict(environment or {})
         self._ours, self._theirs = socket.socketpair()
 
     async def node(self, name: str) -> asyncio.subprocess.Process:
@@ -41,7 +43,7 @@ class Launcher:
         fd = self._theirs.fileno()
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", PROGRAM, str(os.getpid()), str(fd), *self._arguments),
-            env=os.environ | self._config.environment() | {"HOLDFAST_NODE_NAME": name},
+            env=os.environ | self._config.environment() | self._environment | {"HOLDFAST_NODE_NAME": name},
             cwd=self._folder,
             stdin=asyncio.subprocess.DEVNULL,
             stderr=self._stderr,

@@ -7,11 +7,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
 from holdfast.cli import output
 from holdfast.cli.auditing import audited
-from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.names import StreamName
+from holdfast.cli.options import DEFAULTS, Json, Limit, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.cli.tasks import ago
 from holdfast.common.redaction import redact_url
@@ -32,7 +34,12 @@ Acting = Callable[[Services, Mapping[str, Sequence[str]], dead_letters.Failed], 
 REASON_CHARS = 100
 
 Id = Annotated[str, Parameter(help="Id of a dead letter, as `holdfast dlq ls` shows it.")]
-Stream = Annotated[str, Parameter(help="Dead letters of this stream. Without it: of every known stream.")]
+Stream = Annotated[
+    StreamName,
+    Parameter(
+        help="Dead letters of this stream, or of the queue of a type of task, APP-TYPE. Without it: of all."
+    ),
+]
 Key = Annotated[str | None, Parameter(help="Only dead letters of this key.")]
 OfApp = Annotated[str, Parameter(name="--app", help="Dead letters of this app's tasks.")]
 Types = Annotated[
@@ -58,7 +65,7 @@ async def ls(
     /,
     *,
     key: Key = None,
-    limit: int = 100,
+    limit: Limit = 100,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -100,7 +107,8 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         json: Print a JSON object.
     """
     async with options.services(reads_only=True) as services:
-        async for letter in _letters(services, dead_letters.stream_of(letter_id), None):
+        stream = dead_letters.stream_of(letter_id) if "/" in letter_id else ""  # else that of a task
+        async for letter in _letters(services, stream, None):
             if letter.id == letter_id:
                 break
         else:
@@ -109,13 +117,13 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         output.json_line(letter_record(letter))
     else:
         for name, value in letter_record(letter).items():
-            output.say(f"{name}: {value}")
+            output.say(f"{name}: {value if isinstance(value, str) else msgspec.json.encode(value).decode()}")
 
 
 @app.command
 async def redrive(
     *ids: Id,
-    stream: str = "",
+    stream: StreamName = "",
     key: Key = None,
     all_: All = False,
     owner: OfApp = "",
@@ -206,7 +214,7 @@ async def _redrive_tasks(
     async with producing(options.load(), owner, reads_only=True) as services:
         letters = make_letters(services, owner)
         wish = {"types": " ".join(types), "trace": choice.trace, "error": choice.error}
-        async with audited(services, "send dead letters again", owner, wish):
+        async with audited(services, dead_letters.REDRIVE_ACTION, owner, wish):
             if source:
                 async with backup_at(source) as place:
                     count, passed = await letters.redrive_kept(place, types, choice)
@@ -222,7 +230,7 @@ async def _redrive_tasks(
 @app.command
 async def purge(
     *ids: Id,
-    stream: str = "",
+    stream: StreamName = "",
     key: Key = None,
     all_: All = False,
     yes: Annotated[bool, Parameter(name=["--yes", "-y"])] = False,
@@ -269,7 +277,7 @@ async def _act(
             read = ReadPatience(services.clock).read
             ids = await dead_letters.ids_in_order(services, stream, key, read=read)
         chosen = {stream: ids} if stream and ids else dead_letters.by_stream(ids)
-        action = "remove dead letters" if done == "purged" else "send dead letters again"
+        action = dead_letters.PURGE_ACTION if done == "purged" else dead_letters.REDRIVE_ACTION
         wish = {"count": len(ids), "ids": " ".join(ids)}
         async with audited(services, action, " ".join(chosen), wish):
             count = await act(services, chosen, complain)
@@ -278,7 +286,7 @@ async def _act(
     else:
         left = "" if count == len(ids) else f"; {len(ids) - count} not" + (" found" if not failed else "")
         output.say(f"{count} {done}{left}")
-    return 1 if failed else 0
+    return 1 if failed or count < len(ids) else 0
 
 
 def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:

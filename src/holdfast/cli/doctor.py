@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +13,7 @@ from cyclopts import Parameter
 from holdfast.app import App
 from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
-from holdfast.cli.findings import Finding, look_at
+from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
@@ -28,6 +27,7 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.queue_setup import QueueFinding
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.registration import service_of
+from holdfast.system.machine import Machine
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ async def doctor(
     app: Annotated[str | None, Parameter(show_default=False)] = None,
     /,
     *,
+    upgrade: bool = False,
     iam_policy: bool = False,
     grants: str = "",
     only_to_send: bool = False,
@@ -56,6 +57,7 @@ async def doctor(
     ```
     holdfast doctor
     holdfast doctor myproject.streams:app
+    holdfast doctor --upgrade
     holdfast doctor myproject.streams:app --iam-policy > policy.json
     holdfast doctor --grants holdfast_node | psql
     holdfast doctor --grants shop --only-to-send | psql
@@ -63,19 +65,30 @@ async def doctor(
 
     Args:
         app: Also check this app, MODULE:NAME, against the settings.
+        upgrade: Only say what must happen before nodes of this version start, what after, and what comes
+            next. Nothing is changed.
         iam_policy: Only print what AWS must allow the app's nodes, as the JSON of an IAM policy.
         grants: Only print what this role of the databases needs to run nodes, as SQL.
         only_to_send: With --grants: what a role needs that only sends messages to streams, such as in its own
             transactions.
         json: Print JSON lines, one a check.
     """
+    if upgrade and (app is not None or grants or iam_policy or only_to_send):
+        raise ConfigError("--upgrade goes alone: run the other checks without it")
+    if grants and (app is not None or iam_policy):
+        raise ConfigError("--grants goes alone, or with --only-to-send: its rights are those for any app")
     if grants:
         return await _print_grants(grants, options.load(), only_to_send=only_to_send)
     if only_to_send:
         raise ConfigError("--only-to-send goes with --grants ROLE")
     if iam_policy:
         return await _print_policy(app, options.load())
-    findings = await examine(app, options)
+    if upgrade:
+        from holdfast.cli.upgrade import examine_upgrade  # noqa: PLC0415
+
+        findings = await examine_upgrade(options)
+    else:
+        findings = await examine(app, options)
     for found in findings:
         finding = msgspec.structs.replace(found, text=redact(found.text), fix=redact(found.fix))
         if json:
@@ -122,10 +135,10 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     try:
         config = options.load()
     except ConfigError as error:
-        return [Finding("settings", "failed", str(error), "correct them, then run this again", exits.USAGE)]
+        return [unsound(error)]
     changed = sum(setting.source != "default" for setting in settings.explain(config))
     findings = [Finding("settings", "ok", f"sound; {changed} of them set, see `holdfast config show`")]
-    findings += _unknown_variables()
+    findings += unknown_variables()
     findings += _machine(config)
     findings += _files(config)
     async with Services(config) as services:
@@ -136,13 +149,6 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
             findings += await _models(app, place, services) if app else ()
         findings += await _services(services, app)
     return findings
-
-
-def _unknown_variables() -> Iterable[Finding]:
-    from holdfast import config as settings  # noqa: PLC0415
-
-    for variable, fix in settings.unknown_variables():
-        yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
 
 
 def _files(config: Config) -> Iterable[Finding]:
@@ -162,17 +168,17 @@ def _files(config: Config) -> Iterable[Finding]:
 
 
 def _machine(config: Config) -> Iterable[Finding]:
-    import psutil  # noqa: PLC0415
-
-    cores, memory_mb = os.cpu_count() or 1, psutil.virtual_memory().total // MIB
+    machine = Machine()
+    cores, memory_mb = machine.cores, machine.memory_bytes // MIB
     slots = config.slots + config.spare_slots
     needed_mb = slots * config.slot_memory_mb
-    text = f"{cores} cores, {memory_mb} MB; {config.slots} slots and {config.spare_slots} spare"
+    text = f"{cores:g} cores, {memory_mb} MB; {config.slots} slots and {config.spare_slots} spare"
     if needed_mb > memory_mb:
         fix = f"set slot_memory_mb to {memory_mb // slots} or less, or have fewer slots"
         yield Finding("machine", "warning", f"{text} may take {needed_mb} MB (slot_memory_mb)", fix)
-    elif config.slots > cores:
-        yield Finding("machine", "warning", f"{text}: slots share cores", f"set slots to {cores} or less")
+    elif config.slots > machine.whole_cores:
+        fix = f"set slots to {machine.whole_cores} or less"
+        yield Finding("machine", "warning", f"{text}: slots share cores", fix)
     else:
         yield Finding("machine", "ok", text)
 
@@ -333,7 +339,7 @@ async def _reach_itself(services: Services) -> str:
 
 
 async def _nodes(services: Services) -> list[Finding]:
-    findings, peer = [], services.peer()
+    findings, peer = [], services.caller()
     for member in await services.coordinator().members():
         check = f"node {member.name}"
         if member.foreign:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable, UnsupportedStore
+from holdfast.errors import ConfigError, Damaged, OutcomeUnknown, Unavailable, UnsupportedStore
 
 OK = 0
 FAILED = 1
 USAGE = 2
-"""The command line, a setting or a file is wrong; trying again doesn't help."""
+"""The command line, a setting or a file is wrong, or what a service holds is damaged; trying again doesn't
+help."""
 UNREACHABLE = 3
 """A service can't be reached; trying again may help."""
 INTERRUPTED = 130
@@ -15,6 +16,6 @@ INTERRUPTED = 130
 
 def code(error: BaseException) -> int:
     """The exit code for an error."""
-    if isinstance(error, ConfigError | UnsupportedStore):
+    if isinstance(error, ConfigError | Damaged | UnsupportedStore):
         return USAGE
     return UNREACHABLE if isinstance(error, Unavailable | OutcomeUnknown) else FAILED

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Literal
 
 import msgspec
 
 from holdfast.cli import exits
 from holdfast.common.redaction import redact_url
-from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -20,6 +20,19 @@ class Finding(msgspec.Struct, frozen=True):
     text: str
     fix: str = ""
     exit_code: int = exits.OK
+
+
+def unsound(error: ConfigError) -> Finding:
+    """Settings that can't be read."""
+    return Finding("settings", "failed", str(error), "correct them, then run this again", exits.USAGE)
+
+
+def unknown_variables() -> Iterable[Finding]:
+    """Variables of the environment that this version doesn't know, with what may be meant."""
+    from holdfast import config as settings  # noqa: PLC0415
+
+    for variable, fix in settings.unknown_variables():
+        yield Finding("environment", "warning", f"{variable} is no setting and does nothing", fix)
 
 
 async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:

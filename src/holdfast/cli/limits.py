@@ -62,10 +62,14 @@ async def set_(
     rates = dict(map(_rate, rate or ()))
     async with options.services() as services:
         wish = {"global": maximum, "node": per_node, "strict": strict, "rates": " ".join(rate or ())}
-        async with audited(services, "set limits", owner, wish):
+        async with audited(services, limits.SET_ACTION, owner, wish):
             record = await limits.change_limits(
                 services, owner, maximum=maximum, per_node=per_node, strict=strict, rates=rates
             )
+        from holdfast.operate.tasks import tasks_warning  # noqa: PLC0415 - a page of help needs none
+
+        if warning := await tasks_warning(services, owner, rates):
+            output.remark(warning)
     _print([record], json)
 
 

@@ -2,26 +2,43 @@
 
 from __future__ import annotations
 
+import holdfast
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.redaction import redact_url
+from holdfast.operate.versions import VersionStanding, standing, told
+from holdfast.wiring import Services
 
 
-async def migrate(*, json: Json = False, options: Options = DEFAULTS) -> int:
-    """Bring the tables in the databases of the settings up to date, as a user who may make tables.
+async def migrate(*, contract: bool = False, json: Json = False, options: Options = DEFAULTS) -> int:
+    """Expand the tables in the databases of the settings, as a user who may make tables.
+
+    That adds what this version uses and nodes of the version before don't look at.
 
     Nodes do it too, at their start, if their user may. Doing it again changes nothing.
 
     ```
     HOLDFAST_URL=postgresql://owner@db/app holdfast migrate
+    HOLDFAST_URL=postgresql://owner@db/app holdfast migrate --contract
     ```
 
     Args:
+        contract: Also remove what only the version before uses, once all nodes run this one. There is no way
+            back to the version before then.
         json: Print JSON lines, one a database.
     """
     async with options.services() as services:
-        done = await services.migrate()
-    for url, applied in done:
+        done = dict(await services.migrate())
+        if contract:
+            if others := await _others(services):
+                output.complain(
+                    f"not contracted: {', '.join(others)}; only {holdfast.__version__} may run then. Replace"
+                    " these nodes first"
+                )
+                return exits.FAILED
+            for url, applied in await services.migrate(contract=True):
+                done[url] = [*done[url], *applied]
+    for url, applied in done.items():
         shown = redact_url(url)
         if json:
             output.json_line({"url": shown, "applied": applied})
@@ -32,3 +49,12 @@ async def migrate(*, json: Json = False, options: Options = DEFAULTS) -> int:
     if not done and not json:
         output.say("nothing to do: these services make what they need when they are first used")
     return exits.OK
+
+
+async def _others(services: Services) -> list[str]:
+    """The living nodes of other versions."""
+    return [
+        f"node {member.name} runs {told(member.load.version)}"
+        for member in await services.coordinator().members()
+        if not member.foreign and standing(member.load.version) is not VersionStanding.SAME
+    ]

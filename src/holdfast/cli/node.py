@@ -8,6 +8,7 @@ import gc
 import secrets
 import signal
 from collections.abc import AsyncIterator, Coroutine
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
@@ -94,6 +95,7 @@ async def serve(place: str, config: Config, *, with_console: bool = False) -> in
 
     told, over = signals()
     config = with_own_name(config)
+    keep_log(config)
     bound = structlog.get_logger().bind(node=config.node_name)
     config = await discovered(config, lambda: load_app(place).name)
     async with Services(config) as services, beside(services, bound, wanted=with_console):
@@ -120,6 +122,29 @@ async def serve(place: str, config: Config, *, with_console: bool = False) -> in
         living.cancel()
         await asyncio.wait((living,))
         return exits.FAILED if crashed.done() else exits.INTERRUPTED
+
+
+def keep_log(config: Config) -> None:
+    """Keep the log of this process in a file of its own, if the settings say so. Raises ConfigError."""
+    if not config.log_dir:
+        return
+    from holdfast.system import log  # noqa: PLC0415
+    from holdfast.system.files import access_for  # noqa: PLC0415
+    from holdfast.system.log_files import NodeLogFile  # noqa: PLC0415
+
+    try:
+        file = NodeLogFile(
+            Path(config.log_dir),
+            config.node_name,
+            access_for(config.file_access),
+            max_bytes=int(config.log_file_mb * 1e6),
+            keep_s=config.log_keep_s,
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"log_dir is {config.log_dir!r}, and no file can be written there: {error}"
+        ) from None
+    log.write_to_file(file)
 
 
 async def _look_at_state(services: Services) -> str:
@@ -186,6 +211,7 @@ async def supervise(
     told, over = signals()
     config = await discovered(config, lambda: load_app(place).name)
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
+    keep_log(config)
     launcher = Launcher(["node", place, *options.file_arguments()], share_cores(config, count))
     log = structlog.get_logger().bind(node=config.node_name)
     async with Services(config) as services, beside(services, log, wanted=with_console):
@@ -199,8 +225,8 @@ async def supervise(
             drain_timeout_s=config.drain_timeout_s + ENDING_S,
         )
         await nodes.start()
-        await _first(told.wait(), nodes.ended.wait())
-        await _first(nodes.stop(), over.wait())
+        await first_of(told.wait(), nodes.ended.wait())
+        await first_of(nodes.stop(), over.wait())
         nodes.kill()
         await nodes.ended.wait()
     return exits.INTERRUPTED if over.is_set() else max(map(abs, nodes.codes.values()), default=exits.FAILED)
@@ -231,7 +257,7 @@ def signals() -> tuple[asyncio.Event, asyncio.Event]:
     return told, over
 
 
-async def _first(*works: Coroutine[Any, Any, Any]) -> None:
+async def first_of(*works: Coroutine[Any, Any, Any]) -> None:
     """Return when one of ``works`` has ended; the others are cancelled."""
     tasks = [asyncio.ensure_future(work) for work in works]
     done, rest = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

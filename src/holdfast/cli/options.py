@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
+from cyclopts.validators import Number
 
 from holdfast.errors import ConfigError
 
@@ -49,7 +50,7 @@ class Options:
 
         from holdfast.system import log  # noqa: PLC0415
 
-        log.set_up(config.log_format, config.log_level)
+        log.set_up(config.log_format, config.log_level, tracebacks=config.log_tracebacks)
         for variable, fix in unknown:
             structlog.get_logger().warning("no such setting, and it does nothing", variable=variable, fix=fix)
         return config
@@ -68,3 +69,4 @@ class Options:
 
 DEFAULTS = Options()
 Json = Annotated[bool, Parameter(name="--json")]
+Limit = Annotated[int, Parameter(validator=Number(gte=1))]

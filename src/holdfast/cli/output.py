@@ -5,28 +5,39 @@ What a page of help has no use for is imported inside the functions: its reader 
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from holdfast.operate.records import body, moment, seq, split_key
 
+if TYPE_CHECKING:
+    from holdfast.ports.clock import Clock
+
 __all__ = [
+    "again",
     "body",
     "complain",
     "console",
+    "is_narrow",
     "json_line",
     "moment",
+    "redraw",
     "remark",
     "say",
     "seq",
     "split_key",
     "table",
 ]
+
+WIDE = 120
+"""Columns of a terminal on which the widest tables fit."""
 
 
 def json_line(record: Any) -> None:
@@ -59,16 +70,73 @@ def console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=240)
 
 
-def table(title: str, columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """A table; numbers to the right."""
+def is_narrow() -> bool:
+    """Whether tables of many columns don't fit."""
+    return console().width < WIDE
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    narrow: bool = False,
+    dropped: Collection[str] = (),
+) -> Table:
+    """A table; numbers to the right. A ``narrow`` one has no columns that are empty or ``dropped``, and cuts
+    off what doesn't fit, but in the last column."""
     made = Table(title=title, title_justify="left", box=None, pad_edge=False)
     lines = [list(row) for row in rows]
-    for index, column in enumerate(columns):
+    shown = [
+        index
+        for index, column in enumerate(columns)
+        if not narrow or not (column in dropped or (bool(lines) and all(line[index] == "" for line in lines)))
+    ]
+    for index in shown:
         numeric = bool(lines) and all(isinstance(line[index], int | float) for line in lines)
-        made.add_column(column, justify="right" if numeric else "left", overflow="fold")
+        cut = narrow and index != shown[-1]
+        made.add_column(
+            columns[index],
+            justify="right" if numeric else "left",
+            overflow="ellipsis" if cut else "fold",
+            no_wrap=cut,
+        )
     for line in lines:
-        made.add_row(*(Text(_cell(value)) for value in line))
+        made.add_row(*(Text(_cell(line[index])) for index in shown))
     return made
+
+
+async def redraw(
+    clock: Clock, draw: Callable[[], Awaitable[RenderableType]], every_s: float, times: int | None = None
+) -> None:
+    """Show what ``draw`` returns, again and again, or so many ``times``: in the place of the last on a
+    terminal, else as one block after the other."""
+    shown = console()
+    place: Any = contextlib.nullcontext()
+    if shown.is_terminal and not shown.is_dumb_terminal:
+        from rich.live import Live  # noqa: PLC0415
+
+        place = Live(console=shown, auto_refresh=False, screen=times is None)
+    with place as live:
+
+        async def show() -> None:
+            drawn = Group(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC\n", await draw(), "")
+            shown.print(drawn) if live is None else live.update(drawn, refresh=True)
+
+        await again(clock, show, every_s, times)
+
+
+async def again(
+    clock: Clock, show: Callable[[], Awaitable[None]], every_s: float, times: int | None = None
+) -> None:
+    """Call ``show`` again and again, or so many ``times``."""
+    done = 0
+    while True:
+        await show()
+        done += 1
+        if done == times:
+            return
+        await clock.sleep(every_s)
 
 
 def _cell(value: Any) -> str:

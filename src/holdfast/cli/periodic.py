@@ -57,6 +57,7 @@ async def set_(
         tries: How many attempts it gets if they fail, instead of that of its type.
     """
     from holdfast.operate import periodic  # noqa: PLC0415
+    from holdfast.operate.tasks import tasks_warning  # noqa: PLC0415
     from holdfast.tasks.schedule import ScheduleEntry  # noqa: PLC0415
 
     try:
@@ -78,10 +79,12 @@ async def set_(
     async with producing(options.load(), owner) as services:
         try:
             wish = {"cron": cron, "zone": zone, "task_type": task_type}
-            async with audited(services, "set in the schedule", f"{owner}/{name}", wish):
+            async with audited(services, periodic.SET_ACTION, f"{owner}/{name}", wish):
                 await periodic.set_entry(services, owner, name, entry)
         except InvalidMessage as error:
             raise ConfigError(str(error)) from None
+        if warning := await tasks_warning(services, owner, [task_type]):
+            output.remark(warning)
     output.say(f"{name}: is sent at {cron} ({zone})")
 
 
@@ -100,7 +103,7 @@ async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None
 
     async with (
         producing(options.load(), owner) as services,
-        audited(services, "remove from the schedule", f"{owner}/{name}"),
+        audited(services, periodic.REMOVE_ACTION, f"{owner}/{name}"),
     ):
         await periodic.remove_entry(services, owner, name)
     output.say(f"{name}: is sent no more")

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.auditing import audited
+from holdfast.cli.names import NodeName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.operate import nodes, streams
 from holdfast.operate.explanation import explain
@@ -15,7 +16,7 @@ from holdfast.operate.explanation import explain
 Key = Annotated[str, Parameter(help="The full key: STREAM/KEY.", show_default=False)]
 
 
-async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
+async def move(key: Key, /, *, to: NodeName, options: Options = DEFAULTS) -> None:
     """Bring a stream to another node. It warms up there first; nothing waits meanwhile.
 
     ```
@@ -34,7 +35,7 @@ async def move(key: Key, /, *, to: str, options: Options = DEFAULTS) -> None:
 
 
 async def drain(
-    node: Annotated[str, Parameter(show_default=False)], /, *, options: Options = DEFAULTS
+    node: Annotated[NodeName, Parameter(show_default=False)], /, *, options: Options = DEFAULTS
 ) -> None:
     """Have a node bring all its streams to the others and end, and wait for it.
 

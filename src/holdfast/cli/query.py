@@ -38,7 +38,7 @@ async def query(
     asked = _json(request)
     async with options.services(reads_only=True) as services:
         answer = await asking.ask(
-            services.coordinator(), services.peer(), services.clock, stream, plain, asked, timeout_s
+            services.coordinator(), services.caller(), services.clock, stream, plain, asked, timeout_s
         )
     value = answer.value
     told = output.body(value, "answer") if isinstance(value, bytes) else {"answer": value}

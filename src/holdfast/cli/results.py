@@ -6,8 +6,10 @@ from functools import partial
 from typing import Annotated, Any
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
 from holdfast.cli import output
+from holdfast.cli.names import StreamName
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.ports.state import Logged
@@ -19,10 +21,10 @@ WAIT_S = 20.0
 
 async def results(
     *,
-    after: int = 0,
-    stream: str = "",
+    after: Annotated[int, Parameter(validator=Number(gte=0))] = 0,
+    stream: StreamName = "",
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
-    limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None,
+    limit: Annotated[int | None, Parameter(name=["--limit", "-n"], validator=Number(gte=1))] = None,
     options: Options = DEFAULTS,
 ) -> None:
     """Print committed results as JSON lines, in the order of their commits.

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.cli import output
+from holdfast.cli.names import StreamName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.survey import warn_of_undeclared
 from holdfast.common.exact_json import decode_plain
@@ -26,7 +27,7 @@ READ_BYTES = 1 << 20
 
 
 async def send(
-    stream: str,
+    stream: StreamName,
     body: str | None = None,
     /,
     *,

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from holdfast.cli import output
-from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.names import stream_names
+from holdfast.cli.options import DEFAULTS, Json, Limit, Options
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 REFRESH_S = 1.0
 
@@ -17,8 +21,8 @@ async def status(
     app: Annotated[str | None, Parameter(show_default=False)] = None,
     /,
     *,
-    stream: tuple[str, ...] = (),
-    limit: int = 40,
+    stream: Annotated[tuple[str, ...], Parameter(completer=stream_names)] = (),
+    limit: Limit = 40,
     watch: Annotated[bool, Parameter(name=["--watch", "-w"])] = False,
     json: Json = False,
     options: Options = DEFAULTS,
@@ -36,7 +40,7 @@ async def status(
         app: Also show the queues of this app, MODULE:NAME; those of living nodes are shown in any case.
         stream: Only these streams.
         limit: Streams shown in the table, those that stand still first.
-        watch: Go on, once a second.
+        watch: Go on, once a second: in place on a terminal, else one block after the other.
         json: Print one JSON object.
     """
     # A page of help needs no node.
@@ -54,13 +58,14 @@ async def status(
             found = await patience.read(look)
             output.json_line(found.plain()) if json else output.console().print(render(found, limit))
         elif json:
-            while True:
-                output.json_line((await patience.read(look)).plain())
-                await services.clock.sleep(REFRESH_S)
-        else:
-            from rich.live import Live  # noqa: PLC0415
 
-            with Live(console=output.console(), auto_refresh=False, screen=True) as live:
-                while True:
-                    live.update(render(await patience.read(look), limit), refresh=True)
-                    await services.clock.sleep(REFRESH_S)
+            async def tell() -> None:
+                output.json_line((await patience.read(look)).plain())
+
+            await output.again(services.clock, tell, REFRESH_S)
+        else:
+
+            async def draw() -> RenderableType:
+                return render(await patience.read(look), limit)
+
+            await output.redraw(services.clock, draw, REFRESH_S)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from rich.console import Group
 
 from holdfast.cli import output
-from holdfast.operate.sending import nobody_runs
+from holdfast.operate.sending import stream_warning
 from holdfast.operate.survey import Survey, calls_per_message
 from holdfast.wiring import Services
 
 
 def render(found: Survey, limit: int) -> Group:
-    """A survey for people."""
+    """A survey for people, with fewer columns where all don't fit."""
+    narrow = output.is_narrow()
     calls = found.calls_per_message
     nodes = output.table(
         f"Nodes: {len(found.nodes)}" + (f", {calls:.3f} calls a message" if calls else ""),
@@ -29,6 +30,8 @@ def render(found: Survey, limit: int) -> Group:
             ]
             for node in found.nodes
         ],
+        narrow=narrow,
+        dropped=("address", "calls a message", "membership"),
     )
     queues = output.table(
         f"\nQueues: {len(found.queues)}",
@@ -62,6 +65,8 @@ def render(found: Survey, limit: int) -> Group:
             ]
             for entry in worst_first[:limit]
         ],
+        narrow=narrow,
+        dropped=("run", "done", "skipped"),
     )
     troubles = [f"! {trouble}" for trouble in found.troubles]
     tables = (
@@ -74,5 +79,5 @@ def render(found: Survey, limit: int) -> Group:
 
 async def warn_of_undeclared(services: Services, stream: str) -> None:
     """Say so where nodes live, and none of them runs the stream."""
-    if warning := await nobody_runs(services, stream):
+    if warning := await stream_warning(services, stream):
         output.complain(warning)

@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
 from holdfast.cli.auditing import audited
-from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.options import DEFAULTS, Json, Limit, Options
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.operate import tasks
@@ -179,7 +179,7 @@ async def ls(
     state: State | None = None,
     task_type: Annotated[str, Parameter(name="--type")] = "",
     since: Since = "",
-    limit: int = 100,
+    limit: Limit = 100,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -254,6 +254,30 @@ async def show(owner: Owner, trace_id: Trace, /, *, json: Json = False, options:
 
 
 @app.command
+async def stack(owner: Owner, trace_id: Trace, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
+    """Show where a running task is: the stack of its handler, and how far it is. The handler goes on.
+
+    ```
+    holdfast tasks stack reports 0d9f5c
+    ```
+
+    Args:
+        json: Print a JSON object.
+    """
+    async with producing(options.load(), owner, reads_only=True) as services:
+        found = await tasks.look(services, owner, trace_id)
+    if json:
+        output.json_line(found)
+        return
+    numbers = "".join(f", {name} {value:g}" for name, value in found.numbers.items())
+    output.say(
+        f"on {found.node} for {found.ran_s:.1f} s; {found.progress:.0%} {found.note}{numbers},"
+        f" told {found.quiet_s:.1f} s ago"
+    )
+    output.say(tasks.NO_STACKS if found.stacks is None else found.stacks)
+
+
+@app.command
 async def cancel(
     owner: Owner,
     trace_id: Trace,
@@ -273,7 +297,7 @@ async def cancel(
     """
     async with (
         producing(options.load(), owner, reads_only=True) as services,
-        audited(services, "cancel a task", f"{owner}/{trace_id}", {"reason": reason}),
+        audited(services, tasks.CANCEL_ACTION, f"{owner}/{trace_id}", {"reason": reason}),
     ):
         await tasks.cancel(services, owner, trace_id, reason)
     output.say(f"{trace_id}: told to end")
@@ -289,7 +313,7 @@ async def retry(owner: Owner, *trace_ids: Trace, options: Options = DEFAULTS) ->
     """
     async with producing(options.load(), owner, reads_only=True) as services:
         for trace_id in trace_ids:
-            async with audited(services, "send a task again", f"{owner}/{trace_id}"):
+            async with audited(services, tasks.RETRY_ACTION, f"{owner}/{trace_id}"):
                 await tasks.retry(services, owner, trace_id)
             output.say(f"{trace_id}: sent again")
 

@@ -1,0 +1,64 @@
+"""Which files of a project have changed: asked again and again, for the folder that would be watched is often
+the one whose database is written at each commit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from holdfast.ports.clock import Clock
+from holdfast.system.projects import ENVIRONMENT, passed_over
+
+LOOK_S = 0.3
+"""How often it is asked."""
+
+
+class ProjectFiles:
+    """The Python files below ``folders``, and further ``files``, which need not exist. What is hidden,
+    and virtual environments, don't count."""
+
+    def __init__(self, folders: Iterable[Path], files: Iterable[Path], clock: Clock) -> None:
+        self._folders = [*folders]
+        self._files = [*map(str, files)]
+        self._clock = clock
+        self._known = self._look()
+
+    async def changed(self) -> list[str]:
+        """Wait for a change, and until no more come; returns the files that were written, made or removed."""
+        changed: set[str] = set()
+        while True:
+            await self._clock.sleep(LOOK_S)
+            before, self._known = self._known, self._look()
+            found = {path.removeprefix("./") for path, _ in before.items() ^ self._known.items()}
+            changed |= found
+            if changed and not found:
+                return sorted(changed)
+
+    def _look(self) -> dict[str, tuple[int, int, int]]:
+        """What tells one writing of a file from the next, by its path."""
+        known = {}
+        for path in (*(path for folder in self._folders for path in python_files(folder)), *self._files):
+            try:
+                found = os.stat(path)  # noqa: PTH116 - a tenth of what Path takes, for thousands of files
+            except OSError:
+                continue
+            known[path] = (found.st_mtime_ns, found.st_size, found.st_ino)
+        return known
+
+
+def python_files(folder: Path | str) -> Iterator[str]:
+    """The paths of the Python files in a folder and in those below it, once they can be read."""
+    try:
+        entries = list(os.scandir(folder))
+    except OSError:
+        return
+    if any(entry.name == ENVIRONMENT for entry in entries):
+        return
+    for entry in entries:
+        if passed_over(entry.name):
+            continue
+        if entry.is_dir(follow_symlinks=False):
+            yield from python_files(entry.path)
+        elif entry.name.endswith(".py"):
+            yield entry.path

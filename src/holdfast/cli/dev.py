@@ -1,0 +1,240 @@
+"""``holdfast dev``: a node whose code is replaced whenever a file is saved.
+
+Only a fresh process is sure to have all of the new code, for modules hold on to what they imported from each
+other. So each save starts a fresh node. Once it has joined, the one before is told to end, and brings its
+streams there as it would to any node. Code that doesn't load ends nothing but the node that was to run it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from holdfast.cli import exits, output
+from holdfast.cli.node import ENDING_S, FINAL, beside, first_of, keep_log, signals
+from holdfast.cli.options import DEFAULTS, Options
+from holdfast.errors import ConfigError, HoldfastError
+from holdfast.loading import load_app
+from holdfast.tasks.opening import discovered
+from holdfast.wiring import Services
+
+if TYPE_CHECKING:
+    from holdfast.cli.changes import ProjectFiles
+    from holdfast.cli.children import Launcher
+    from holdfast.cluster.supervisor import Supervisor
+    from holdfast.config import Config
+
+JOINED_CHECK_S = 0.1
+"""How often it is asked whether a fresh node has joined."""
+
+FRESH_SOURCES = {"PYTHONDONTWRITEBYTECODE": "1"}
+"""Byte code knows its source by size and second: of two saves in one second it could be that of the first."""
+
+
+def dev(
+    app: str,
+    /,
+    *,
+    watch: Annotated[tuple[Path, ...], Parameter(show_default=False)] = (),
+    console: Annotated[bool, Parameter(negative="--no-console")] = True,
+    show_locals: bool = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Run a node while you write its code: saving a Python file replaces the code, and streams go on from
+    their checkpoints. Code that doesn't load is shown with its error, and the code before stays in use.
+
+    A console runs beside it; its address is printed. Settings that are saved (holdfast.toml, .env) take
+    effect too. Ctrl-C ends it all.
+
+    ```
+    holdfast dev myproject.streams:app
+    holdfast dev myproject.streams:app --show-locals
+    ```
+
+    Args:
+        app: The app, MODULE:NAME, found from the working directory too.
+        watch: A further folder whose Python files count, besides the working directory.
+        console: Show the cluster in a browser too, on this machine.
+        show_locals: Tracebacks show the values of local variables, which may be secret.
+    """
+    import uvloop  # noqa: PLC0415
+
+    def settings() -> Config:
+        return _for_development(options, show_locals=show_locals)
+
+    arguments = ["node", app, *options.file_arguments()]
+    return uvloop.run(develop(app, arguments, settings, watch, options.config, with_console=console))
+
+
+def _for_development(options: Options, *, show_locals: bool) -> Config:
+    """The settings in force, with a log for people. The log is kept as they say."""
+    config = options.load()
+    if config.port:
+        raise ConfigError(
+            f"port is {config.port}: while code is replaced two nodes run, which can't share a port; leave"
+            " port at 0, which takes a free one, such as by --set port=0"
+        )
+    tracebacks = "plain" if config.log_tracebacks == "none" else config.log_tracebacks
+    config = config.model_copy(
+        update={
+            "log_tracebacks": "locals" if show_locals else tracebacks,
+            "log_format": "console" if config.log_format == "auto" else config.log_format,
+        }
+    )
+    _log_by(config)
+    return config
+
+
+def _log_by(config: Config) -> None:
+    from holdfast.system import log  # noqa: PLC0415
+
+    log.set_up(config.log_format, config.log_level, tracebacks=config.log_tracebacks)
+    keep_log(config)  # setting up ends the file before
+
+
+async def develop(
+    place: str,
+    arguments: list[str],
+    settings: Callable[[], Config],
+    watch: tuple[Path, ...],
+    file: Path | None,
+    *,
+    with_console: bool,
+) -> int:
+    """Run the newest code of the app at ``place`` that loads, by the command ``arguments``, until a signal.
+    Returns the exit code."""
+    import structlog  # noqa: PLC0415
+
+    from holdfast.cli.changes import ProjectFiles  # noqa: PLC0415
+    from holdfast.cli.children import Launcher  # noqa: PLC0415
+    from holdfast.config import DOTENV, FILE  # noqa: PLC0415
+    from holdfast.system.clock import SystemClock  # noqa: PLC0415
+
+    told, over = signals()
+    files = ProjectFiles([Path(), *watch], [file or FILE, DOTENV], SystemClock())
+    asked: Config | None = settings()
+    while asked is not None:
+        log = structlog.get_logger().bind(node=asked.node_name)
+        config = await discovered(asked, lambda: load_app(place).name)
+        async with Services(config) as services, beside(services, log, wanted=with_console):
+            code = NewestCode(services, Launcher(arguments, config, environment=FRESH_SOURCES), log)
+            code.load()
+            saved = asyncio.create_task(_follow(code, files, settings, asked, log))
+            await first_of(asyncio.wait((saved,)), told.wait())
+            if told.is_set():
+                saved.cancel()
+            await first_of(code.stop(), over.wait())
+            await code.kill()
+        asked = None if told.is_set() else saved.result()
+    return exits.INTERRUPTED if over.is_set() else exits.OK
+
+
+async def _follow(
+    code: NewestCode, files: ProjectFiles, settings: Callable[[], Config], config: Config, log: Any
+) -> Config:
+    """Load the code whenever it was saved; returns the settings once they are others than ``config``."""
+    while True:
+        changed = await files.changed()
+        log.info("files have changed", files=changed)
+        try:
+            saved = settings()
+            if saved.environment() != config.environment():
+                await _open(saved)
+                return saved
+        except ConfigError as error:
+            _log_by(config)
+            output.complain(f"{error}\nThe settings and the code as they were stay in use.")
+            continue
+        code.load()
+
+
+async def _open(config: Config) -> None:
+    """Raise ConfigError if these settings name a service that can't be used."""
+    async with Services(config) as services:
+        services.coordinator(), services.state(), services.registry(), services.queue("any")
+
+
+class NewestCode:
+    """The node that runs the newest code which loads; one with newer code, until it has joined; and those
+    with older code, until they have ended."""
+
+    def __init__(self, services: Services, launcher: Launcher, log: Any) -> None:
+        self._services = services
+        self._launcher = launcher
+        self._log = log
+        self._current: Supervisor | None = None
+        self._loading: asyncio.Task[None] | None = None
+        self._nodes: dict[Supervisor, asyncio.Task[None]] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def load(self) -> None:
+        """Start a node with the code as it is now. A node that has not joined yet is ended: its code is
+        older."""
+        if self._loading is not None:
+            self._loading.cancel()
+        self._loading = asyncio.create_task(self._load())
+
+    async def stop(self) -> None:
+        """Have all nodes bring away their streams and end."""
+        self._current = None
+        if self._loading is not None:
+            self._loading.cancel()
+            await asyncio.wait((self._loading,))
+        await asyncio.gather(*(node.stop() for node in self._nodes))
+
+    async def kill(self) -> None:
+        """End at once what is left."""
+        for node in self._nodes:
+            node.kill()
+        await asyncio.gather(*self._nodes.values())
+
+    async def _load(self) -> None:
+        from holdfast.cluster.supervisor import Supervisor  # noqa: PLC0415
+
+        config = self._services.config
+        fresh = Supervisor(
+            self._services.coordinator(),
+            self._services.clock,
+            self._launcher.node,
+            [config.node_name],
+            self._log,
+            final=FINAL,
+            drain_timeout_s=config.drain_timeout_s + ENDING_S,
+        )
+        self._nodes[fresh] = asyncio.create_task(self._forget(fresh))
+        try:
+            await fresh.start()
+            await self._joined(fresh)
+        except asyncio.CancelledError:
+            fresh.kill()
+            raise
+        if fresh.ended.is_set():
+            stays = "the code before stays in use" if self._current is not None else "no node runs"
+            self._log.error(f"this code can't be used; {stays} until a file is saved again")
+            return
+        before, self._current = self._current, fresh
+        self._log.info("the code is in use")
+        if before is not None:
+            stopping = asyncio.create_task(before.stop())
+            self._ending.add(stopping)
+            stopping.add_done_callback(self._ending.discard)
+
+    async def _joined(self, fresh: Supervisor) -> None:
+        """Wait until the node is a member, or has ended for good."""
+        while not await self._services.clock.wait(fresh.ended, JOINED_CHECK_S):
+            names = {life.name for life in fresh.lives.values()}
+            with contextlib.suppress(HoldfastError):  # it waits for the coordinator as well
+                if any(member.name in names for member in await self._services.coordinator().members()):
+                    return
+
+    async def _forget(self, node: Supervisor) -> None:
+        await node.ended.wait()
+        del self._nodes[node]
+        if node is self._current:
+            self._current = None
+            self._log.error("the node has ended; none runs until a file is saved")

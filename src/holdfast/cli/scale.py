@@ -1,0 +1,62 @@
+"""``holdfast scale``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from holdfast.cli import exits, output
+from holdfast.cli.options import DEFAULTS, Json, Options
+
+OVER_S = 15.0
+
+
+async def scale(
+    app: Annotated[str, Parameter(show_default=False)] = "",
+    /,
+    *,
+    print_: Annotated[bool, Parameter(name="--print")] = False,
+    over_s: Annotated[float, Parameter(name="--over-s", validator=Number(gt=0))] = OVER_S,
+    json: Json = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Tell how many nodes an app wants, and why: by its busy slots, what waits in its queues, and how many
+    streams its nodes hold. Nothing is changed; what runs the nodes has to follow.
+
+    ```
+    holdfast scale
+    holdfast scale cameras --print
+    holdfast scale --json
+    ```
+
+    Args:
+        app: The name of one app; left out, each that living nodes run. An app that no node runs wants one.
+        print_: Print the number and nothing else, of one app.
+        over_s: How many seconds to look. Nodes report their load every few seconds.
+        json: Print JSON objects, one a line.
+    """
+    from holdfast.cli.patience import ReadPatience  # noqa: PLC0415
+    from holdfast.operate.scaling import wishes  # noqa: PLC0415
+
+    async with options.services(reads_only=True) as services:
+        found = await ReadPatience(services.clock).read(lambda: wishes(services, app, over_s))
+    if print_ and len(found) != 1:
+        names = ", ".join(each.app for each in found) or "none"
+        output.complain(f"--print is for one app: name it. Living nodes run {names}")
+        return exits.USAGE
+    if print_:
+        output.say(str(found[0].wanted))
+    elif json:
+        for each in found:
+            output.json_line(each)
+    else:
+        output.console().print(
+            output.table(
+                f"Apps: {len(found)}",
+                ["app", "nodes", "wanted", "why"],
+                [[each.app, each.nodes, each.wanted, each.reason] for each in found],
+            )
+        )
+    return exits.OK
