@@ -1,0 +1,95 @@
+"""Writes images as folders or archives of OCI's layout, which other tools read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.errors import ConfigError
+from holdfast.image import sbom
+from holdfast.image.blobs import Blobs
+from holdfast.image.builder import Built
+from holdfast.image.layer import ImageFile
+from holdfast.image.layer import write as write_archive
+from holdfast.image.oci import IMAGE_NAME, REF_NAME, Index, document
+from holdfast.image.reference import Reference
+
+_LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
+
+
+async def write(built: Built, target: Reference, place: Path, blobs: Blobs) -> None:
+    """Write an image to a folder, or to an archive where the name ends with ``.tar``. Raises ConfigError if
+    the folder holds something else, or can't be written."""
+    for image in built.images:
+        for layer in image.base.layers:
+            await image.base.bring(layer.descriptor)
+    try:
+        _write(built, target, place, blobs)
+    except OSError as error:
+        raise ConfigError(f"--output {place} can't be written: {error}; name another place") from None
+
+
+def _write(built: Built, target: Reference, place: Path, blobs: Blobs) -> None:
+    # What loads archives, podman for one, refuses those that name more than one image.
+    with_bills = place.suffix != ".tar"
+    index = document(_index(built, target, with_bills=with_bills))
+    digests = set(_digests(built, with_bills=with_bills))
+    names = {f"blobs/{digest.replace(':', '/')}": blobs.path(digest) for digest in digests}
+    if place.suffix == ".tar":
+        place.parent.mkdir(parents=True, exist_ok=True)
+        contents = [ImageFile("oci-layout", _LAYOUT), ImageFile("index.json", index)]
+        with place.open("wb") as file:
+            write_archive([*contents, *(ImageFile(*each) for each in sorted(names.items()))], file)
+    else:
+        _check_folder(place, target.tag)
+        _write_folder(place, names, index)
+
+
+def _index(built: Built, target: Reference, *, with_bills: bool) -> dict[str, object]:
+    named = msgspec.structs.replace(built.top, annotations={REF_NAME: target.tag, IMAGE_NAME: str(target)})
+    bills = [image.bill.manifest for image in built.images] if with_bills else []
+    return {"schemaVersion": 2, "manifests": [named, *bills]}
+
+
+def _digests(built: Built, *, with_bills: bool) -> Iterator[str]:
+    yield built.top.digest
+    for image in built.images:
+        yield from (image.manifest.digest, image.config.digest)
+        yield from (layer.descriptor.digest for layer in (*image.base.layers, *image.layers))
+        if with_bills:
+            yield from (blob.digest for blob in (image.bill.manifest, *image.bill.blobs))
+
+
+def _check_folder(place: Path, tag: str) -> None:
+    if not place.exists() or not any(place.iterdir()):
+        return
+    try:
+        index = msgspec.json.decode((place / "index.json").read_bytes(), type=Index)
+    except (FileNotFoundError, msgspec.DecodeError):
+        raise ConfigError(f"--output {place} holds something else; name a new folder") from None
+    # Our bills of materials have no tag. Whatever else has none is somebody's image.
+    images = [each for each in index.manifests if each.artifact_type != sbom.TYPE]
+    tags = {each.annotations.get(REF_NAME, "") for each in images}
+    if "" in tags:
+        raise ConfigError(f"--output {place} holds images without a tag; name a new folder")
+    if tags != {tag}:
+        raise ConfigError(
+            f"--output {place} holds images of other tags: {', '.join(sorted(tags))}; name a new folder"
+        )
+
+
+def _write_folder(place: Path, names: dict[str, Path], index: bytes) -> None:
+    folder = place / "blobs/sha256"
+    folder.mkdir(parents=True, exist_ok=True)
+    (place / "oci-layout").write_bytes(_LAYOUT)  # first: by it a later build leaves the folder out
+    for name, source in names.items():
+        target = place / name
+        if not target.exists() or target.stat().st_size != source.stat().st_size:
+            shutil.copyfile(source, target)
+    (place / "index.json").write_bytes(index)
+    for blob in folder.iterdir():  # of an earlier build of the same tag
+        if f"blobs/sha256/{blob.name}" not in names:
+            blob.unlink()

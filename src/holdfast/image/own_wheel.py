@@ -1,0 +1,63 @@
+"""The Holdfast that runs here, as a wheel: images hold the same."""
+
+from __future__ import annotations
+
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import holdfast
+from holdfast.errors import ConfigError
+from holdfast.image import packages
+from holdfast.image.layer import ImageFile
+
+WHEEL = "Wheel-Version: 1.0\nGenerator: holdfast\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+
+
+def files() -> dict[str, bytes]:
+    """Return the files of the installed Holdfast, by their path in its wheel. Raises ConfigError."""
+    installed = distribution("holdfast")
+    metadata, entry_points = installed.read_text("METADATA"), installed.read_text("entry_points.txt")
+    if metadata is None or entry_points is None:
+        raise ConfigError("this Holdfast was not installed as a package, so no image can be made of it")
+    root = Path(holdfast.__file__).parent
+    found = {
+        f"holdfast/{path.relative_to(root).as_posix()}": path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file() and "__pycache__" not in path.parts and not path.name.startswith(".")
+    }
+    about = f"holdfast-{holdfast.__version__}.dist-info"
+    return found | {
+        f"{about}/METADATA": metadata.encode(),
+        f"{about}/WHEEL": WHEEL.encode(),
+        f"{about}/entry_points.txt": entry_points.encode(),
+    }
+
+
+def write(contents: dict[str, bytes], folder: Path) -> Path:
+    """Write the wheel into a folder, for uv to read what it needs."""
+    path = folder / f"holdfast-{holdfast.__version__}-py3-none-any.whl"
+    record = f"holdfast-{holdfast.__version__}.dist-info/RECORD"
+    with zipfile.ZipFile(path, "w") as wheel:
+        for name, data in (contents | {record: _record(contents)}).items():
+            wheel.writestr(zipfile.ZipInfo(name), data)
+    return path
+
+
+def entries(contents: dict[str, bytes], python_minor: int) -> list[ImageFile]:
+    """The same files, as an image has them."""
+    place = packages.site_packages(python_minor)
+    record = f"holdfast-{holdfast.__version__}.dist-info/RECORD"
+    return [
+        ImageFile(f"{place}/{name}", data) for name, data in (contents | {record: _record(contents)}).items()
+    ]
+
+
+def package(contents: dict[str, bytes]) -> packages.Package:
+    """For the bill of materials."""
+    return packages.of_metadata(contents[f"holdfast-{holdfast.__version__}.dist-info/METADATA"].decode())
+
+
+def _record(contents: dict[str, bytes]) -> bytes:
+    names = (*contents, f"holdfast-{holdfast.__version__}.dist-info/RECORD")
+    return "".join(f"{name},,\n" for name in names).encode()

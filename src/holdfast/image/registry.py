@@ -1,0 +1,417 @@
+"""A registry, as OCI's distribution specification has it: what pulling and pushing images take."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import msgspec
+from yarl import URL
+
+from holdfast.errors import Damaged, LoginRefused, NotKnown, OperationRefused, Unavailable
+from holdfast.image import credentials
+from holdfast.image.blobs import CHUNK, Blobs
+from holdfast.image.oci import INDEXES, MANIFESTS, Descriptor, digest_of
+
+TRIES = 5
+PAUSE_S = 0.5
+CONNECT_S = 10.0
+SILENT_S = 60.0
+PART_BYTES = 32 << 20
+"""An upload is sent in parts, after each of which the registry says how much it has."""
+REDIRECTS_MAX = 5
+TOKEN_S = 60.0
+"""How long a token lives that doesn't say so."""
+TOKEN_MARGIN_S = 10.0
+ERROR_CHARS = 500
+
+_LOCAL = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
+_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+
+
+class _RegistryAnswer:
+    """A status, headers and a short body."""
+
+    def __init__(self, status: int, headers: Mapping[str, str], body: bytes, url: URL) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+        self.url = url
+
+    @property
+    def location(self) -> URL:
+        """Where a registry wants the next request to go, which may be told without its address."""
+        return self.url.join(URL(self.headers["Location"], encoded=True))
+
+
+class RegistryClient:
+    """One registry, to be used with ``async with``. ``sent_bytes`` counts the bodies of requests."""
+
+    def __init__(self, host: str, blobs: Blobs, *, insecure: bool = False) -> None:
+        self.host = host
+        self.sent_bytes = 0
+        plain = insecure or _LOCAL.fullmatch(host) is not None
+        self._root = URL(f"{'http' if plain else 'https'}://{host}")
+        self._blobs = blobs
+        self._http: aiohttp.ClientSession | None = None
+        self._basic: dict[str, str] = {}
+        self._tokens: dict[tuple[str, ...], tuple[str, float]] = {}
+
+    async def __aenter__(self) -> Self:
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=SILENT_S)
+        # Not trust_env, which also sends what ~/.netrc has, after redirects too.
+        self._http = aiohttp.ClientSession(timeout=timeout, auto_decompress=False)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._http is not None, "used with async with"
+        await self._http.close()
+
+    # --- manifests
+
+    async def manifest(self, repository: str, reference: str) -> tuple[Descriptor, bytes]:
+        """Return what a tag or a digest means. Raises NotKnown."""
+        accept = ", ".join((*INDEXES, *MANIFESTS))
+        answer = await self._retried(
+            lambda: self._ask(
+                "GET",
+                self._url(repository, "manifests", reference),
+                _pull(repository),
+                headers={"Accept": accept},
+            )
+        )
+        if answer.status == 404:
+            raise NotKnown(f"{self.host} has no {repository}:{reference}")
+        self._check(answer, repository, 200)
+        digest = digest_of(answer.body)
+        if reference.startswith("sha256:") and digest != reference:
+            raise Damaged(f"{self.host} answered {reference} of {repository} with {digest}")
+        kind = answer.headers.get("Content-Type", "").partition(";")[0]
+        return Descriptor(media_type=kind, digest=digest, size=len(answer.body)), answer.body
+
+    async def put_manifest(self, repository: str, reference: str, media_type: str, data: bytes) -> bool:
+        """Put a manifest under a tag or its digest; returns whether the registry keeps what refers to it."""
+        answer = await self._retried(
+            lambda: self._ask(
+                "PUT",
+                self._url(repository, "manifests", reference),
+                _push(repository),
+                headers={"Content-Type": media_type},
+                data=lambda: data,
+            )
+        )
+        self._check(answer, repository, 201)
+        return "OCI-Subject" in answer.headers
+
+    # --- blobs
+
+    async def has_blob(self, repository: str, digest: str) -> bool:
+        """Return whether a repository has a blob."""
+        answer = await self._retried(
+            lambda: self._ask("HEAD", self._url(repository, "blobs", digest), _push(repository))
+        )
+        if answer.status not in (200, 307, 404):
+            self._check(answer, repository, 200)
+        return answer.status != 404
+
+    async def pull_blob(self, repository: str, descriptor: Descriptor) -> None:
+        """Bring a blob into the folder of blobs. What came before a connection broke isn't fetched again."""
+        if self._blobs.has(descriptor.digest):
+            return
+        with self._blobs.writing(descriptor.digest) as file:
+            for left in reversed(range(TRIES)):
+                try:
+                    async for data in self._read(repository, descriptor, file.size):
+                        file.write(data)
+                    break
+                except Unavailable:
+                    if not left:
+                        raise
+                    await asyncio.sleep(PAUSE_S)
+
+    async def mount(self, repository: str, digest: str, source: str) -> bool:
+        """Take a blob from another repository of the registry; returns whether that was possible."""
+        url = (self._url(repository, "blobs", "uploads") / "").with_query({"mount": digest, "from": source})
+        try:
+            answer = await self._retried(lambda: self._ask("POST", url, (*_push(repository), *_pull(source))))
+        except LoginRefused:
+            return False  # of the other repository
+        if answer.status == 202:  # an upload has begun instead; the registry forgets it some day anyway
+            with contextlib.suppress(Unavailable, LoginRefused):
+                await self._ask("DELETE", answer.location, _push(repository))
+        return answer.status == 201
+
+    async def push_blob(self, repository: str, descriptor: Descriptor, path: Path) -> None:
+        """Push a blob. An upload that broke off, also one of an earlier process, goes on where the registry
+        has it."""
+        digest = descriptor.digest
+        note = self._blobs.note("upload", f"{self.host}/{repository}@{digest}".encode())
+        noted = self._blobs.noted(note)
+        place: URL | None = None
+        done = 0
+        if noted:
+            with contextlib.suppress(Unavailable):
+                place, done = await self._continued(repository, URL(noted.decode(), encoded=True))
+        failures = 0
+        while True:
+            try:
+                if place is None:
+                    place, done = await self._begin(repository), 0
+                    note.write_text(str(place))
+                while done < descriptor.size:
+                    place, done = await self._send_part(repository, place, path, done, descriptor.size)
+                    note.write_text(str(place))
+                answer = await self._ask("PUT", place.update_query(digest=digest), _push(repository))
+                if answer.status in (400, 404) and failures < TRIES:  # it has something else: from the start
+                    failures, place = failures + 1, None
+                    continue
+                self._check(answer, repository, 201)
+                note.unlink(missing_ok=True)
+                return
+            except Unavailable:
+                failures += 1
+                if failures > TRIES:
+                    raise
+                await asyncio.sleep(PAUSE_S * failures)
+                if place is not None:
+                    with contextlib.suppress(Unavailable):
+                        place, done = await self._continued(repository, place)
+
+    async def _begin(self, repository: str) -> URL:
+        """Where an upload goes."""
+        url = self._url(repository, "blobs", "uploads") / ""
+        answer = await self._ask("POST", url, _push(repository))
+        self._check(answer, repository, 202)
+        return answer.location
+
+    async def _continued(self, repository: str, place: URL) -> tuple[URL | None, int]:
+        """Where an upload goes on, and how many bytes the registry has; None if it is to begin again."""
+        answer = await self._ask("GET", place, _push(repository))
+        if answer.status != 204:
+            return None, 0
+        return (answer.location if "Location" in answer.headers else place), _received(answer.headers)
+
+    async def _send_part(
+        self, repository: str, place: URL, path: Path, done: int, size: int
+    ) -> tuple[URL, int]:
+        end = min(done + PART_BYTES, size)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Length": str(end - done),
+            "Content-Range": f"{done}-{end - 1}",
+        }
+        answer = await self._ask(
+            "PATCH", place, _push(repository), headers=headers, data=lambda: self._part(path, done, end)
+        )
+        if answer.status in (404, 416):
+            raise Unavailable(f"{self.host} has given up an upload, or has another part of it than was sent")
+        self._check(answer, repository, 202)
+        return answer.location, _received(answer.headers) or end
+
+    async def _part(self, path: Path, begin: int, end: int) -> AsyncIterator[bytes]:
+        with path.open("rb") as file:  # a local file, in small pieces
+            file.seek(begin)
+            while begin < end:
+                data = file.read(min(CHUNK, end - begin))
+                begin += len(data)
+                self.sent_bytes += len(data)
+                yield data
+
+    async def _read(self, repository: str, descriptor: Descriptor, begin: int) -> AsyncIterator[bytes]:
+        url = self._url(repository, "blobs", descriptor.digest)
+        headers = {"Range": f"bytes={begin}-"} if begin else {}
+        authorization = await self._authorization(_pull(repository))
+        for _ in range(REDIRECTS_MAX):
+            # A storage service elsewhere must not get the registry's credentials.
+            given = {"Authorization": authorization} if authorization and url.origin() == self._root else {}
+            try:
+                assert self._http is not None, "used with async with"
+                async with self._http.get(
+                    url, headers=headers | given, allow_redirects=False, proxy=_proxy(url)
+                ) as response:
+                    if response.status in (301, 302, 303, 307, 308):
+                        url = url.join(URL(response.headers["Location"], encoded=True))
+                        continue
+                    if response.status == 401 and url.origin() == self._root:
+                        authorization = await self._log_in(
+                            response.headers.get("WWW-Authenticate", ""), _pull(repository), authorization
+                        )
+                        continue
+                    answer = _RegistryAnswer(response.status, response.headers, b"", url)
+                    self._check(answer, repository, 206 if begin and response.status == 206 else 200)
+                    skip = begin if response.status == 200 else 0
+                    async for data in response.content.iter_chunked(CHUNK):
+                        yield data[skip:]
+                        skip = max(0, skip - len(data))
+                    return
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                raise Unavailable(f"{self.host} broke off: {_said(error)}") from None
+        raise Unavailable(f"{self.host} sends from place to place, and never a blob of {repository}")
+
+    # --- requests
+
+    def _url(self, repository: str, kind: str, name: str) -> URL:
+        return self._root / f"v2/{repository}/{kind}/{name}"
+
+    async def _retried(self, call: Callable[[], Any]) -> _RegistryAnswer:
+        for left in reversed(range(TRIES)):
+            with contextlib.suppress(Unavailable) if left else contextlib.nullcontext():
+                answer: _RegistryAnswer = await call()
+                if answer.status not in (429, 500, 502, 503, 504) or not left:
+                    return answer
+            await asyncio.sleep(PAUSE_S)
+        raise AssertionError("the last try returns or raises")
+
+    async def _ask(
+        self,
+        method: str,
+        url: URL,
+        scopes: Sequence[str],
+        *,
+        headers: Mapping[str, str] | None = None,
+        data: Callable[[], Any] | None = None,
+    ) -> _RegistryAnswer:
+        """One request; logs in if the registry wants it. Raises Unavailable if no answer came."""
+        ours = url.origin() == self._root
+        authorization = await self._authorization(scopes) if ours else ""
+        answer = await self._send(method, url, headers or {}, data, authorization)
+        if answer.status == 401 and ours:
+            authorization = await self._log_in(
+                answer.headers.get("WWW-Authenticate", ""), scopes, authorization
+            )
+            answer = await self._send(method, url, headers or {}, data, authorization)
+        return answer
+
+    async def _send(
+        self,
+        method: str,
+        url: URL,
+        headers: Mapping[str, str],
+        data: Callable[[], Any] | None,
+        authorization: str,
+    ) -> _RegistryAnswer:
+        assert self._http is not None, "used with async with"
+        given = dict(headers) | ({"Authorization": authorization} if authorization else {})
+        body = data() if data else None
+        if isinstance(body, bytes):
+            self.sent_bytes += len(body)
+        try:
+            async with self._http.request(
+                method, url, headers=given, data=body, allow_redirects=False, proxy=_proxy(url)
+            ) as response:
+                return _RegistryAnswer(response.status, response.headers, await response.read(), url)
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise Unavailable(f"{self.host} can't be reached: {_said(error)}") from None
+
+    def _check(self, answer: _RegistryAnswer, repository: str, expected: int) -> None:
+        """Raise the error that an answer means, unless it is the expected one."""
+        if answer.status == expected:
+            return
+        said = answer.body[:ERROR_CHARS].decode(errors="replace").strip()
+        told = f"{self.host} answers {answer.status} for {repository}{f': {said}' if said else ''}"
+        if answer.status in (401, 403):
+            raise LoginRefused(
+                f"{told}; log in with docker login or podman login, as somebody who may do this"
+            )
+        if answer.status == 404:
+            raise NotKnown(told)
+        if answer.status == 429 or answer.status >= 500:
+            raise Unavailable(told)
+        raise OperationRefused(told)
+
+    # --- who we are
+
+    async def _authorization(self, scopes: Sequence[str]) -> str:
+        """The header for some scopes, as far as it is known."""
+        token, until = self._tokens.get(tuple(scopes), ("", 0.0))
+        if token and time.monotonic() < until:
+            return f"Bearer {token}"
+        return self._basic.get(scopes[0], "")
+
+    async def _log_in(self, challenge: str, scopes: Sequence[str], refused: str) -> str:
+        """The header that answers a registry's challenge, which came to the header ``refused``, empty if none
+        was sent. Raises LoginRefused."""
+        kind, _, rest = challenge.partition(" ")
+        repository = scopes[0].split(":")[1]
+        known = await asyncio.to_thread(credentials.find, self.host, repository)
+        if kind.lower() == "basic":
+            if known is None or known.basic == refused:
+                raise LoginRefused(
+                    f"{self.host} wants a login for {repository}"
+                    + (", and refuses the one that is kept" if known else "")
+                    + f": docker login {self.host}, or podman login"
+                )
+            self._basic[scopes[0]] = known.basic
+            return known.basic
+        told = dict(_PARAMETER.findall(rest))
+        if kind.lower() != "bearer" or "realm" not in told:
+            raise LoginRefused(
+                f"{self.host} wants a login by {kind or 'nothing known'}, which is not supported"
+            )
+        token, lives_s = await self._token(told, scopes, known)
+        self._tokens[tuple(scopes)] = token, time.monotonic() + lives_s - TOKEN_MARGIN_S
+        return f"Bearer {token}"
+
+    async def _token(
+        self, told: Mapping[str, str], scopes: Sequence[str], known: credentials.RegistryLogin | None
+    ) -> tuple[str, float]:
+        realm = URL(told["realm"])
+        if realm.scheme != "https" and self._root.scheme == "https":
+            raise LoginRefused(
+                f"{self.host} wants credentials sent to {realm.origin()}, without TLS: not done"
+            )
+        if known is not None and known.identity_token:
+            form = {
+                "grant_type": "refresh_token",
+                "service": told.get("service", ""),
+                "scope": " ".join(scopes),
+                "client_id": "holdfast",
+                "refresh_token": known.identity_token,
+            }
+            answer = await self._send("POST", realm, {}, lambda: aiohttp.FormData(form), "")
+        else:
+            query = [("service", told["service"])] if "service" in told else []
+            url = realm.update_query([*realm.query.items(), *query, *(("scope", scope) for scope in scopes)])
+            answer = await self._send("GET", url, {}, None, known.basic if known else "")
+        if answer.status != 200:
+            raise LoginRefused(
+                f"{realm.host} answers {answer.status} to the login for {self.host}: log in anew, with docker"
+                " login or podman login"
+            )
+        issued = msgspec.json.decode(answer.body)
+        return issued.get("token") or issued["access_token"], float(issued.get("expires_in") or TOKEN_S)
+
+
+def _received(headers: Mapping[str, str]) -> int:
+    """How many bytes of an upload a registry has. It tells the first and last, ``0-0`` if there is none."""
+    last = headers.get("Range", "").rpartition("-")[2]
+    return int(last) + 1 if last.isdecimal() and int(last) else 0
+
+
+def _proxy(url: URL) -> str | None:
+    """The proxy that the environment names for a URL, None where it is asked without one."""
+    if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
+        return None
+    return urllib.request.getproxies().get(url.scheme)
+
+
+def _said(error: BaseException) -> str:
+    return str(error) or type(error).__name__
+
+
+def _pull(repository: str) -> tuple[str, ...]:
+    return (f"repository:{repository}:pull",)
+
+
+def _push(repository: str) -> tuple[str, ...]:
+    return (f"repository:{repository}:pull,push",)
