@@ -427,6 +427,7 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     if commit.key.startswith(f"{STREAM}/"):
         chain = START if after.state is None else json.loads(after.state)["chain"]
         acted.chains[commit.key][commit.number].add(chain)
+    wrong += _superseded(event, acted)
     by_cause: dict[str, list[Effect]] = defaultdict(list)
     for effect in commit.effects:
         if acted.effects.get(effect.id, (commit.key, effect)) != (commit.key, effect):
@@ -443,8 +444,7 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
         _, dropped = acted.effects.get(id_, ("", None))
         if dropped and dropped.target in (SINK, LOOSE) and not dropped.refused and id_ not in acted.arrived:
             wrong.append(f"{commit.key}: effect {id_} was dropped before it arrived")
-    wrong += _superseded(event, acted)
-    wrong += _due_though_parked(event)
+    wrong += _due_though_parked(event, acted)
     if event.before is not None and event.before.parked and (commit.results or commit.effects):
         wrong.append(f"{commit.key} ran while it was parked: {event.before.parked}")
     if commit.key.startswith(f"{STREAM}/"):
@@ -457,11 +457,13 @@ def _committed(event: CommitRecord, acted: Acted, place: int) -> list[str]:
     return wrong
 
 
-def _due_though_parked(event: CommitRecord) -> list[str]:
-    """The timers of a parked stream wait, so that it is due for its effects alone. Operators leave that as it
-    is: the next owner writes when the stream is due."""
+def _due_though_parked(event: CommitRecord, acted: Acted) -> list[str]:
+    """The timers of a parked stream wait, so that it is due for its effects alone. Operators and nodes of an
+    older version leave that as it is: the next owner writes when the stream is due."""
     after = event.after
     if after is None or not after.parked or after.member == OPERATOR:
+        return []
+    if acted.older and after.member.startswith(acted.older):
         return []
     is_due = after.due and not after.effects
     return [f"{after.key} is parked and due at {after.due}, though nothing is to be sent"] if is_due else []
@@ -474,7 +476,11 @@ def _superseded(event: CommitRecord, acted: Acted) -> list[str]:
         {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set[str]()
         for standing in (event.before, event.after)
     )
-    fired = {effect.cause for effect in event.commit.effects if effect.cause.startswith("wake:")}
+    fired = {
+        effect.cause
+        for effect in event.commit.effects
+        if effect.cause.startswith("wake:") and effect.id not in acted.effects  # else of a forgotten commit
+    }
     gone = {cause for cause in fired - before if (key, cause) in acted.settings}
     acted.settings |= {(key, setting) for setting in after}
     return [f"{key}: {cause} fired, which stands no more" for cause in sorted(gone)]

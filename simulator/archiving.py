@@ -112,12 +112,15 @@ def _order(world: ArchivingWorld) -> list[str]:
 
 def _handled(world: ArchivingWorld) -> dict[str, list[str]]:
     """The names of all messages that were ever committed as handled, by key, in order. What the store has
-    forgotten was archived too."""
+    forgotten was archived too, unless the stream passed its place before it came again."""
     handled: dict[str, list[str]] = {}
     for event in world.log:
         if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
             names = handled.setdefault(event.commit.key, [])
             names += [result.name for result in event.commit.results if result.name not in names]
+            if world.rewound:
+                late = {aside.name for aside in event.commit.aside}
+                names[:] = [name for name in names if name not in late]
     return {key: sorted(names) if world.rewound else names for key, names in handled.items()}
 
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from typing import Any
 
 from holdfast.common.message import Place
+from holdfast.ports.coordinator import Change
 from holdfast.ports.queue import DeadLetter
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
@@ -35,6 +36,8 @@ class Streams:
         """By key and head: the epochs in which it began."""
         self.copies: Counter[str] = Counter()
         """Messages in the queue, by identity: a reissued one has two for a while."""
+        self.repeats: set[bytes] = set()
+        """Bodies of messages that bring the very seq at which a store stands that has lost the later ones."""
 
 
 def check(world: World, unfinished: str) -> list[str]:
@@ -121,6 +124,10 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
         key, _, name = deleted.partition(":")
         streams.copies[deleted] -= 1
         covered = name in streams.names[key] or name in streams.aside[key]
+        log, seq = streams.logs.get(key), world.plan_by_body[event.body].seq
+        if world.rewound and world.scenario.restarts and log is not None and seq == log.seq:
+            streams.repeats.add(event.body)  # it can't be told from a repeat
+            covered = True
         if not covered and not streams.copies[deleted]:
             return [f"{deleted} was deleted before a commit covered it"]
     if event.kind == "buried" and event.letter is not None:
@@ -221,7 +228,7 @@ def _all_told(world: World, streams: Streams, unfinished: str) -> list[str]:
     for planned in world.scenario.messages:
         key = f"{STREAM}/{planned.key}"
         told = json.dumps([key, planned.run, planned.seq]) in bodies
-        if not told and body_of(planned) not in letters:
+        if not told and body_of(planned) not in letters | streams.repeats:
             wrong.append(f"{key}: run {planned.run} seq {planned.seq} is lost")
     return wrong
 
@@ -237,6 +244,10 @@ def _answers(world: World, streams: Streams) -> list[str]:
         mine, lost = (
             [r for _, r in some if (r["run"], r["seq"]) == (planned.run, planned.seq)] for some in said
         )
+        forgot = world.rewound and world.scenario.restarts
+        if forgot and told and told["seq"] == planned.seq and told["run"] < planned.run:  # taken for a repeat
+            streams.repeats.add(body_of(planned))
+            continue
         if [told] != mine and not (lost and told in (None, *lost)):
             wrong.append(
                 f"{key}: a client of run {planned.run} seq {planned.seq} was told {told}, not {mine}"
@@ -244,21 +255,45 @@ def _answers(world: World, streams: Streams) -> list[str]:
     return wrong
 
 
+def _lost_commits(world: World) -> list[tuple[float, set[str]]]:
+    """Return when the store forgot commits, and the keys of these."""
+    records = [event for event in world.log if isinstance(event, CommitRecord)]
+    return [
+        (event.at, {record.commit.key for record in records if event.since <= record.at <= event.at})
+        for event in world.log
+        if isinstance(event, Forgot)
+    ]
+
+
 def _lapses(world: World) -> list[str]:
     """What a healthy node received never shows again by itself: it, or who it forwarded to, keeps it alive,
-    whatever becomes of the owner. Only where a FIFO queue told which message comes before it, and the store
-    has forgotten that this one is done with, it is left to the queue to say so again."""
+    whatever becomes of the owner. Only an owner that has accepted it and is cut off from the queue can't. And
+    where a FIFO queue told which message comes before it, and the store has forgotten that this one is done
+    with, it is left to the queue to say so again."""
     wrong: list[str] = []
+    owners: dict[str, str] = {}
     last: dict[str, QueueEvent] = {}
-    forgot_at = [event.at for event in world.log if isinstance(event, Forgot)] if world.scenario.fifo else []
+    lost = _lost_commits(world) if world.scenario.fifo else []
     for event in world.log:
+        if isinstance(event, Change) and event.claim is not None:
+            owners[event.claim.key] = event.claim.member
         if not isinstance(event, QueueEvent) or event.kind in ("extended", "stale"):
             continue
         before = last.get(event.id)
         if event.kind == "received" and before is not None and before.kind == "received":
             node = before.holder.rpartition(".")[0]
-            forgotten = any(before.at <= at <= event.at for at in forgot_at)
-            troubled = forgotten or world.was_troubled(node, before.at, event.at)
+            key = identity(world, event).partition(":")[0]
+            forgotten = any(at <= event.at and (before.at <= at or key in keys) for at, keys in lost)
+            owner = owners.get(key, "")
+            cut_off = any(
+                fault.kind == "cut"
+                and fault.detail == "queue"
+                and owner.startswith(f"n{fault.node}.")
+                and fault.at_s <= event.at
+                and before.at <= fault.at_s + fault.for_s
+                for fault in world.scenario.faults
+            )
+            troubled = forgotten or cut_off or world.was_troubled(node, before.at, event.at)
             if not troubled and event.receipt not in world.doubled:
                 wrong.append(
                     f"{event.body.decode()} lapsed at {event.at:.1f}, received by the healthy {node}"

@@ -7,8 +7,10 @@ import os
 import socket
 import struct
 from collections.abc import Callable
+from contextlib import suppress
 
 HOST = "127.0.0.1"
+BACKLOG = 100
 
 
 class FaultPort:
@@ -22,26 +24,45 @@ class FaultPort:
     def __init__(self, protocol: Callable[[], asyncio.BaseProtocol], port: int = 0) -> None:
         self._protocol = protocol
         self._socket = _bound(port)
-        self._server: asyncio.Server | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
         self.port: int = self._socket.getsockname()[1]
 
     async def open(self) -> None:
         """Let connections in."""
-        if self._server is None:
-            loop = asyncio.get_running_loop()
-            self._server = await loop.create_server(self._protocol, sock=self._socket)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+            self._socket.listen(BACKLOG)
+            self._socket.setblocking(False)
+            self._loop.add_reader(self._socket, self._accept, self._loop)
 
     def shut(self) -> None:
-        """Refuse connections; those that stand are left alone."""
-        if self._server is not None:
-            self._server.close()
-            self._server = None
+        """Refuse connections, and reset those that have yet to begin; those that stand are left alone."""
+        if self._loop is not None:
+            self._loop.remove_reader(self._socket)
+            self._loop = None
+            self._socket.close()
             self._socket = _bound(self.port)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Give the port up."""
         self.shut()
         self._socket.close()
+        await asyncio.gather(*self._beginning)
+
+    def _accept(self, loop: asyncio.AbstractEventLoop) -> None:
+        # By hand: a server of asyncio that is closed forgets open what it has just accepted.
+        with suppress(BlockingIOError, InterruptedError, ConnectionAbortedError):
+            connection, _ = self._socket.accept()
+            connection.setblocking(False)
+            task = loop.create_task(self._begin(loop, connection))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, loop: asyncio.AbstractEventLoop, connection: socket.socket) -> None:
+        transport, _ = await loop.connect_accepted_socket(self._protocol, connection)
+        if self._loop is None:
+            reset(transport)
 
 
 def reset(transport: asyncio.BaseTransport | None) -> None:

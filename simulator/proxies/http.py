@@ -107,7 +107,7 @@ class HttpFaults:
 
     async def close(self) -> None:
         """Stop listening and drop all connections."""
-        self._door.close()
+        await self._door.close()
         if self._server is not None:
             await self._server.shutdown(CLOSE_S)
         if self._http is not None:

@@ -64,7 +64,7 @@ class TcpFaults:
     async def close(self) -> None:
         """Stop listening and drop all connections, those too that were accepted and have yet to begin."""
         self._closed = True
-        self._door.close()
+        await self._door.close()
         tasks = [link.task for link in self._links]
         self.cut()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -253,10 +253,12 @@ class PgbouncerServer(Server):
             f"listen_port = {self.port}\n"
             "unix_socket_dir =\n"
             "auth_type = trust\n"
+            "admin_users = postgres\n"
             f"auth_file = {users}\n"
             "pool_mode = transaction\n"
             f"default_pool_size = {self._connections}\n"
             "server_round_robin = 1\n"
+            "server_login_retry = 0.1\n"  # seconds; else clients wait for 15 after a restart
             "max_client_conn = 500\n"
         )
         for path in (users, settings):
@@ -266,6 +268,17 @@ class PgbouncerServer(Server):
 
     async def answers(self) -> bool:
         return await _greets(self.port)
+
+    async def reconnect(self) -> None:
+        """Have it use none of its connections to the server again: the server may have ended them."""
+        await asyncio.to_thread(self._reconnect)
+
+    def _reconnect(self) -> None:
+        import psycopg  # noqa: PLC0415 (an extra)
+
+        place = f"host={HOST} port={self.port} user=postgres dbname=pgbouncer"
+        with psycopg.connect(place, autocommit=True) as connection:
+            connection.execute("RECONNECT")
 
 
 async def _greets(port: int) -> bool:

@@ -26,6 +26,7 @@ HEAL_LIMIT_S = 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [
@@ -38,6 +39,7 @@ def test_no_seed_breaks_an_invariant_of_devices(first: int) -> None:
         assert simulate(seed, kind="devices").wrong == []
 
 
+@pytest.mark.slow
 def test_a_seed_replays_the_same() -> None:
     for seed in (3, 8, 25):
         assert simulate(seed, kind="devices") == simulate(seed, kind="devices")

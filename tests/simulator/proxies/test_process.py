@@ -9,6 +9,7 @@ from simulator.proxies import CallFault, FaultsProcess, Rule, Struck
 from tests.simulator.proxies.conftest import Refused, Sqs
 
 
+@pytest.mark.slow
 async def test_a_process_is_commanded_and_tells(http: aiohttp.ClientSession, backend: str) -> None:
     rules = [Rule(fault=CallFault.THROTTLE, operation="Send*", times=1)]
     async with FaultsProcess("sqs", backend, rules, seed=3) as faults:

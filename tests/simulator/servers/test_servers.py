@@ -1,6 +1,7 @@
 """Real servers: they start, answer, bear what tests do to them, and leave nothing behind."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -107,6 +108,12 @@ def test_a_missing_program_is_an_error_that_names_what_installs_it() -> None:
         programs.find("no-such-program")
 
 
+def test_a_program_that_comes_with_another_names_that_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name, path: None)
+    with pytest.raises(ConfigError, match="run tools/servers/install prometheus in"):
+        programs.find("promtool", folders=[])
+
+
 def test_a_program_that_was_installed_in_the_checkout_is_found(tmp_path: Path) -> None:
     program = tmp_path / ".cache/servers/some-server/some-server"
     program.parent.mkdir(parents=True)
@@ -139,6 +146,7 @@ def child(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the process with the id is a helper's")
 def test_a_killed_test_run_leaves_no_servers(child: subprocess.Popen[str]) -> None:
     assert child.stdout
@@ -173,6 +181,7 @@ async def test_tls_is_spoken_with_a_certificate_that_clients_check() -> None:
             assert await redis.ping()
 
 
+@pytest.mark.slow
 async def test_sentinels_make_a_replica_the_master_when_it_dies(redis_sentinel: RedisSentinel) -> None:
     old = await redis_sentinel.master()
     async with old.client() as redis:
@@ -199,12 +208,14 @@ async def test_a_cluster_shares_the_slots(redis_cluster: RedisCluster) -> None:
             assert await redis.dbsize() > 0
 
 
+@pytest.mark.slow
 async def test_a_cluster_is_whole_again_after_a_master_restarts(redis_cluster: RedisCluster) -> None:
     redis_cluster.nodes[0].kill()
     await redis_cluster.reset()
     assert await redis_cluster.masters() == redis_cluster.nodes
 
 
+@pytest.mark.slow
 async def test_a_replica_takes_over_in_a_cluster() -> None:
     async with RedisCluster(replicas=1) as cluster:
         dead = cluster.nodes[0]
@@ -261,6 +272,7 @@ async def test_a_single_zookeeper_keeps_nodes(zookeeper_server: ZooKeeperServer)
     client.close()
 
 
+@pytest.mark.slow
 async def test_an_ensemble_goes_on_without_its_leader(zookeeper_ensemble: ZooKeeperEnsemble) -> None:
     client = KazooClient(hosts(*zookeeper_ensemble.members))
     client.start()
