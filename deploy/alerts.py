@@ -99,7 +99,7 @@ ALERTS = (
         "{{ $value }} streams of {{ $labels.job }} are parked",
         "A parked stream handles nothing until somebody resumes it: its handler failed for good and"
         " on_failure is `park`, its state doesn't load, or somebody paused it.",
-        "`holdfast status` names them and why. Mend the cause, then `holdfast resume`.",
+        "`holdfast status` names them and why. Mend the cause, then `holdfast streams resume`.",
         f"{OPERATIONS}#look",
     ),
     Alert(
@@ -123,7 +123,7 @@ ALERTS = (
         "{{ $value | humanize }} messages of {{ $labels.job }} went to the dead letters in 15 minutes",
         "Messages or tasks were given up: their handler failed in every try, nobody could read them, or a"
         " target refused an effect.",
-        "`holdfast dlq list` shows reasons and tracebacks. Once the cause is mended, `holdfast dlq redrive`"
+        "`holdfast dlq ls` shows reasons and tracebacks. Once the cause is mended, `holdfast dlq redrive`"
         " sends them again.",
         f"{OPERATIONS}#dead-letters",
     ),
@@ -247,7 +247,7 @@ ALERTS = (
         " > 0.1 * sum by (job) (increase(holdfast_tasks_started_total[15m]))",
         "more than one in ten attempts of {{ $labels.job }} ends in a task that fails for good",
         "Tasks fail in all their tries, or exceed their time.",
-        "`holdfast tasks list` shows them, and their dead letters have the tracebacks.",
+        "`holdfast tasks ls` shows them, and their dead letters have the tracebacks.",
         "tasks.md#retries-timeouts-and-dead-letters",
     ),
     Alert(

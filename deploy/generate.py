@@ -1,7 +1,7 @@
-"""Writes Prometheus' rules and Grafana's board: ``make docs``.
+"""Writes Prometheus' rules, Grafana's board, and what the Helm chart takes from the code: ``make docs``.
 
-They are made of ``deploy/alerts.py`` and ``deploy/board.py``, and of the metrics that nodes, outboxes and
-gateways show: what names a metric, or a label of one, that doesn't exist is refused.
+Rules and board are made of ``deploy/alerts.py`` and ``deploy/board.py``, and of the metrics that nodes,
+outboxes and gateways show: what names a metric, or a label of one, that doesn't exist is refused.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from prometheus_client.core import Metric
 
 from deploy.alerts import ALERTS, RECORDINGS, Alert
 from deploy.board import ROWS, dashboard
+from deploy.chart import ABOUT, CHART_RULES, SCHEMA, about, schema
 from docs.generate import all_metrics
 
 DEPLOY = Path(__file__).parent
@@ -123,7 +124,7 @@ def board() -> str:
     return json.dumps(dashboard(), indent=1, ensure_ascii=False) + "\n"
 
 
-FILES = {RULES: rules, BOARD: board}
+FILES = {RULES: rules, BOARD: board, ABOUT: about, SCHEMA: schema, CHART_RULES: rules}
 
 
 def main() -> None:

@@ -1,0 +1,236 @@
+{{- define "holdfast.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" }}
+{{- end }}
+
+{{- define "holdfast.fullname" -}}
+{{- if .Values.fullnameOverride }}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" }}
+{{- else if contains (include "holdfast.name" .) .Release.Name }}
+{{- .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- else }}
+{{- printf "%s-%s" .Release.Name (include "holdfast.name" .) | trunc 40 | trimSuffix "-" }}
+{{- end }}
+{{- end }}
+
+{{/* The job under which Prometheus knows the release: rules and queries look for it. */}}
+{{- define "holdfast.job" -}}
+{{- printf "holdfast/%s/%s" .Release.Namespace .Release.Name }}
+{{- end }}
+
+{{/* What all pods of the release have. */}}
+{{- define "holdfast.releaseLabels" -}}
+app.kubernetes.io/name: {{ include "holdfast.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end }}
+
+{{- define "holdfast.labels" -}}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{ include "holdfast.releaseLabels" . }}
+{{- end }}
+
+{{- define "holdfast.serviceAccount" -}}
+{{- if .Values.serviceAccount.create }}
+{{- default (include "holdfast.fullname" .) .Values.serviceAccount.name }}
+{{- else }}
+{{- default "default" .Values.serviceAccount.name }}
+{{- end }}
+{{- end }}
+
+{{/* The image, with what `image` of a part replaces. Takes root, image. */}}
+{{- define "holdfast.image" -}}
+{{- $image := mergeOverwrite (deepCopy .root.Values.image) (default dict .image) }}
+{{- $repository := required "image.repository says which image runs" $image.repository }}
+{{- if $image.digest }}
+{{- printf "%s@%s" $repository $image.digest | quote }}
+{{- else }}
+{{- printf "%s:%s" $repository (required "image.tag or image.digest says which image runs" $image.tag) | quote }}
+{{- end }}
+imagePullPolicy: {{ $image.pullPolicy }}
+{{- end }}
+
+{{/* The values of one group: those under `nodes`, and its own. Takes root, group. */}}
+{{- define "holdfast.group" -}}
+{{- $group := mergeOverwrite (deepCopy .root.Values.nodes) (default dict .group) }}
+{{- $_ := set $group "settings" (mergeOverwrite (deepCopy .root.Values.settings) $group.settings) }}
+{{- $_ := set $group "existingSecrets" (concat .root.Values.existingSecrets $group.existingSecrets | uniq) }}
+{{- toJson $group }}
+{{- end }}
+
+{{/* Settings as variables. Takes root, settings. */}}
+{{- define "holdfast.env" -}}
+- name: HOLDFAST_LOG_FORMAT
+  value: {{ default "json" .settings.log_format }}
+{{- range $name, $value := omit .settings "log_format" }}
+- name: HOLDFAST_{{ upper $name }}
+  value: {{ kindIs "string" $value | ternary $value (toJson $value) | quote }}
+{{- end }}
+{{- with .root.Values.peerTls }}
+{{- if .secret }}
+- name: HOLDFAST_PEER_TLS_CERT
+  value: /etc/holdfast/peer-tls/tls.crt
+- name: HOLDFAST_PEER_TLS_KEY
+  value: /etc/holdfast/peer-tls/tls.key
+- name: HOLDFAST_PEER_TLS_CA
+  value: /etc/holdfast/peer-tls/ca.crt
+- name: HOLDFAST_PEER_TLS_NAME
+  value: {{ .name }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.envFrom" -}}
+{{- range . }}
+- secretRef:
+    name: {{ . }}
+{{- end }}
+{{- end }}
+
+{{/* What every pod says: nobody is root, and nothing is there that isn't needed. Takes root, and account. */}}
+{{- define "holdfast.pod" -}}
+serviceAccountName: {{ .account }}
+automountServiceAccountToken: false
+# Else a service that is called holdfast sets HOLDFAST_PORT.
+enableServiceLinks: false
+# The program is not process 1, which would be deaf to SIGTERM while it starts, and left with all orphans.
+shareProcessNamespace: true
+securityContext:
+  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.containerSecurity" -}}
+securityContext:
+  allowPrivilegeEscalation: false
+  readOnlyRootFilesystem: true
+  capabilities:
+    drop: [ALL]
+{{- end }}
+
+{{- define "holdfast.scheduling" -}}
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.spread }}
+topologySpreadConstraints:
+  {{- range . }}
+  - maxSkew: 1
+    topologyKey: {{ . }}
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels:
+        {{- $.selector | nindent 8 }}
+    matchLabelKeys: [pod-template-hash]
+  {{- end }}
+{{- end }}
+{{- end }}
+
+{{/* Mounts of files that change while they are in use: whole folders, for a subPath never does. */}}
+{{- define "holdfast.peerTlsMount" -}}
+{{- if .Values.peerTls.secret }}
+- name: peer-tls
+  mountPath: /etc/holdfast/peer-tls
+  readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.peerTlsVolume" -}}
+{{- if .Values.peerTls.secret }}
+- name: peer-tls
+  secret:
+    secretName: {{ .Values.peerTls.secret }}
+    defaultMode: 0440
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.secretVolume" -}}
+- name: {{ .name }}
+  secret:
+    secretName: {{ .secret }}
+    defaultMode: 0440
+{{- end }}
+
+{{- define "holdfast.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- .labels | nindent 4 }}
+spec:
+  maxUnavailable: 1
+  # A pod that isn't ready mustn't hold up the drain of its host.
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- .selector | nindent 6 }}
+{{- end }}
+
+{{- define "holdfast.ingress" -}}
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- .labels | nindent 4 }}
+  {{- with .ingress.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  {{- with .ingress.className }}
+  ingressClassName: {{ . }}
+  {{- end }}
+  {{- with .ingress.tlsSecret }}
+  tls:
+    - secretName: {{ . }}
+      hosts:
+        {{- toYaml $.ingress.hosts | nindent 8 }}
+  {{- end }}
+  rules:
+    {{- range .ingress.hosts }}
+    - host: {{ . }}
+      http:
+        paths:
+          - path: /
+            pathType: Prefix
+            backend:
+              service:
+                name: {{ $.name }}
+                port:
+                  name: http
+    {{- end }}
+{{- end }}
+
+{{- define "holdfast.service" -}}
+apiVersion: v1
+kind: Service
+metadata:
+  name: {{ .name }}
+  labels:
+    {{- .labels | nindent 4 }}
+  {{- with .service.annotations }}
+  annotations:
+    {{- toYaml . | nindent 4 }}
+  {{- end }}
+spec:
+  type: {{ .service.type }}
+  selector:
+    {{- .selector | nindent 4 }}
+  ports:
+    - name: http
+      port: {{ .service.port }}
+      targetPort: http
+{{- end }}
