@@ -27,6 +27,11 @@ READY_TIMEOUT_S = 60.0
 EMPTY_CHECK_S = 0.005
 CHECK_S = 0.02
 
+FIRST_IN_POSTGRESQL = "SELECT id FROM holdfast.messages WHERE queue = %s ORDER BY id LIMIT 1"
+FIRST_IN_SQLITE = (
+    "SELECT messages.id FROM messages JOIN queues ON queues.id = messages.queue WHERE name = ? LIMIT 1"
+)
+
 
 @contextlib.contextmanager
 def workplace() -> Iterator[Path]:
@@ -101,13 +106,14 @@ async def program(
 
 
 class NodeProcess:
-    """One ``holdfast node``."""
+    """One ``holdfast node``. ``console`` is the line in which it says where its console is, if any."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self.process = process
         self.member = ""
         self.address = ""
+        self.console = ""
         self.log: list[str] = []
         self._joined = asyncio.Event()
         self._reading = asyncio.create_task(self._read())
@@ -145,6 +151,8 @@ class NodeProcess:
         async for line in self.process.stderr:
             text = line.decode(errors="replace").rstrip()
             self.log.append(text)
+            if text.startswith("console: "):
+                self.console = text
             with contextlib.suppress(ValueError):
                 event = json.loads(text)
                 if event.get("event") == "joined":
@@ -172,7 +180,7 @@ class Cluster:
         self.services = Services(self.config)
         self.nodes: list[NodeProcess] = []
 
-    async def start(self, name: str) -> NodeProcess:
+    async def start(self, name: str, *arguments: str) -> NodeProcess:
         """Start a node; see ``NodeProcess.joined``."""
         settings = self.config.environment() | {"HOLDFAST_NODE_NAME": name}
         process = await asyncio.create_subprocess_exec(
@@ -181,6 +189,7 @@ class Cluster:
             "holdfast",
             "node",
             self.app,
+            *arguments,
             cwd=ROOT,
             env=os.environ | self._environment | settings,
             stdin=asyncio.subprocess.DEVNULL,
@@ -190,9 +199,10 @@ class Cluster:
         self.nodes.append(node)
         return node
 
-    async def start_all(self, count: int) -> None:
-        """Start nodes and wait until each knows all others."""
-        nodes = [await self.start(f"n{number}") for number in range(1, count + 1)]
+    async def start_all(self, count: int, *first: str) -> None:
+        """Start nodes and wait until each knows all others. ``first`` are arguments of the first one."""
+        nodes = [await self.start("n1", *first)]
+        nodes += [await self.start(f"n{number}") for number in range(2, count + 1)]
         await asyncio.gather(*(node.joined() for node in nodes))
 
     def kill(self) -> None:
@@ -213,6 +223,16 @@ class Cluster:
         await asyncio.gather(*(send(messages[i : i + size]) for i in range(0, len(messages), size)))
         return len(messages)
 
+    @contextlib.contextmanager
+    def sending(self, lead_s: float) -> Iterator[float]:
+        """The monotonic time, so many seconds from now, at which messages are to show that are sent inside.
+        Raises RuntimeError if sending takes longer."""
+        clock = self.services.clock
+        due_at = clock.monotonic() + lead_s
+        yield due_at
+        if clock.monotonic() >= due_at:
+            raise RuntimeError(f"sending took longer than {lead_s} s")
+
     async def settled(self) -> None:
         """Wait until every node has told how many streams it owns, so that new ones are placed evenly."""
         coordinator = self.services.coordinator()
@@ -223,31 +243,46 @@ class Cluster:
 
         await until(all_told)
 
-    async def drained(self, stream: str, timeout_s: float) -> float:
-        """Wait until every message of a stream is off its queue, of any kind; returns the monotonic time of
-        that. Raises TimeoutError."""
-        queue = self.services.queue(stream)
-        async with asyncio.timeout(timeout_s):
+    async def drained(self, queue: str, timeout_s: float, every_s: float = EMPTY_CHECK_S) -> float:
+        """Wait until every message is off a queue, by a look so often; returns the monotonic time of that.
+        Raises TimeoutError."""
+        async with asyncio.timeout(timeout_s), self._looking(queue) as has_left:
             while True:
-                depth = await queue.depth()
-                if not (depth.ready or depth.in_flight or depth.delayed):
+                if not await has_left():
                     return self.services.clock.monotonic()
-                await asyncio.sleep(EMPTY_CHECK_S)
+                await asyncio.sleep(every_s)
 
-    async def empty(self, timeout_s: float) -> float:
-        """As ``drained``, of all streams, by a look into the SQLite file, which costs the nodes less."""
-        deadline = self.services.clock.monotonic() + timeout_s
-        connection = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, isolation_level=None)
-        try:
-            while connection.execute("SELECT 1 FROM messages LIMIT 1").fetchone():
-                now = self.services.clock.monotonic()
-                if now > deadline:
-                    left = connection.execute("SELECT count(*) FROM messages").fetchone()[0]
-                    raise RuntimeError(f"{left} messages are still in the queue after {timeout_s:g} s")
-                await asyncio.sleep(EMPTY_CHECK_S)
-            return self.services.clock.monotonic()
-        finally:
-            connection.close()
+    @contextlib.asynccontextmanager
+    async def _looking(self, name: str) -> AsyncIterator[Callable[[], Awaitable[bool]]]:
+        """What looks whether a queue has a message left. In a database the look ends at the first one, as
+        those of the peers do: to count them all would take the nodes' processor time."""
+        url = self.config.queue_url
+        if url.startswith("postgresql:"):
+            import psycopg  # noqa: PLC0415 (an extra)
+
+            server = await psycopg.AsyncConnection.connect(url, autocommit=True)
+
+            async def has_row() -> bool:
+                return (await server.execute(FIRST_IN_POSTGRESQL, (name,))).rowcount > 0
+
+            async with server:
+                yield has_row
+        elif url.startswith("sqlite:"):
+            file = sqlite3.connect(f"file:{self.database}?mode=ro", uri=True, isolation_level=None)
+
+            async def has_row() -> bool:
+                return file.execute(FIRST_IN_SQLITE, (name,)).fetchone() is not None
+
+            with contextlib.closing(file):
+                yield has_row
+        else:
+            queue = self.services.queue(name)
+
+            async def has_any() -> bool:
+                depth = await queue.depth()
+                return bool(depth.ready or depth.in_flight or depth.delayed)
+
+            yield has_any
 
 
 @contextlib.asynccontextmanager

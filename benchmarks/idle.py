@@ -50,7 +50,7 @@ async def cpu_percent(nodes: Cluster, seconds: float) -> float:
 async def own(nodes: Cluster, first: int, last: int) -> None:
     """Have streams begun: one message each."""
     await nodes.send("idle", (b'{"key":"k%d","n":0}' % key for key in range(first, last)))
-    await nodes.empty(TIMEOUT_S)
+    await nodes.drained("idle", TIMEOUT_S)
 
 
 async def measure(report: Report, streams: int, seconds: float) -> None:

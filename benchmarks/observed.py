@@ -1,8 +1,10 @@
-"""What it costs nodes to be watched: streams while the metrics of every node are read each second, against
-the same without.
+"""What it costs nodes to be watched: streams while the metrics of every node are read each second and one of
+them runs a console with an open page, against the same without; and once with 200 open pages.
 
-The rule is that of ``streams``; the figure is the processor time of all nodes and slots for a message, which
-says the same on a busy machine. Runs take turns, so that both meet the same machine.
+Two clusters are given the same bursts of messages in turns, all of a burst shown at one instant; the first
+has no console. The figures compare the processor time of all nodes and slots for a message, which says the
+same on a busy machine. An open page hears the console's news, and loads its part of the overview again
+whenever that has changed, as browsers do.
 
 Run as ``python -m benchmarks.observed``.
 """
@@ -14,54 +16,147 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import AsyncIterator
-from statistics import median
+from collections.abc import AsyncIterator, Coroutine
+from statistics import mean
+from typing import Any
 
 import aiohttp
 
 from benchmarks import streams
-from benchmarks.cluster import Cluster, Spent
+from benchmarks.browsing import Operator, entered
+from benchmarks.cluster import Cluster, cluster
+from benchmarks.idle import cpu_s, family
 from benchmarks.report import Report
 
 BUDGET_S = 45.0
 EVERY_S = 1.0
+PAGES = 200
 
 
-class Reader:
-    """Reads the metrics of all nodes again and again; ``pages`` counts how often, ``kb`` is the largest."""
+class Watchers:
+    """Look at nodes while they work: ``pages`` open pages of the first one's console, and the metrics of all
+    nodes, if told to. Counts how often metrics and parts of pages were read."""
 
-    def __init__(self) -> None:
-        self.pages = 0
-        self.kb = 0.0
+    def __init__(self, pages: int, *, metrics: bool) -> None:
+        self.metrics_read = 0
+        self.metrics_kb = 0.0
+        self.parts_read = 0
+        self._pages = pages
+        self._metrics = metrics
 
     @contextlib.asynccontextmanager
     async def beside(self, nodes: Cluster) -> AsyncIterator[None]:
-        """Read while the nodes work."""
+        """Look while the nodes work. All pages have heard and shown news by then."""
         addresses = [member.address for member in await nodes.services.coordinator().members()]
-        async with aiohttp.ClientSession() as session:
-            reading = [asyncio.create_task(self._read(session, address)) for address in addresses]
+        opened = [asyncio.Event() for _ in range(self._pages)]
+        async with aiohttp.ClientSession() as session, entered(nodes.nodes[0].console) as operator:
+            looking: list[Coroutine[Any, Any, None]] = [self._look(operator, event) for event in opened]
+            if self._metrics:
+                looking += [self._read(session, address) for address in addresses]
+            running = [asyncio.create_task(each) for each in looking]
             try:
+                await asyncio.gather(*(event.wait() for event in opened))
                 yield
             finally:
-                for task in reading:
+                for task in running:
                     task.cancel()
-                await asyncio.gather(*reading, return_exceptions=True)
+                for ended in await asyncio.gather(*running, return_exceptions=True):
+                    if isinstance(ended, Exception):
+                        raise ended
+
+    async def _look(self, operator: Operator, opened: asyncio.Event) -> None:
+        async with operator.session.get("/events") as news:
+            news.raise_for_status()
+            async for line in news.content:
+                if line == b"event: overview\n":
+                    async with operator.session.get("/parts/overview") as part:
+                        part.raise_for_status()
+                        await part.read()
+                        self.parts_read += 1
+                    opened.set()
 
     async def _read(self, session: aiohttp.ClientSession, address: str) -> None:
         while True:
             async with session.get(f"{address}/metrics") as answer:
                 answer.raise_for_status()
-                self.kb = max(self.kb, len(await answer.read()) / 1000)
-                self.pages += 1
+                self.metrics_kb = max(self.metrics_kb, len(await answer.read()) / 1000)
+                self.metrics_read += 1
             await asyncio.sleep(EVERY_S)
 
 
-def cpu_us(messages: int, keys: int, lead_s: float, reader: Reader | None) -> float:
-    """The processor time for one message, in microseconds."""
-    spent = Spent()
-    beside = None if reader is None else reader.beside
-    asyncio.run(streams.holdfast(messages, keys, 1, lead_s, spent=spent, beside=beside))
-    return 1e6 * spent.seconds / messages
+class Contender:
+    """A cluster that gets the same bursts of messages as another one, in turns."""
+
+    def __init__(self, nodes: Cluster, asked: argparse.Namespace) -> None:
+        self._nodes = nodes
+        self._asked = asked
+        self._sent = asked.keys
+
+    async def start(self, *first: str) -> None:
+        """Start the nodes, the first one with these arguments, and have each stream begun."""
+        await self._nodes.start_all(streams.NODES, *first)
+        await streams.show(self._nodes, range(self._sent), self._asked.keys, self._asked.lead_s)
+        await self._nodes.drained("noop", streams.TIMEOUT_S)
+
+    async def burst(self, watchers: Watchers | None = None) -> float:
+        """Handle one burst; returns the processor time for one message, in microseconds."""
+        asked, nodes = self._asked, self._nodes
+        async with watchers.beside(nodes) if watchers is not None else contextlib.nullcontext():
+            numbers = range(self._sent, self._sent + asked.messages)
+            await streams.show(nodes, numbers, asked.keys, asked.lead_s)
+            self._sent = numbers.stop
+            processes = [each for node in nodes.nodes for each in family(node.pid)]
+            before = cpu_s(processes)
+            await nodes.drained("noop", streams.TIMEOUT_S)
+            spent_s = cpu_s(processes) - before
+        return 1e6 * spent_s / float(asked.messages)
+
+    async def end(self) -> None:
+        """Check all results, and end the nodes."""
+        await streams.verify(self._nodes, self._sent, self._asked.keys)
+        self._nodes.kill()
+
+
+async def measure(report: Report, asked: argparse.Namespace) -> None:
+    """Both figures."""
+    rounds, budget_s = asked.rounds or (12 if asked.full else 4), math.inf if asked.full else BUDGET_S
+    watched, crowded = Watchers(1, metrics=True), Watchers(asked.pages, metrics=False)
+    ways = {"without": None, "watched": watched, "crowded": crowded}
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    begun_at = time.monotonic()
+    async with (
+        cluster("benchmarks.apps:noop", slots=1) as one,
+        cluster("benchmarks.apps:noop", slots=1) as other,
+    ):
+        alone, seen = Contender(one, asked), Contender(other, asked)
+        await alone.start()
+        await seen.start("--console")
+        await alone.burst()  # the first of each is not like the others
+        await seen.burst(Watchers(1, metrics=False))
+        for done in range(rounds):
+            if done and time.monotonic() - begun_at > budget_s * (done + 1) / (done + 2):
+                break
+            for name, watchers in ways.items():
+                contender = alone if watchers is None else seen
+                took[name].append(await contender.burst(watchers))
+            report.say("    " + ", ".join(f"{name} {times[-1]:,.0f} µs" for name, times in took.items()))
+        await alone.end()
+        await seen.end()
+    for figure, name, target in (
+        ("vs_without", "watched", "≥ 0.97"),
+        ("pages_vs_without", "crowded", "≥ 0.95"),
+    ):
+        report.figure(figure, mean(took["without"]) / mean(took[name]), target)
+    report.end(
+        messages=asked.messages,
+        keys=asked.keys,
+        pages=asked.pages,
+        metrics_read=watched.metrics_read,
+        metrics_kb=round(watched.metrics_kb, 1),
+        parts_read={"watched": watched.parts_read, "crowded": crowded.parts_read},
+        durability="full, state and results of each commit fsynced, in all",
+        cpu_us={name: [round(each) for each in times] for name, times in took.items()},
+    )
 
 
 def main() -> None:
@@ -70,32 +165,13 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="more rounds")
     parser.add_argument("--messages", type=int, default=20_000)
     parser.add_argument("--keys", type=int, default=64)
-    parser.add_argument("--rounds", type=int, help="at most; medians count (default 3, with --full 9)")
+    parser.add_argument("--pages", type=int, default=PAGES)
+    parser.add_argument("--rounds", type=int, help="at most; means count (default 4, with --full 12)")
     parser.add_argument("--lead-s", type=float, default=streams.LEAD_S, help="for sending, before all show")
     asked = parser.parse_args()
-    report, reader = Report("observed"), Reader()
+    report = Report("observed")
     report.say(f"observed: {asked.messages:,} messages of {asked.keys} keys on {streams.NODES} nodes")
-    rounds, budget_s = asked.rounds or (9 if asked.full else 3), math.inf if asked.full else BUDGET_S
-    begun_at = time.monotonic()
-    without: list[float] = []
-    watched: list[float] = []
-    for done in range(rounds):
-        if done and (time.monotonic() - begun_at) * (done + 1) / done > budget_s:
-            break
-        without.append(cpu_us(asked.messages, asked.keys, asked.lead_s, None))
-        watched.append(cpu_us(asked.messages, asked.keys, asked.lead_s, reader))
-        report.say(
-            f"    {without[-1]:,.0f} µs for a message, {watched[-1]:,.0f} µs while its metrics are read"
-        )
-    report.figure("vs_without", median(without) / median(watched), "≥ 0.97")
-    report.end(
-        messages=asked.messages,
-        keys=asked.keys,
-        pages=reader.pages,
-        page_kb=round(reader.kb, 1),
-        durability="full, state and results of each commit fsynced, in both",
-        cpu_us={"without": [round(each) for each in without], "watched": [round(each) for each in watched]},
-    )
+    asyncio.run(measure(report, asked))
 
 
 if __name__ == "__main__":

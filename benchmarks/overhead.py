@@ -106,11 +106,9 @@ async def through(nodes: Cluster, videos: Videos, name: str) -> tuple[float, Res
     while page := await state.results(after, 5000):
         after = page[-1].cursor
     await nodes.settled()
-    begin_at = nodes.services.clock.monotonic() + LEAD_S
-    await nodes.send("frames", bodies, begin_at)
-    if nodes.services.clock.monotonic() >= begin_at:
-        raise RuntimeError(f"sending took longer than {LEAD_S} s")
-    seconds = await nodes.empty(TIMEOUT_S) - begin_at
+    with nodes.sending(LEAD_S) as begin_at:
+        await nodes.send("frames", bodies, begin_at)
+    seconds = await nodes.drained("frames", TIMEOUT_S) - begin_at
     results: Results = {video: [] for video in videos}
     while page := await state.results(after, 2000):
         for logged in page:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import importlib
 import math
 import time
@@ -24,9 +23,6 @@ from benchmarks.cluster import Cluster, Spent, cluster
 from benchmarks.report import Report
 
 PEERS = {"huey": "benchmarks.peers.huey_sqlite", "dramatiq": "benchmarks.peers.dramatiq_redis"}
-
-Beside = Callable[[Cluster], contextlib.AbstractAsyncContextManager[None]]
-"""What is done while the nodes work."""
 
 NODES = 2
 TIMEOUT_S = 120.0
@@ -42,30 +38,31 @@ async def holdfast(
     lead_s: float,
     url: str = "",
     spent: Spent | None = None,
-    beside: Beside | None = None,
 ) -> float:
     """Messages a second, after a check that all results are there and in order. ``url`` of the services; on
-    SQLite if it is empty. ``spent`` is from when they show until they are done, while ``beside`` is done."""
+    SQLite if it is empty. ``spent`` is from when they show until they are done."""
     settings: dict[str, Any] = {"url": url} if url else {}
     async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
-        empty = partial(nodes.drained, "noop") if url else nodes.empty
         await nodes.start_all(NODES)
         await nodes.send("noop", (_body(key, 0) for key in range(keys)))
-        await empty(TIMEOUT_S)
-        begin_at = nodes.services.clock.monotonic() + lead_s
-        numbers = range(keys, keys + messages)
-        await nodes.send("noop", (_body(n % keys, n // keys) for n in numbers), begin_at)
-        if nodes.services.clock.monotonic() >= begin_at:
-            raise RuntimeError(f"sending took longer than {lead_s} s")
-        await nodes.services.clock.sleep(begin_at - nodes.services.clock.monotonic())
-        async with beside(nodes) if beside is not None else contextlib.nullcontext():
-            if spent is not None:
-                spent.begin()
-            end_at = await empty(TIMEOUT_S)
-            if spent is not None:
-                spent.end()
+        await nodes.drained("noop", TIMEOUT_S)
+        begin_at = await show(nodes, range(keys, keys + messages), keys, lead_s)
+        if spent is not None:
+            spent.begin()
+        end_at = await nodes.drained("noop", TIMEOUT_S)
+        if spent is not None:
+            spent.end()
         await verify(nodes, messages + keys, keys)
         return messages / (end_at - begin_at)
+
+
+async def show(nodes: Cluster, numbers: range, keys: int, lead_s: float) -> float:
+    """Send messages that show all at once, and return when they do; at which time, by the monotonic clock."""
+    clock = nodes.services.clock
+    with nodes.sending(lead_s) as begin_at:
+        await nodes.send("noop", (_body(n % keys, n // keys) for n in numbers), begin_at)
+    await clock.sleep(begin_at - clock.monotonic())
+    return begin_at
 
 
 def _body(key: int, n: int) -> bytes:

@@ -66,6 +66,7 @@ class Site:
     """An app's node on a cluster's services, and its producer."""
 
     def __init__(self, nodes: Cluster) -> None:
+        self._nodes = nodes
         self._producer: Producer = make_producer(nodes.services, APP)
         self._clock = nodes.services.clock
         self._tasks = nodes.services.queue(task_queue(APP, TYPE))
@@ -93,23 +94,13 @@ class Site:
             await asyncio.sleep(CHECK_S)
         if spent is not None:
             spent.begin()
-        end_at = await self._emptied(begin_at + TIMEOUT_S)
+        end_at = await self._nodes.drained(task_queue(APP, TYPE), TIMEOUT_S, CHECK_S)
         if spent is not None:
             spent.end()
         depth = await self._briefs.depth()
         if depth.ready != left_before + count:
             raise AssertionError(f"{depth.ready - left_before} outcomes of {count} tasks can be read")
         return count / (end_at - begin_at)
-
-    async def _emptied(self, deadline: float) -> float:
-        while True:
-            depth = await self._tasks.depth()
-            now = self._clock.monotonic()
-            if not (depth.ready or depth.in_flight or depth.delayed):
-                return now
-            if now > deadline:
-                raise RuntimeError(f"after {TIMEOUT_S:g} s there still is {depth}")
-            await asyncio.sleep(CHECK_S)
 
     async def one_by_one(self, count: int) -> tuple[list[float], list[float]]:
         """Of single tasks, from before each is sent: to its outcome, and to its begin, in milliseconds. All

@@ -64,15 +64,13 @@ async def spent_ms(messages: int, keys: int, slots: int, lead_s: float, **settin
     async with cluster("benchmarks.apps:noop", slots=slots, **settings) as nodes:
         await nodes.start_all(NODES)
         await _send(nodes, [(key, 0) for key in range(keys)], None)
-        await nodes.empty(TIMEOUT_S)
+        await nodes.drained("noop", TIMEOUT_S)
         clock = nodes.services.clock
-        begin_at = clock.monotonic() + lead_s
-        await _send(nodes, [(n % keys, n // keys) for n in range(keys, keys + messages)], begin_at)
-        if clock.monotonic() >= begin_at:
-            raise RuntimeError(f"sending took longer than {lead_s} s")
+        with nodes.sending(lead_s) as begin_at:
+            await _send(nodes, [(n % keys, n // keys) for n in range(keys, keys + messages)], begin_at)
         await clock.sleep(begin_at - clock.monotonic())
         spent.begin()
-        await nodes.empty(TIMEOUT_S)
+        await nodes.drained("noop", TIMEOUT_S)
         spent.end()
         await verify(nodes, messages + keys, keys)
     return spent.seconds / messages * 1000

@@ -16,9 +16,13 @@ SMALL = {
         "--streams 500 --letters 50 --requests 10 --idle-s 1",
         {"first_byte_p99_ms", "page_kb", "streams_p99_ms", "cpu_percent", "memory_mb"},
     ),
+    "move": (
+        "--moves 6",
+        {"move_ms", "move_p50_ms", "answer_p50_ms", "answer_p99_ms", "lost", "out_of_order"},
+    ),
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
     "traced": ("--messages 200 --keys 8 --rounds 1", {"ms_per_message", "vs_untraced"}),
-    "observed": ("--messages 200 --keys 8 --rounds 1", {"vs_without"}),
+    "observed": ("--messages 200 --keys 8 --pages 4 --rounds 1", {"vs_without", "pages_vs_without"}),
     "overhead": (
         "--seconds 0.4 --width 160 --streams 2 --processes 1 --rounds 1",
         {"frames_per_s", "vs_bare_loop"},
@@ -144,6 +148,10 @@ SMALL = {
         "--devices 20 --rows 500 2000 --silent 0.8 --seconds 0.2",
         {"rate_1m_vs_10k", "rate_1m_vs_10k_silent", "vs_replaced_1m", "vs_replaced_1m_silent"},
     ),
+    "scaling": (
+        "--cameras 2000",
+        {"follow_s", "below_need_s", "flaps", "vs_fixed", "vs_ideal", "waits_max_s"},
+    ),
     "outbox_silent": (
         "--devices 40 --seconds 0.5",
         {"commands_per_s_each", "rate_half_silent_vs_none"},
@@ -155,7 +163,7 @@ SMALL = {
 }
 """Arguments for those that can be small, and their figures."""
 
-ZERO = {"dead_lettered", "hangs_without_end", "lost", "others_without_end", "out_of_order", "failed"}
+ZERO = {"dead_lettered", "flaps", "hangs_without_end", "lost", "others_without_end", "out_of_order", "failed"}
 """Figures that are promises."""
 
 PEERS = {"sqs_throughput": "aiobotocore", "s3_client": "aiobotocore", "redis_coordinator": "redis_lock"}
@@ -178,6 +186,7 @@ LONG = {
     "overhead",
     "traced",
     "observed",
+    "move",
     "hung",
     "fairness",
     "publish_night",
