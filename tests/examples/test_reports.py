@@ -20,6 +20,7 @@ def test_each_customer_s_report_of_yesterday_is_ordered() -> None:
     assert example.app.tasks[order.task_type].group_of(body_of(order.body)) == "acme"
 
 
+@pytest.mark.slow
 def test_nothing_but_the_lake_can_be_read(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     example = importlib.import_module("examples.reports")
     monkeypatch.chdir(str(tmp_path))

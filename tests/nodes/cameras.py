@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import aiohttp
 
-from tests.nodes.chaos_app import follow
+from tests.nodes.acting_app import follow
 from tests.nodes.cluster import LOOK_S, PATIENCE_S, until
 
 KEYS = [f"cam-{i}" for i in range(12)]

@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import time
 import urllib.request
 from collections import defaultdict
@@ -22,7 +23,7 @@ from holdfast.ports.coordinator import Claim
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.state import Logged
 from holdfast.wiring import Services
-from tests.nodes.chaos_app import follow
+from tests.nodes.acting_app import follow
 from tests.nodes.forked import Forked
 
 STREAM = "chain"
@@ -39,7 +40,8 @@ BATCH = 10
 
 
 class Process:
-    """The process of a node, a gateway or what else ``module`` is, and the events in its log."""
+    """The process of a node, a gateway or what else ``module`` is, and the events in its log. ``python`` runs
+    it in another environment."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Process:
         settings: dict[str, str],
         path: Path = HERE,
         module: str = "holdfast",
+        python: Path | None = None,
     ) -> None:
         self.name = name
         self.place = place / f"node-{name}"
@@ -59,7 +62,14 @@ class Process:
         self._log = self.place / "log"
         self._read_to = 0
         self._events: list[dict[str, Any]] = []
-        self.child = Forked(module, command, self._log, self.place, environment)
+        self.child: Forked | subprocess.Popen[bytes]
+        if python is None:
+            self.child = Forked(module, command, self._log, self.place, environment)
+        else:
+            with self._log.open("ab") as log:
+                self.child = subprocess.Popen(
+                    [python, "-m", module, *command], cwd=self.place, env=environment, stderr=log
+                )
         self.process = psutil.Process(self.child.pid)
 
     @property
@@ -123,9 +133,9 @@ class Process:
 class Cluster:
     """Services, nodes, what was sent, and what came of it."""
 
-    def __init__(self, place: Path, *, app: str = "app", **settings: Any) -> None:
+    def __init__(self, place: Path, *, module: str = "chaos_app", app: str = "app", **settings: Any) -> None:
         self.place = place
-        self.app = app
+        self.module, self.app = module, app
         values: dict[str, Any] = {
             "url": f"sqlite:///{place}/holdfast.db",
             "objects_url": f"file:{place}/objects",
@@ -153,18 +163,19 @@ class Cluster:
 
     # --- nodes
 
-    async def start(self, *names: str) -> None:
+    async def start(self, *names: str, python: Path | None = None) -> None:
         """Start nodes, and return when all have joined."""
         for name in names:
-            self.spawn(name)
+            self.spawn(name, python)
         for name in names:
             await self.nodes[name].until_said("node runs")
         self._note_family()
 
-    def spawn(self, name: str, **settings: Any) -> Process:
-        """Start one node, perhaps with other settings, and don't wait for it."""
-        command = ("node", f"chaos_app:{self.app}", "--name", name)
-        node = self.nodes[name] = Process(name, self.place, command, self._environment | _variables(settings))
+    def spawn(self, name: str, python: Path | None = None, **settings: Any) -> Process:
+        """Start one node, perhaps in another environment or with other settings, and don't wait for it."""
+        command = ("node", f"{self.module}:{self.app}", "--name", name)
+        environment = self._environment | _variables(settings)
+        node = self.nodes[name] = Process(name, self.place, command, environment, python=python)
         self._started.append(node)
         return node
 
@@ -201,6 +212,13 @@ class Cluster:
         """What the living memberships called ``name`` claim."""
         ids = {member.id for member in await self.coordinator.members() if member.name == name}
         return [claim for claim in await self.coordinator.claims() if claim.member in ids]
+
+    async def busiest(self) -> Process:
+        """The node that owns the most streams: one that owns none proves nothing."""
+        living = [node for node in self.nodes.values() if node.child.poll() is None]
+        owned = {node.name: len(await self.claims(node.name)) for node in living}
+        assert any(owned.values())
+        return max(living, key=lambda node: owned[node.name])
 
     # --- messages and results
 
@@ -316,20 +334,28 @@ class Cluster:
         assert len(letters) == len(aside), letters
         for key, count in self.sent.items():
             expected = [n for n in range(count) if (key, n) not in aside]
-            await self.until(lambda key=key, expected=expected: len(self.results[key]) >= len(expected))  # type: ignore[misc]
-            assert [body["n"] for body in self.bodies(key)] == expected
-            digest = ""
-            for body in self.bodies(key):
-                digest = follow(digest, body["n"])
-                assert body["digest"] == digest, f"{key} at {body['n']}: from another state"
-            epochs = [logged.epoch for logged in self.results[key]]
-            assert epochs == sorted(epochs), f"{key}: an older opening committed after a newer one"
+            await self.check_results(key, expected)
             checkpoint = await self.state.peek(f"{STREAM}/{key}")
             assert checkpoint is not None
             assert (checkpoint.done, checkpoint.skipped) == (len(expected), count - len(expected))
             assert checkpoint.log is not None
             assert self.queue.fifo or checkpoint.log.seq == count - 1
-        alive = list(alive)
+        await self.check_alive(*alive)
+
+    async def check_results(self, key: str, expected: list[int]) -> None:
+        """The results of a stream are of these messages, once and in order, each from the state before it; no
+        older opening committed after a newer one."""
+        await self.until(lambda: len(self.results[key]) >= len(expected))
+        assert [body["n"] for body in self.bodies(key)] == expected
+        digest = ""
+        for body in self.bodies(key):
+            digest = follow(digest, body["n"])
+            assert body["digest"] == digest, f"{key} at {body['n']}: from another state"
+        epochs = [logged.epoch for logged in self.results[key]]
+        assert epochs == sorted(epochs), f"{key}: an older opening committed after a newer one"
+
+    async def check_alive(self, *alive: str) -> None:
+        """The members are the nodes of these names, which never crashed; nobody else owns a stream."""
         await self.until_members(*alive)
         members = {member.id: member.name for member in await self.coordinator.members()}
         for claim in await self.coordinator.claims():

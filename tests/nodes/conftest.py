@@ -6,6 +6,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from holdfast.services.aws.admin import create_queues
 from holdfast.services.aws.channel import dead_letter_name
@@ -14,6 +15,8 @@ from holdfast.services.aws.sqs import Nothing, Sqs
 from holdfast.system.clock import SystemClock
 from simulator.servers import FauxqsServer
 from tests.nodes.cluster import Cluster
+from tests.nodes.site import Receiver
+from tests.serving import served
 
 MakeCluster = Callable[..., Cluster]
 MakeQueue = Callable[[str], Awaitable[None]]
@@ -59,3 +62,12 @@ async def make_queue(
     for name in made:
         await sqs.call("DeleteQueue", name, {"QueueUrl": await sqs.queue_url(name)}, Nothing)
     await client.close()
+
+
+@pytest.fixture
+async def receiver(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Receiver]:
+    """A receiver, whose URL the app knows."""
+    made = Receiver()
+    async with served(web.post("/hooks", made.take)) as url:
+        monkeypatch.setenv("CHAOS_HOOKS", f"{url}/hooks")
+        yield made

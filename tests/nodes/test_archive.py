@@ -3,6 +3,8 @@
 import signal
 from pathlib import Path
 
+import pytest
+
 from holdfast.errors import InvalidMessage
 from holdfast.services.file.objects import FileObjects
 from holdfast.streams.archive_reader import ArchiveReader, Hours
@@ -17,6 +19,7 @@ def fail(error: InvalidMessage) -> None:
     raise error
 
 
+@pytest.mark.slow
 async def test_what_a_killed_node_had_committed_is_archived(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(app="archived", ttl_s=3.0)
     await cluster.start("a", "b")

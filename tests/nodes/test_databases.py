@@ -19,6 +19,7 @@ async def complaint(node: Process, text: str) -> dict[str, str]:
     return said()[0]
 
 
+@pytest.mark.slow
 async def test_a_database_locked_by_another_program_is_waited_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     await cluster.start("a")
@@ -35,6 +36,7 @@ async def test_a_database_locked_by_another_program_is_waited_for(make_cluster: 
     await cluster.check(alive=["a"])
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_waited_for(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     await cluster.start("a")
@@ -50,6 +52,7 @@ async def test_a_full_disk_is_waited_for(make_cluster: MakeCluster) -> None:
     await cluster.check(alive=["a"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", ["garbage", "a directory"])
 async def test_a_broken_database_is_named_and_left_as_it_is(
     make_cluster: MakeCluster, tmp_path: Path, damage: str

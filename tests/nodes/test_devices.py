@@ -46,6 +46,7 @@ async def make_doors(tmp_path: Path, kept_postgresql: PostgresqlServer) -> Async
         await doors.__aexit__()
 
 
+@pytest.mark.slow
 async def test_what_is_killed_and_cut_loses_nothing(make_doors: MakeDoors) -> None:
     """A node, the broker, the database, the terminals, and a line."""
     doors = await make_doors("postgresql", terminals=TERMINALS, calm=True)

@@ -4,6 +4,8 @@ import signal
 import time
 from itertools import pairwise
 
+import pytest
+
 from tests.nodes.cluster import STREAM, Cluster
 from tests.nodes.conftest import MakeCluster
 
@@ -22,6 +24,7 @@ async def owned(cluster: Cluster, name: str) -> list[str]:
     return keys
 
 
+@pytest.mark.slow
 async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster) -> None:
     """Neither membership nor visibility lapse within this test: only evidence can help."""
     cluster = make_cluster(ttl_s=FOREVER_S, visibility_s=50.0)
@@ -40,6 +43,7 @@ async def test_a_killed_node_is_replaced_on_evidence(make_cluster: MakeCluster) 
         assert took_s < FAIL_OVER_S, f"{key} stood still for {took_s:.2f} s"
 
 
+@pytest.mark.slow
 async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(ttl_s=TTL_S)
     await cluster.start("a", "b")
@@ -58,6 +62,7 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(make_
     assert await a.metric("holdfast_memberships_total") == 2
 
 
+@pytest.mark.slow
 async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(ttl_s=TTL_S)
     await cluster.start("a", "b")
@@ -71,6 +76,7 @@ async def test_a_node_stopped_inside_a_transaction_is_killed_and_replaced(make_c
     await cluster.check(alive=["b"])
 
 
+@pytest.mark.slow
 async def test_a_drained_node_hands_over_without_a_gap(make_cluster: MakeCluster) -> None:
     await drained_without_a_gap(make_cluster(ttl_s=FOREVER_S, visibility_s=50.0))
 
@@ -93,6 +99,7 @@ async def drained_without_a_gap(cluster: Cluster) -> None:
         assert max(b - a for a, b in pairwise(times)) < FAIL_OVER_S
 
 
+@pytest.mark.slow
 async def test_all_nodes_die_and_come_again(make_cluster: MakeCluster) -> None:
     """Memberships and deliveries of the dead lapse by themselves where nobody is left to end them."""
     cluster = make_cluster(ttl_s=TTL_S, visibility_s=8.0)

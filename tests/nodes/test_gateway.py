@@ -18,6 +18,7 @@ STALL_S = 15.0
 """Sooner than anything lapses. (How soon it is, benchmarks tell: 0.3 s is the aim.)"""
 
 
+@pytest.mark.slow
 async def test_frames_of_a_camera_go_to_one_node_in_order(
     make_cluster: MakeCluster, session: aiohttp.ClientSession
 ) -> None:
@@ -31,6 +32,7 @@ async def test_frames_of_a_camera_go_to_one_node_in_order(
     assert len({camera.owners[0] for camera in cameras.all}) == 3, "all nodes have work"
 
 
+@pytest.mark.slow
 async def test_a_repeated_frame_gets_its_stored_result(
     make_cluster: MakeCluster, session: aiohttp.ClientSession
 ) -> None:
@@ -45,6 +47,7 @@ async def test_a_repeated_frame_gets_its_stored_result(
     assert [body["n"] for body in await cluster.until_count("k", 3)] == [0, 1, 2]
 
 
+@pytest.mark.slow
 async def test_a_killed_owner_is_no_error_to_clients(
     make_cluster: MakeCluster, session: aiohttp.ClientSession
 ) -> None:
@@ -60,6 +63,7 @@ async def test_a_killed_owner_is_no_error_to_clients(
     assert all(camera.stall_s < STALL_S for camera in cameras.all)
 
 
+@pytest.mark.slow
 async def test_a_drained_node_is_no_error_to_clients(
     make_cluster: MakeCluster, session: aiohttp.ClientSession
 ) -> None:
@@ -76,6 +80,7 @@ async def test_a_drained_node_is_no_error_to_clients(
     assert all(camera.stall_s < STALL_S for camera in cameras.all)
 
 
+@pytest.mark.slow
 async def test_an_owner_paused_past_its_membership_is_no_error_to_clients(
     make_cluster: MakeCluster, session: aiohttp.ClientSession
 ) -> None:
@@ -95,6 +100,7 @@ async def test_an_owner_paused_past_its_membership_is_no_error_to_clients(
     cameras.check()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "data_plane", ["python", pytest.param("haproxy", marks=pytest.mark.skipif(find() is None, reason="none"))]
 )

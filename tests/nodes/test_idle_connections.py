@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast import assembly
+from holdfast.system.machine import Machine
 from simulator.servers.loopback import free_port
 from tests.nodes.cluster import LOOK_S, PATIENCE_S
 
@@ -87,4 +87,4 @@ def test_loads_are_told_without_what_the_machine_does_not_say(monkeypatch: pytes
         raise OSError(24, "Too many open files")
 
     monkeypatch.setattr(psutil, "virtual_memory", refuse)
-    assert assembly._machine() == (0.0, 0.0)
+    assert Machine().shares() == (0.0, 0.0)

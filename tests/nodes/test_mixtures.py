@@ -36,6 +36,7 @@ MORE = [
 """All three together that haven't met yet."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "queue, coordinator, state",
     [*MIXTURES, *(pytest.param(*mixture, marks=pytest.mark.soak) for mixture in MORE)],

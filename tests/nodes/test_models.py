@@ -5,6 +5,8 @@ import json
 import os
 from typing import Any
 
+import pytest
+
 from tests.nodes.cluster import Cluster, Process, _get, until
 from tests.nodes.conftest import MakeCluster
 
@@ -40,6 +42,7 @@ async def started(cluster: Cluster, name: str) -> Process:
     return cluster.nodes[name]
 
 
+@pytest.mark.slow
 async def test_a_model_is_loaded_once_however_many_streams_ask(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(app="seeing", move_timeout_s=1.0)
     a = await started(cluster, "a")
@@ -67,6 +70,7 @@ async def test_a_model_is_loaded_once_however_many_streams_ask(make_cluster: Mak
     await cluster.check(alive=["b"])
 
 
+@pytest.mark.slow
 async def test_a_gateway_tells_who_has_which_models(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(app="seeing")
     a = await started(cluster, "a")

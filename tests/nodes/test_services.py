@@ -66,6 +66,7 @@ def all_went_on(cluster: Cluster, since: float) -> Callable[[], bool]:
     return lambda: all(cluster.results[key] and cluster.results[key][-1].at > since for key in KEYS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fifo", [STANDARD, FIFO_IN_SOAK])
 async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fifo: bool) -> None:
     """What other nodes had forwarded goes on at once; what the dead node alone held, when it shows again."""
@@ -81,6 +82,7 @@ async def test_a_killed_node_is_replaced_on_evidence(on_services: OnServices, fi
     await cluster.check(alive=["a", "c"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fifo", [STANDARD_IN_SOAK, FIFO])
 async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     on_services: OnServices, fifo: bool
@@ -101,6 +103,7 @@ async def test_a_node_stopped_past_its_ttl_commits_nothing_when_it_goes_on(
     assert await a.metric("holdfast_fenced_total") >= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fifo", [STANDARD, FIFO_IN_SOAK])
 async def test_a_drained_node_hands_over_without_a_gap(on_services: OnServices, fifo: bool) -> None:
     cluster = await on_services(fifo=fifo, ttl_s=FOREVER_S)
@@ -140,6 +143,7 @@ async def pause(server: Server) -> None:
     server.resume()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hurt", [pytest.param(forget, marks=pytest.mark.soak), die_and_come_empty, pause])
 async def test_whatever_becomes_of_the_coordinator_no_order_breaks(
     on_services: OnServices, coordinating: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
@@ -161,6 +165,7 @@ async def die_and_come_back(server: Server) -> None:
     await server.restart()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hurt", [die_and_come_back, pause])
 async def test_a_state_store_that_was_away_goes_on_where_it_was(
     on_services: OnServices, keeping: RedisServer, hurt: Callable[[RedisServer], Awaitable[None]]
@@ -176,6 +181,7 @@ async def test_a_state_store_that_was_away_goes_on_where_it_was(
     await cluster.check(alive=["a", "b"])
 
 
+@pytest.mark.slow
 async def test_what_is_held_for_longer_than_the_queue_allows_is_sent_again(
     on_services: OnServices, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,7 @@ import psutil
 import pytest
 
 from holdfast.ports.queue import DeadLetter
-from tests.nodes.chaos_app import MAX_TRIES, TIMEOUT_S
+from tests.nodes.acting_app import MAX_TRIES, TIMEOUT_S
 from tests.nodes.cluster import Cluster
 from tests.nodes.conftest import MakeCluster
 
@@ -37,6 +37,7 @@ async def misbehave(cluster: Cluster, deed: str) -> DeadLetter:
     return letter
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deed, reason, detail",
     [
@@ -69,6 +70,7 @@ SURVIVED = {
 }
 
 
+@pytest.mark.slow
 async def test_what_a_slot_survives_is_told_in_the_letter(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(slots=2)
     await cluster.start("a")
@@ -82,6 +84,7 @@ async def test_what_a_slot_survives_is_told_in_the_letter(make_cluster: MakeClus
         assert cluster.bodies(WILD)[-1]["slot"] == wild
 
 
+@pytest.mark.slow
 async def test_a_slot_killed_from_outside_costs_no_message(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(slots=2)
     await cluster.start("a")

@@ -4,6 +4,7 @@ die."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -18,12 +19,13 @@ import pytest
 from aiohttp import web
 
 from holdfast.config import Config
-from holdfast.ports.queue import Outgoing
+from holdfast.ports.queue import Outgoing, Queue
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.wiring import Services
 from tests.collector import Collector, collecting
 from tests.nodes.cluster import Process, until
 from tests.nodes.conftest import MakeQueue
+from tests.serving import served
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
 PRODUCER = "00f067aa0ba902b7"
@@ -47,15 +49,10 @@ async def hook(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> AsyncIterator
         came.append({**await request.json(), "traceparent": request.headers.get("traceparent", "")})
         return web.Response()
 
-    application = web.Application()
-    application.router.add_post("/hook", take)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setenv("TRACED_HOOK", f"http://127.0.0.1:{runner.addresses[0][1]}/hook")
-    monkeypatch.setenv("TRACED_PLACE", str(tmp_path))
-    yield came
-    await runner.cleanup()
+    async with served(web.post("/hook", take)) as url:
+        monkeypatch.setenv("TRACED_HOOK", f"{url}/hook")
+        monkeypatch.setenv("TRACED_PLACE", str(tmp_path))
+        yield came
 
 
 @pytest.fixture
@@ -127,12 +124,13 @@ async def test_a_trace_leads_from_a_producer_on_sqs_over_a_killed_owner_to_a_web
     assert hook[0]["traceparent"] == f"00-{TRACE}-{delivery.span_id}-01"
 
 
+@pytest.mark.slow
 async def test_the_spans_of_user_code_and_of_tasks_join_and_lines_of_the_log_name_the_trace(
     collector: Collector, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path
 ) -> None:
     node = spawn("a", trace_url=collector.url)
     await node.until_said("node runs")
-    await _send(tmp_path, {"key": "cam", "n": 7})
+    await send(tmp_path, {"key": "cam", "n": 7})
     names = ("process frames", "look", "send report", "process report", "write")
     spans = await asyncio.to_thread(collector.until, *names, trace_id=TRACE)
     assert spans["look"].parent_id == spans["process frames"].span_id
@@ -142,12 +140,13 @@ async def test_the_spans_of_user_code_and_of_tasks_join_and_lines_of_the_log_nam
     assert line["trace_id"] == TRACE
 
 
+@pytest.mark.slow
 async def test_a_slot_that_is_killed_leaves_a_span_that_failed(
     collector: Collector, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path
 ) -> None:
     node = spawn("a", trace_url=collector.url)
     await node.until_said("node runs")
-    await _send(tmp_path, {"key": "cam", "n": 7, "do": "die"})
+    await send(tmp_path, {"key": "cam", "n": 7, "do": "die"})
     await asyncio.to_thread(collector.until, "commit frames", trace_id=TRACE)
     first, second = collector.named("process frames")
     assert first.failed
@@ -156,6 +155,7 @@ async def test_a_slot_that_is_killed_leaves_a_span_that_failed(
     assert {first.parent_id, second.parent_id} == {PRODUCER}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dead", ["refuses", "silent"])
 async def test_a_dead_collector_delays_no_message_and_no_drain(
     dead: str, hook: list[dict[str, Any]], spawn: Spawn, tmp_path: Path
@@ -167,7 +167,7 @@ async def test_a_dead_collector_delays_no_message_and_no_drain(
     node = spawn("a", trace_url=f"http://127.0.0.1:{port}")
     await node.until_said("node runs")
     for n in range(20):
-        await _send(tmp_path, {"key": "cam", "n": n})
+        await send(tmp_path, {"key": "cam", "n": n})
     await until(lambda: len(hook) == 20, "all messages are handled")
     began_at = time.monotonic()
     node.signal(signal.SIGTERM)
@@ -180,12 +180,17 @@ def _hook_url() -> str:
     return os.environ["TRACED_HOOK"]
 
 
-async def _send(place: Path, body: dict[str, Any]) -> None:
+async def send(place: Path, body: dict[str, Any]) -> None:
     """Send as a program of another kind does."""
+    async with queue_of(place, "frames") as queue:
+        await queue.send([Outgoing(json.dumps(body).encode(), {"traceparent": TRACEPARENT})])
+
+
+@contextlib.asynccontextmanager
+async def queue_of(place: Path, name: str) -> AsyncIterator[Queue]:
+    """A queue of the nodes at ``place``."""
     async with Services(Config(url=f"sqlite:///{place}/holdfast.db")) as services:
-        await services.queue("frames").send(
-            [Outgoing(json.dumps(body).encode(), {"traceparent": TRACEPARENT})]
-        )
+        yield services.queue(name)
 
 
 def _send_by_boto(queue: str, body: dict[str, Any], attributes: dict[str, Any]) -> None:

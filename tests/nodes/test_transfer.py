@@ -22,6 +22,7 @@ from holdfast.wiring import Services
 from simulator.servers import PostgresqlServer, RedisServer
 from tests.nodes.cluster import PATIENCE_S, Process, until
 from tests.nodes.pilot_app import app, numbered
+from tests.serving import served
 
 KEYS = [f"k{n}" for n in range(4)]
 COUNT = 120
@@ -51,14 +52,9 @@ class Hooks:
 @pytest.fixture
 async def hooks(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Hooks]:
     made = Hooks()
-    application = web.Application()
-    application.router.add_post("/hook", made.take)
-    runner = web.AppRunner(application, access_log=None)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    monkeypatch.setenv("PILOT_HOOK", f"http://127.0.0.1:{runner.addresses[0][1]}/hook")
-    yield made
-    await runner.cleanup()
+    async with served(web.post("/hook", made.take)) as url:
+        monkeypatch.setenv("PILOT_HOOK", f"{url}/hook")
+        yield made
 
 
 class Pilot:
@@ -268,6 +264,7 @@ async def finish(pilot: Pilot, url: str, hooks: Hooks, waits: str, ended: str) -
         assert "told to fail" in failed.reason + failed.detail
 
 
+@pytest.mark.slow
 async def test_a_pilot_goes_on_where_it_was(pilot: Pilot, hooks: Hooks, target: str) -> None:
     source = f"sqlite:///{pilot.place}/pilot.db"
     waits, ended = await work(pilot, source, hooks)
@@ -284,6 +281,7 @@ async def test_a_pilot_goes_on_where_it_was(pilot: Pilot, hooks: Hooks, target: 
     await finish(pilot, target, hooks, waits, ended)
 
 
+@pytest.mark.slow
 async def test_a_transfer_that_was_killed_is_made_again(pilot: Pilot, hooks: Hooks, target: str) -> None:
     source = f"sqlite:///{pilot.place}/pilot.db"
     waits, ended = await work(pilot, source, hooks)
@@ -299,6 +297,7 @@ async def test_a_transfer_that_was_killed_is_made_again(pilot: Pilot, hooks: Hoo
     await finish(pilot, target, hooks, waits, ended)
 
 
+@pytest.mark.slow
 async def test_there_and_back_again(pilot: Pilot, hooks: Hooks, target: str) -> None:
     source, back = f"sqlite:///{pilot.place}/pilot.db", f"sqlite:///{pilot.place}/back.db"
     waits, ended = await work(pilot, source, hooks)
@@ -308,6 +307,7 @@ async def test_there_and_back_again(pilot: Pilot, hooks: Hooks, target: str) -> 
     await finish(pilot, back, hooks, waits, ended)
 
 
+@pytest.mark.slow
 async def test_a_cluster_that_runs_is_refused(pilot: Pilot, redis_server: RedisServer) -> None:
     source, target = f"sqlite:///{pilot.place}/pilot.db", redis_server.url
     await pilot.send(source, "echoes", [{"key": "k", "of": 0}])
@@ -325,6 +325,7 @@ async def test_a_cluster_that_runs_is_refused(pilot: Pilot, redis_server: RedisS
         assert await services.state().checkpoints() == []
 
 
+@pytest.mark.slow
 async def test_numbers_of_a_queue_are_kept_where_queues_number(
     pilot: Pilot, redis_server: RedisServer, postgresql_server: PostgresqlServer
 ) -> None:
