@@ -44,13 +44,18 @@ def test_toml_and_json_can_be_read(page: Path) -> None:
         json.loads(block.text)
 
 
+@pytest.mark.slow
 def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
     """The README's files and commands, as a reader would type them."""
     readme = ROOT / "README.md"
+    place = tmp_path / "meters"
+    subprocess.run([sys.executable, "-m", "holdfast", "new", "meters"], cwd=tmp_path, check=True, timeout=60)
+    written = {file.name: file.read_text() for file in place.iterdir()}
     for block in blocks(readme, "python"):
         title = re.match(r"# (\w+\.py)\n", block.text)
         assert title, "say in a comment which file it is"
-        (tmp_path / title[1]).write_text(block.text)
+        assert written.get(title[1], block.text) == block.text, "`holdfast new` writes another text"
+        (place / title[1]).write_text(block.text)
     commands = [
         line.removeprefix("$ ").partition("  #")[0].strip()
         for block in blocks(readme, "console")
@@ -67,7 +72,7 @@ def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
     def run(line: str) -> str:
         return subprocess.run(
             command(line),
-            cwd=tmp_path,
+            cwd=place,
             env=environment,
             check=True,
             capture_output=True,
@@ -76,7 +81,7 @@ def test_the_readme_from_handler_to_results(tmp_path: Path) -> None:
         ).stdout
 
     with subprocess.Popen(
-        command(node), cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
+        command(node), cwd=place, env=environment, stderr=subprocess.PIPE, text=True
     ) as child:
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.extend(child.stderr or ()))

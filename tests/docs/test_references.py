@@ -160,6 +160,7 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+@pytest.mark.slow
 def test_every_promise_names_tests_that_exist() -> None:
     named = 0
     items = re.compile(r"^- \[([^\]]+\.py)\]\([^)]+\)(.*(?:\n  .*)*)", re.MULTILINE)
@@ -191,7 +192,8 @@ def test_the_docs_have_a_section_for_every_rule() -> None:
 def test_files_that_are_named_exist(page: Path) -> None:
     for path in re.findall(r"`((?:src|tests|docs|examples|deploy|tools)/[\w./-]*)`", prose(page)):
         assert (ROOT / path).exists(), f"{name(page)} names {path}"
-    for path in re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", prose(page)):
+    media_types = {"image/jpeg", "image/png"}
+    for path in {*re.findall(rf"`((?:{FOLDERS})/[\w./-]*)`", prose(page))} - media_types:
         assert (PACKAGE / path).exists(), f"{name(page)} names {path}"
 
 
@@ -212,6 +214,8 @@ def check_command(words: list[str], where: str) -> None:
             assert word in known | {"--help", "--version"}, f"{said}: {word}"
         elif word in command:
             command = command[word]
+        else:
+            assert command.default_command or word.isupper(), f"{said}: there is no {word}"
 
 
 def options_of(command: CommandLine) -> list[tuple[str, ...]]:
