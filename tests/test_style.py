@@ -6,6 +6,8 @@ import subprocess
 from collections import defaultdict
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
@@ -45,6 +47,7 @@ def test_every_module_has_a_docstring_and_prints_nothing() -> None:
     assert printing == [], "write through the CLI's console or the log"
 
 
+@pytest.mark.slow
 def test_tests_wait_on_events() -> None:
     sleeping = [name(path) for path in TESTS if calls(path, {"time.sleep", "sleep"})]
     assert sleeping == [], "wait on an event, not for a time"
@@ -56,6 +59,7 @@ DEFINED_TWICE: dict[str, str] = {
 """Class names with more than one meaning, and why each may have them. Better none."""
 
 
+@pytest.mark.slow
 def test_class_names_have_one_meaning() -> None:
     places = defaultdict(list)
     for path in SOURCES:
