@@ -71,7 +71,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
         },
     )
 
-__version__ = "0.2.0"
+__version__ = "0.3.0.dev0"
 
 __all__ = [
     "App",
