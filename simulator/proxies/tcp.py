@@ -44,6 +44,7 @@ class TcpFaults:
         self._replies_to_lose = 0
         self._closed = False
         self._cut_at = math.inf
+        self._record: bytearray | None = None
         self._links: set[_Link] = set()
         self._door = FaultPort(self._protocol, listen)
 
@@ -93,9 +94,15 @@ class TcpFaults:
             link.cut()
         return len(links)
 
-    def cut_after(self, size: int) -> None:
-        """Reset all connections once ``size`` more bytes went to the server."""
+    def cut_after(self, size: float) -> None:
+        """Pass ``size`` more bytes on to the server, which gets all of them, and then reset all connections.
+        With ``math.inf``: don't."""
         self._cut_at = self.bytes_in + size
+
+    def record(self) -> bytearray:
+        """Return a record of what is passed on to the server from now on, until the next one begins."""
+        self._record = record = bytearray()
+        return record
 
     def refuse(self) -> None:
         """Begin an outage: connections are reset, new ones refused."""
@@ -160,15 +167,21 @@ class TcpFaults:
                     with contextlib.suppress(OSError):
                         writer.write_eof()
                     return
+                cut = not replies and self.bytes_in + len(chunk) >= self._cut_at
+                if cut:
+                    chunk = chunk[: int(self._cut_at) - self.bytes_in]
+                    self._cut_at = math.inf
                 writer.write(chunk)
                 await writer.drain()
                 if replies:
                     self.bytes_out += len(chunk)
                 else:
                     self.bytes_in += len(chunk)
-                    if self.bytes_in >= self._cut_at:
-                        self._cut_at = math.inf
-                        self.cut()
+                    if self._record is not None:
+                        self._record += chunk
+                if cut:
+                    link.hang_up()
+                    self.cut()
 
         async with asyncio.TaskGroup() as both:
             both.create_task(write())
@@ -183,6 +196,10 @@ class _Link:
     def __init__(self, client: asyncio.StreamWriter) -> None:
         self.writers = [client]
         self.task: asyncio.Task[None]
+
+    def hang_up(self) -> None:
+        """End the server's side in good order, so that the server gets all that was sent."""
+        self.writers.pop().close()
 
     def cut(self) -> None:
         for writer in self.writers:

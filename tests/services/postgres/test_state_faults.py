@@ -1,22 +1,19 @@
-"""The state store in PostgreSQL while connections are cut and the server is killed."""
+"""The state store in PostgreSQL while the server is killed."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import msgspec
 import psycopg
 import pytest
 
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
-from holdfast.ports.state import StateStore
 from holdfast.services.postgres.state import PostgresState
-from holdfast.streams.rules.ledger import Checkpoint, Result
+from holdfast.streams.rules.ledger import Result
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance.state import TIMERS, effect, next_commit
-from simulator.proxies import TcpFaults
+from holdfast.testing.conformance.state import effect, next_commit
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 
@@ -24,131 +21,6 @@ T = TypeVar("T")
 
 PATIENCE_S = 60.0
 KEY = "s/k"
-
-Contents = tuple[Checkpoint | None, list[tuple[str, Result]]]
-"""A checkpoint, of which epoch and times are left out, and the results."""
-
-
-class Place(NamedTuple):
-    """A store behind a proxy, the same one past it, and a connection of its own to look."""
-
-    state: PostgresState
-    direct: PostgresState
-    faults: TcpFaults
-    looks: psycopg.AsyncConnection
-
-    async def fill(self) -> Checkpoint:
-        """A stream that acts, and has a result."""
-        await self.looks.execute(
-            "TRUNCATE holdfast.keys, holdfast.checkpoints, holdfast.recents, holdfast.effects,"
-            " holdfast.results"
-        )
-        opened = await self.direct.open(KEY, 0, "m")
-        await self.direct.commit(
-            next_commit(
-                opened,
-                identities=("a", "b"),
-                window=4,
-                effects=(effect(1, 0), effect(1, 1)),
-                due=5.0,
-                results=(Result("0:1", b"r"),),
-            )
-        )
-        return await self.direct.open(KEY, opened.epoch, "m")
-
-    async def kept(self) -> Contents:
-        standing = await self.direct.peek(KEY)
-        if standing is not None:
-            standing = msgspec.structs.replace(standing, epoch=0, at=0.0, started=None)
-        return standing, [(found.key, found.result) for found in await self.direct.results(0, 10)]
-
-
-@pytest.fixture
-async def place(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> AsyncIterator[Place]:
-    server, clock = postgresql_server, SystemClock()
-    async with TcpFaults(server.port) as faults:
-        urls = [server.url.replace(str(server.port), str(port)) for port in (faults.port, server.port)]
-        state, direct = [PostgresState(make_database(url), clock) for url in urls]
-        await direct.now(KEY)
-        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as looks:
-            yield Place(state, direct, faults, looks)
-        await state._database.close()
-
-
-ACTS: dict[str, Callable[[StateStore, Checkpoint], Awaitable[object]]] = {
-    "open": lambda state, standing: state.open(KEY, standing.epoch, "n"),
-    "open a new key": lambda state, _: state.open("s/new", 0, "n"),
-    "start": lambda state, standing: state.start(KEY, standing.epoch, "0:7"),
-    "commit": lambda state, standing: state.commit(
-        next_commit(
-            standing, identities=("c", "d", "e"), window=4, state=b"s", timers=TIMERS, due=7.0, done=1,
-            effects=(effect(2, 0),), dropped=("id-1.0",), results=(Result("0:2", b"r"), Result("0:3", b"r")),
-        )
-    ),
-    "due": lambda state, _: state.due(9.0, 10, 5.0),
-    "expire": lambda state, _: state.expire(1e12, 1e12),
-    "peek": lambda state, _: state.peek(KEY),
-    "results": lambda state, _: state.results(0, 10),
-}  # fmt: skip
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("act", ACTS)
-async def test_a_cut_connection_leaves_all_or_nothing_and_the_error_says_which(
-    place: Place, act: str
-) -> None:
-    call = ACTS[act]
-
-    async def connect_anew() -> Checkpoint:
-        """As the connection was cut before, each call begins with a new one, which knows no statement."""
-        place.faults.cut()
-        with contextlib.suppress(Unavailable):
-            await place.state.now(KEY)
-        await place.state.now(KEY)
-        return await place.fill()
-
-    standing = await connect_anew()
-    before, sent = await place.kept(), place.faults.bytes_in
-    await call(place.state, standing)
-    size, after = place.faults.bytes_in - sent, await place.kept()
-    strikes: list[Callable[[], object]] = [place.faults.lose_replies]
-    strikes += [partial(place.faults.cut_after, at) for at in range(1, size, max(1, size // 8))]
-    strikes += [partial(place.faults.cut_after, size - back) for back in range(0, 60, 12)]  # in the commit
-    outcomes = set()
-    for strike in strikes:
-        standing = await connect_anew()
-        strike()
-        try:
-            await asyncio.wait_for(call(place.state, standing), PATIENCE_S)
-            assert await place.kept() == after
-            outcomes.add("done")
-        except Unavailable:
-            # Expiry is several transactions, of which the first may be over.
-            assert await place.kept() in ((before, after) if act == "expire" else (before,))
-            outcomes.add("not done")
-        except OutcomeUnknown:
-            while await _others_work(place):
-                pass
-            assert await place.kept() in (before, after)
-            outcomes.add("unknown")
-        place.faults.cut_after(1 << 60)
-        if act == "commit":  # it was accepted, or is now
-            await call(place.state, standing)
-            assert await place.kept() == after
-    if act in ("peek", "results"):
-        assert outcomes in ({"not done"}, {"not done", "done"}), "a read has no outcome to know"
-    elif act != "expire":
-        assert outcomes >= {"not done", "unknown"}
-
-
-async def _others_work(place: Place) -> bool:
-    """Whether the server still works for a connection that was cut."""
-    works = (
-        "SELECT count(*) FROM pg_stat_activity"
-        " WHERE state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
-    )
-    [count] = await (await place.looks.execute(works)).fetchone() or (0,)
-    return bool(count)
 
 
 @pytest.mark.slow

@@ -1,0 +1,141 @@
+"""What is left of a call whose connection is cut, at each of its statements."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Generic, TypeVar
+
+import psycopg
+
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.services.postgres.database import PostgresDatabase
+from simulator.proxies import TcpFaults
+from simulator.servers import PostgresqlServer
+from tests.services.postgres.conftest import MakeDatabase
+
+GivenT = TypeVar("GivenT")
+
+PATIENCE_S = 60.0
+
+WORKING = """
+SELECT count(*) FROM pg_stat_activity
+WHERE state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
+
+EXECUTES = b"EQS"
+"""The messages to the server after which something has happened: one that executes a statement, in two
+protocols, and the end of a request."""
+
+
+@dataclass(frozen=True)
+class Wire:
+    """A database through a proxy, the same one past it, and a connection of its own to look."""
+
+    database: PostgresDatabase
+    direct: PostgresDatabase
+    faults: TcpFaults
+    looks: psycopg.AsyncConnection
+
+
+@contextlib.asynccontextmanager
+async def wired(server: PostgresqlServer, make_database: MakeDatabase) -> AsyncIterator[Wire]:
+    """Put a proxy before a server."""
+    async with TcpFaults(server.port) as faults:
+        through = server.url.replace(str(server.port), str(faults.port))
+        listens = f"{'&' if '?' in through else '?'}listen={server.address}"  # at any time, so past the proxy
+        database, direct = make_database(through + listens), make_database(server.url)
+        await direct.migrate()
+        async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as looks:
+            yield Wire(database, direct, faults, looks)
+        await database.close()
+
+
+@dataclass(frozen=True)
+class Cuts(Generic[GivenT]):
+    """Cuts the connection of calls.
+
+    ``ask`` is any call that changes nothing. ``fill`` writes past the proxy what calls find, and returns what
+    they need. ``kept`` tells what is there, the same each time that the same was done: without epochs and
+    times.
+    """
+
+    wire: Wire
+    ask: Callable[[], Awaitable[object]]
+    fill: Callable[[], Awaitable[GivenT]]
+    kept: Callable[[], Awaitable[object]]
+
+    async def at_each_statement(
+        self, call: Callable[[GivenT], Awaitable[object]], *, whole: bool = True, repeats: bool = True
+    ) -> set[str]:
+        """Make a call again and again, and cut its connection each time at another place. Returns how it
+        ended: ``done``, ``not done``, ``unknown``.
+
+        What is there afterwards must be as the error says. ``whole``: the call is one transaction. Once it
+        is repeated, which ``repeats`` says is right, all is as after one call.
+        """
+        faults = self.wire.faults
+        given = await self._connect_anew()
+        before, sent = await self.kept(), faults.record()
+        await call(given)
+        places, after = list(_statement_ends(bytes(sent))), await self.kept()
+        strikes: list[Callable[[], object]] = [faults.lose_replies]
+        strikes += [partial(faults.cut_after, place - short) for place in places for short in (1, 0)]
+        outcomes = set()
+        for strike in strikes:
+            given = await self._connect_anew()
+            strike()
+            try:
+                await asyncio.wait_for(call(given), PATIENCE_S)
+                assert await self.kept() == after
+                outcomes.add("done")
+            except Unavailable:
+                assert await self.kept() == before or not whole
+                outcomes.add("not done")
+            except OutcomeUnknown:
+                await self._idle()
+                assert await self.kept() in (before, after) or not whole
+                outcomes.add("unknown")
+            faults.cut_after(math.inf)
+            faults.lose_replies(0)
+            await self._idle()
+            await call(given)
+            if repeats:
+                assert await self.kept() == after
+        return outcomes
+
+    async def _connect_anew(self) -> GivenT:
+        """As the connection was cut before, each call begins with a new one, which knows no statement."""
+        self.wire.faults.cut()
+        with contextlib.suppress(Unavailable):
+            await self.ask()
+        await self.ask()
+        return await self.fill()
+
+    async def _idle(self) -> None:
+        """Wait until the server no longer works for a connection that was cut."""
+        count = 1
+        while count:
+            [count] = await (await self.wire.looks.execute(WORKING)).fetchone() or (0,)
+
+
+def _statement_ends(sent: bytes) -> Iterator[int]:
+    """Where in what was sent to a server each message ends after which something has happened."""
+    place = 0
+    while place < len(sent):
+        kind = sent[place]
+        typed = kind != 0  # but the first messages of a connection
+        place += typed + int.from_bytes(sent[place + typed :][:4])
+        if kind in EXECUTES:
+            yield place
+    assert place == len(sent), "the record begins or ends within a message"
+
+
+def calls_of(port: type) -> set[str]:
+    """The names of all calls of a port, but that which ends it."""
+    found = {name for name, _ in inspect.getmembers(port, inspect.iscoroutinefunction)}
+    return {name for name in found if not name.startswith("_")} - {"close"}
