@@ -255,6 +255,7 @@ class ActingWorld(World):
         if work.wake:
             self.counts["woken"] += 1
             self._check_time(node, work)
+            self._check_mark(node, work)
             if json.loads(work.body)["kills"] and self.timers_kill and not node.clock.gate.dead:
                 self.counts["poisonous timer"] += 1
                 node.crash()
@@ -271,6 +272,15 @@ class ActingWorld(World):
             self.early.append(
                 f"{node.name} ran {work.wake} {min(at) - node.clock.wall():.1f} s before its time"
             )
+
+    def _check_mark(self, node: SimNode, work: MessageWork) -> None:
+        """An opening counts a timer before it runs it, for the timer may end the node."""
+        key = f"{STREAM}/{json.loads(work.body)['cause'].split(':')[0]}"
+        standing = self.state.standing.get(key)
+        if standing is None or not standing.member.startswith(f"{node.name}."):
+            return  # the node has been paused, and another one has opened the stream since
+        if standing.started is None or not standing.started.head.startswith(f"wake:{work.wake}:"):
+            self.early.append(f"{node.name} ran {work.wake} of {key} uncounted: {standing.started}")
 
     async def live(self) -> str:
         if self._has_asker:

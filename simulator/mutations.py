@@ -655,7 +655,7 @@ RULES: dict[str, Mutation] = {
         "a nudge adopts a key whose claim is the node's own", StreamWork, "_nudge", acting.nudge_only
     ),
     "timer-counted": _acting("a timer that begins is counted", Owner, "_is_marked", acting.uncounted_timer),
-    "timer-mark": _acting("no message answers for a timer", Owner, "_is_marked", acting.any_mark, 800),
+    "timer-mark": _acting("no message answers for a timer", Owner, "_is_marked", acting.any_mark),
     "timer-time": _acting("a timer isn't early", Timers, "due", acting.due_early),
     "timer-setting": _acting("a timer fires in the setting that stands", Timers, "at", acting.at_by_name),
     "timer-fired": _acting("a timer fires once", Timers, "fired", acting.stays_after_firing),
