@@ -65,8 +65,8 @@ $(VENV)/.bench: $(VENV)/.services locks/bench.txt
 
 SERVERS := .cache/servers/.
 # The servers of the tests.
-SERVED := axe-core chromium debian-python docker-registry fauxqs helm helm3 mosquitto pgbouncer postgresql prometheus redis-server skopeo umoci \
-    vsftpd zookeeper
+SERVED := axe-core chromium debian-python docker-registry fauxqs fish helm helm3 mosquitto pgbouncer postgresql prometheus redis-server skopeo \
+    umoci vsftpd zookeeper zsh
 
 $(SERVERS)%: tools/servers/install tools/apt.sh
 	@tools/servers/install $* >/dev/null

@@ -1,4 +1,4 @@
-"""``holdfast completion``, in the shells that there are."""
+"""``holdfast completion``, in each shell."""
 
 import os
 import shutil
@@ -13,7 +13,13 @@ from holdfast.ports.coordinator import Load, Member
 from holdfast.wiring import Services
 from tests.cli.test_node import PATIENCE_S
 
+SERVERS = Path(__file__).parent.parent.parent / ".cache/servers"
 CHECKS = {"bash": "-n", "zsh": "-n", "fish": "--no-execute"}
+
+
+def shell_program(shell: str) -> str:
+    """Where a shell is, which the set-up has got if the system has none."""
+    return shutil.which(shell) or str(SERVERS / shell / shell)
 
 
 @pytest.fixture
@@ -31,30 +37,38 @@ def script(request: pytest.FixtureRequest, place: Path, holdfast: Any) -> Path:
 )
 def test_the_script_can_be_read_by_its_shell(script: Path, shell: str) -> None:
     assert "holdfast" in script.read_text()
-    program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} isn't installed")
     read = subprocess.run(
-        [program, CHECKS[shell], str(script)], check=False, capture_output=True, timeout=PATIENCE_S
+        [shell_program(shell), CHECKS[shell], str(script)],
+        check=False,
+        capture_output=True,
+        timeout=PATIENCE_S,
     )
     assert (read.returncode, read.stderr) == (0, b"")
 
 
-def completed(script: Path, *words: str) -> list[str]:
-    """What bash offers where Tab is pressed at the end of these words."""
+PRESS = {
+    "bash": 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _holdfast; printf "%s\\n" "${COMPREPLY[@]}"',
+    "fish": 'complete --do-complete "$argv"',
+}
+"""How each shell is made to print what it offers where Tab is pressed at the end of its arguments."""
+
+
+def completed(script: Path, *words: str, shell: str = "bash") -> list[str]:
+    """What a shell offers where Tab is pressed at the end of these words."""
     program = script.parent / "bin"
     program.mkdir(exist_ok=True)
     (program / "holdfast").write_text(f'#!/bin/sh\nexec {sys.executable} -m holdfast "$@"\n')
     (program / "holdfast").chmod(0o755)
-    press = 'COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _holdfast; printf "%s\\n" "${COMPREPLY[@]}"'
-    return subprocess.run(
-        ["bash", "-c", f"source {script}; {press}", "bash", *words],
-        env=os.environ | {"PATH": f"{program}:{os.environ['PATH']}"},
+    name = ["bash"] if shell == "bash" else []  # bash takes the first argument for its own name
+    offered = subprocess.run(
+        [shell_program(shell), "-c", f"source {script}; {PRESS[shell]}", *name, *words],
+        env=os.environ | {"PATH": f"{program}:{os.environ['PATH']}", "HOME": str(script.parent)},
         check=True,
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
-    ).stdout.split()
+    ).stdout
+    return [line.split("\t")[0] for line in offered.splitlines() if line]  # fish says what each is
 
 
 async def nodes(services: Services) -> None:
@@ -74,6 +88,16 @@ def test_bash_completes_commands_options_and_names_of_streams_and_nodes(script: 
     assert completed(script, "holdfast", "results", "--stream", "") == ["count", "detect"]
     assert completed(script, "holdfast", "send", "d") == ["detect"]
     assert completed(script, "holdfast", "move", "detect/cam-1", "--to", "lab-") == ["lab-1", "lab-2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["fish"], indirect=True)
+def test_fish_completes_commands_options_and_names_of_streams_and_nodes(script: Path, arrange: Any) -> None:
+    assert completed(script, "holdfast", "st", shell="fish") == ["status", "streams"]
+    assert {"send", "retry"} <= {*completed(script, "holdfast", "tasks", "", shell="fish")}
+    assert completed(script, "holdfast", "results", "--fol", shell="fish") == ["--follow"]
+    arrange(nodes)
+    assert completed(script, "holdfast", "send", "d", shell="fish") == ["detect"]
 
 
 @pytest.mark.slow
