@@ -147,6 +147,8 @@ class World(Stage):
         self.works: dict[SimNode, StreamWork] = {}
         self.slots: dict[SimNode, MemorySlots] = {}
         self.rewound = False
+        self.stepped: dict[str, tuple[float, float]] = {}
+        """By node: when its clock was last set by hand, and by how much."""
         self.asking: dict[PlannedMessage, None] = {}
         self.answers: dict[PlannedMessage, bytes | None] = {}
         self.broken: dict[int, float] = {}
@@ -305,6 +307,7 @@ class World(Stage):
             step_s = self._clients.choice(self.clock_steps_s)
             node.clock.set_by_s += step_s
             node.slot_clock.set_by_s += step_s
+            self.stepped[node.name] = asyncio.get_running_loop().time(), step_s
         elif fault.kind == "rewind":
             self.state.rewind(FORGETS_S)
             self.rewound = True
