@@ -233,7 +233,7 @@ class Overview:
                     self.risks = await self._services.risks()
                 except HoldfastError as error:
                     self._host.log.debug("could not look for risks", error=str(error))
-            self._changed("overview", "tasks")
+            self._changed("overview", "tasks", "products")
             await self._attention.pause(*REST_S)
 
     async def _look_at_tasks(self) -> None:

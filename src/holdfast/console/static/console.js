@@ -4,7 +4,7 @@
 (() => {
   const body = document.body;
   const connection = document.getElementById("connection");
-  const topics = ["overview", "streams", "tasks", "letters", "audit"];
+  const topics = ["overview", "streams", "tasks", "letters", "audit", "products"];
   const live = document.querySelector("[data-live]");
 
   // What a reader has opened, closed or ticked stays so when a part is loaded again.

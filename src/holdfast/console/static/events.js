@@ -27,7 +27,7 @@ function open() {
       if (pages.size) setTimeout(() => source || open(), 4000 + Math.random() * 8000);
     }
   };
-  for (const topic of ["overview", "streams", "tasks", "letters", "audit"]) {
+  for (const topic of ["overview", "streams", "tasks", "letters", "audit", "products"]) {
     source.addEventListener(topic, () => tell({ topic }));
   }
 }
