@@ -9,7 +9,8 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
+from urllib.parse import urlencode
 
 import psycopg
 
@@ -23,9 +24,10 @@ GivenT = TypeVar("GivenT")
 
 PATIENCE_S = 60.0
 
-WORKING = """
-SELECT count(*) FROM pg_stat_activity
-WHERE state <> 'idle' AND pid <> pg_backend_pid() AND backend_type = 'client backend'"""
+NAME = "through-the-proxy"
+STANDING = f"""
+SELECT count(*) FROM pg_stat_activity WHERE application_name = '{NAME}' AND query NOT LIKE 'LISTEN %'"""
+"""How many connections the server has through the proxy. One that was cut ends once it has done what came."""
 
 EXECUTES = b"EQS"
 """The messages to the server after which something has happened: one that executes a statement, in two
@@ -41,14 +43,25 @@ class Wire:
     faults: TcpFaults
     looks: psycopg.AsyncConnection
 
+    async def rows(self, query: str) -> list[Any]:
+        return await (await self.looks.execute(query.encode())).fetchall()
+
+    async def empty(self, *tables: str) -> None:
+        """Delete all rows: a server that is killed after so many TRUNCATEs would take minutes to start."""
+        for table in tables:
+            await self.looks.execute(f"DELETE FROM holdfast.{table}".encode())
+
 
 @contextlib.asynccontextmanager
 async def wired(server: PostgresqlServer, make_database: MakeDatabase) -> AsyncIterator[Wire]:
     """Put a proxy before a server."""
     async with TcpFaults(server.port) as faults:
         through = server.url.replace(str(server.port), str(faults.port))
-        listens = f"{'&' if '?' in through else '?'}listen={server.address}"  # at any time, so past the proxy
-        database, direct = make_database(through + listens), make_database(server.url)
+        options = {
+            "listen": server.address,
+            "application_name": NAME,
+        }  # it listens at any time, past the proxy
+        database, direct = make_database(f"{through}?{urlencode(options)}"), make_database(server.url)
         await direct.migrate()
         async with await psycopg.AsyncConnection.connect(server.url, autocommit=True) as looks:
             yield Wire(database, direct, faults, looks)
@@ -94,15 +107,15 @@ class Cuts(Generic[GivenT]):
                 assert await self.kept() == after
                 outcomes.add("done")
             except Unavailable:
+                await self._gone()
                 assert await self.kept() == before or not whole
                 outcomes.add("not done")
             except OutcomeUnknown:
-                await self._idle()
+                await self._gone()
                 assert await self.kept() in (before, after) or not whole
                 outcomes.add("unknown")
             faults.cut_after(math.inf)
             faults.lose_replies(0)
-            await self._idle()
             await call(given)
             if repeats:
                 assert await self.kept() == after
@@ -116,11 +129,12 @@ class Cuts(Generic[GivenT]):
         await self.ask()
         return await self.fill()
 
-    async def _idle(self) -> None:
-        """Wait until the server no longer works for a connection that was cut."""
+    async def _gone(self) -> None:
+        """Wait until nothing more can happen over what was cut."""
+        self.wire.faults.cut()
         count = 1
         while count:
-            [count] = await (await self.wire.looks.execute(WORKING)).fetchone() or (0,)
+            [(count,)] = await self.wire.rows(STANDING)
 
 
 def _statement_ends(sent: bytes) -> Iterator[int]:

@@ -37,7 +37,7 @@ from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from holdfast.testing.conformance.tasks import wish
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
-from tests.services.postgres.cuts import Cuts, Wire, calls_of, wired
+from tests.services.postgres.cuts import Cuts, calls_of, wired
 
 pytestmark = pytest.mark.slow
 
@@ -87,7 +87,7 @@ async def test_a_call_of_the_queue_that_is_cut_leaves_what_its_error_says(
 
         async def fill() -> Receipt:
             """Two messages, of which one is delivered, and two dead letters."""
-            await wire.looks.execute("TRUNCATE holdfast.messages, holdfast.dead_letters")
+            await wire.empty("messages", "dead_letters")
             await direct.send([Outgoing(b"a")])
             [delivery] = await direct.receive(1, LONG_S, LONG_S, "me")
             await direct.send([Outgoing(b"b")])
@@ -95,9 +95,8 @@ async def test_a_call_of_the_queue_that_is_cut_leaves_what_its_error_says(
             return delivery.receipt
 
         async def kept() -> object:
-            return await rows(wire, STANDING), await rows(
-                wire, "SELECT id FROM holdfast.dead_letters ORDER BY 1"
-            )
+            letters = await wire.rows("SELECT id FROM holdfast.dead_letters ORDER BY 1")
+            return await wire.rows(STANDING), letters
 
         cuts = Cuts(wire, queue.depth, fill, kept)
         outcomes = await cuts.at_each_statement(
@@ -155,10 +154,7 @@ async def test_a_call_of_the_state_store_that_is_cut_leaves_what_its_error_says(
 
         async def fill() -> Checkpoint:
             """A stream that acts, and has a result."""
-            await wire.looks.execute(
-                "TRUNCATE holdfast.keys, holdfast.checkpoints, holdfast.recents, holdfast.effects,"
-                " holdfast.results"
-            )
+            await wire.empty("keys", "checkpoints", "recents", "effects", "results")
             opened = await direct.open(KEY, 0, "m")
             await direct.commit(
                 next_commit(
@@ -250,9 +246,9 @@ async def test_a_call_of_the_coordinator_that_is_cut_leaves_what_its_error_says(
         async def kept() -> object:
             last = "SELECT kind, member, key FROM holdfast.changes ORDER BY number DESC LIMIT 1"
             return (
-                await rows(wire, "SELECT id, record FROM holdfast.members ORDER BY 1"),
-                await rows(wire, "SELECT key, member FROM holdfast.claims ORDER BY 1"),
-                await rows(wire, last),
+                await wire.rows("SELECT id, record FROM holdfast.members ORDER BY 1"),
+                await wire.rows("SELECT key, member FROM holdfast.claims ORDER BY 1"),
+                await wire.rows(last),
             )
 
         cuts = Cuts(wire, coordinator.members, fill, kept)
@@ -295,13 +291,13 @@ async def test_a_call_of_the_registry_that_is_cut_leaves_what_its_error_says(
         ]
 
         async def fill() -> Document:
-            await wire.looks.execute("TRUNCATE holdfast.documents")
+            await wire.empty("documents")
             document = await direct.put("d", b"first", 0)
             assert document is not None
             return document
 
         async def kept() -> object:
-            return await rows(wire, "SELECT name, body FROM holdfast.documents ORDER BY 1")
+            return await wire.rows("SELECT name, body FROM holdfast.documents ORDER BY 1")
 
         cuts = Cuts(wire, lambda: registry.list(""), fill, kept)
         outcomes = await cuts.at_each_statement(lambda standing: REGISTRY[act](registry, standing))
@@ -364,7 +360,7 @@ async def test_a_call_of_the_task_store_that_is_cut_leaves_what_its_error_says(
 
         async def fill() -> Tasks:
             """A task of each state."""
-            await wire.looks.execute("TRUNCATE holdfast.tasks, holdfast.delayed_tasks, holdfast.messages")
+            await wire.empty("tasks", "delayed_tasks", "messages")
             await direct.queue([Task("queued", "t")])
             await direct.delay([DelayTask("delayed", "t", LONG_S / 2, b"m")])
             await direct.count([CountMember("batch", 2, 0)])
@@ -378,8 +374,8 @@ async def test_a_call_of_the_task_store_that_is_cut_leaves_what_its_error_says(
 
         async def kept() -> object:
             tasks = [masked(task) for task in await direct.list(100)]
-            delayed = await rows(wire, "SELECT trace FROM holdfast.delayed_tasks ORDER BY 1")
-            return tasks, delayed, await rows(wire, "SELECT body FROM holdfast.messages")
+            delayed = await wire.rows("SELECT trace FROM holdfast.delayed_tasks ORDER BY 1")
+            return tasks, delayed, await wire.rows("SELECT body FROM holdfast.messages")
 
         cuts = Cuts(wire, store.counts, fill, kept)
         outcomes = await cuts.at_each_statement(lambda tasks: TASKS[act](store, tasks))
@@ -417,7 +413,3 @@ def masked(task: Task) -> Task:
 )
 def test_each_call_of_a_port_is_cut(port: type, acts: dict[str, Any]) -> None:
     assert {act.split()[0] for act in acts} == calls_of(port)
-
-
-async def rows(wire: Wire, query: str) -> list[Any]:
-    return await (await wire.looks.execute(query)).fetchall()
