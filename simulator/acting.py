@@ -23,6 +23,7 @@ from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenReco
 from holdfast.streams import due
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.queries import Answered
+from holdfast.streams.rules.timers import place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.target import StreamTarget
 from simulator import invariants, scenario
@@ -278,13 +279,15 @@ class ActingWorld(World):
             self.early.append(f"{node.name} ran {work.wake} {min(at) - wall:.1f} s before its time")
 
     def _check_mark(self, node: SimNode, work: MessageWork) -> None:
-        """An opening counts a timer before it runs it, for the timer may end the node."""
+        """A timer isn't run before the store has counted that it begins, for it may end the node."""
         key = f"{STREAM}/{json.loads(work.body)['cause'].split(':')[0]}"
         standing = self.state.standing.get(key)
-        if standing is None or not standing.member.startswith(f"{node.name}.") or self.rewound:
-            return  # another node has opened the stream since, or the store has forgotten the start
-        if standing.started is None or not standing.started.head.startswith(f"wake:{work.wake}:"):
-            self.early.append(f"{node.name} ran {work.wake} of {key} uncounted: {standing.started}")
+        settings = standing.timers if standing is not None else ()
+        heads = [
+            place_of(timer).name for timer in settings if (timer.name, timer.body) == (work.wake, work.body)
+        ]
+        if heads and not any(_begins(event, key, heads) for event in reversed(self.log)):
+            self.early.append(f"{node.name} ran {work.wake} of {key} uncounted")
 
     async def live(self) -> str:
         if self._has_asker:
@@ -423,6 +426,15 @@ def _answered(event: QueryEvent, acted: Acted, rewound: bool) -> list[str]:
             wrong.append(f"{event.key}: the answer is of {stands}, older than {acted.asked[event.key]}")
         acted.asked[event.key] = stands
     return wrong
+
+
+def _begins(event: Any, key: str, heads: list[str]) -> bool:
+    """Whether the store has counted with this that one of these heads begins."""
+    if isinstance(event, Began):
+        return event.after is not None and event.key == key and event.head in heads
+    if isinstance(event, CommitRecord):
+        return event.after is not None and event.commit.key == key and event.commit.starting in heads
+    return False
 
 
 def _is_of_numbers(event: Any) -> bool:
