@@ -23,7 +23,7 @@ from holdfast.common.effects import Effects
 from holdfast.common.held import Held, PendingDeadLetter
 from holdfast.common.message import Life
 from holdfast.devices import dispatcher
-from holdfast.devices.dispatcher import Dispatcher
+from holdfast.devices.dispatcher import Dispatcher, LatelyWritten
 from holdfast.devices.rules import device_queue, device_turn, group_rate
 from holdfast.devices.rules.device_queue import HeadPhase, Patience
 from holdfast.devices.rules.group_rate import GroupRate
@@ -759,6 +759,12 @@ RULES: dict[str, Mutation] = {
     ),
     "device-forgotten": _device(
         "what a database's crash takes back is known to be out", dispatcher, "FORGOTTEN_S", -1.0
+    ),
+    "device-put-off-forgotten": _device(
+        "what a database's crash takes back is waited for again",
+        dispatcher,
+        "LatelyWritten",
+        lambda at, sent, still_out, fresh: LatelyWritten(at, sent, [], []),
     ),
     "device-fresh": _device(
         "tries of an earlier owner are given their time",

@@ -15,9 +15,10 @@ SEEDS_QUICK = 40
 LIKELY = {
     "device-arrival": 5, "device-burst": 340, "device-cancel": 1, "device-clock": 123,
     "device-confirmed": 244, "device-epoch": 24, "device-expiry": 4, "device-forgotten": 28,
-    "device-freed": 19, "device-fresh": 1011, "device-group": 3, "device-in-flight": 6, "device-last-try": 19,
-    "device-late": 244, "device-late-answer": 19, "device-one-try": 3, "device-pause": 3,
-    "device-presence": 34, "device-rate": 20, "device-result": 8, "device-still-out": 39,
+    "device-freed": 19, "device-fresh": 551, "device-group": 3, "device-in-flight": 6, "device-last-try": 19,
+    "device-late": 244, "device-late-answer": 19, "device-one-try": 19, "device-pause": 3,
+    "device-presence": 34, "device-put-off-forgotten": 666207658350, "device-rate": 20,
+    "device-result": 8, "device-still-out": 28,
     "device-takeover": 759, "device-told-again": 8,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""

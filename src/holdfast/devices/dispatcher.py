@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -108,6 +108,16 @@ class Unconfirmed(NamedTuple):
     span: OpenSpan | None = None
 
 
+class LatelyWritten(NamedTuple):
+    """What a turn wrote that a database which crashes soon after may forget: tries that it marked as
+    published, tries whose answers it waits for from then on, and shards whose tries it gave their time."""
+
+    at: float
+    sent: Sequence[Sending]
+    still_out: Sequence[Sending]
+    fresh: Collection[int]
+
+
 class Shard:
     """A shard in this node's hands."""
 
@@ -174,7 +184,7 @@ class Dispatcher:
         self._heard: list[Heard] = []
         self._unsent: list[Unsent] = []
         self._marked: tuple[Turned, float] | None = None
-        self._lately: deque[tuple[float, list[Sending]]] = deque()
+        self._lately: deque[LatelyWritten] = deque()
         self._still_out: list[Sending] = []
         self._fresh: dict[int, None] = {}
         self._back: dict[str, None] = {}
@@ -271,7 +281,9 @@ class Dispatcher:
                 failures += 1
                 self._recount = True
                 if failures == 1:
-                    self._still_out += [each for _, sendings in self._lately for each in sendings]
+                    for lately in self._lately:
+                        self._still_out += [*lately.sent, *lately.still_out]
+                        self._fresh |= dict.fromkeys(lately.fresh)
                 self._log.warning(
                     "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
                 )
@@ -376,9 +388,9 @@ class Dispatcher:
             self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
         self._took(turned)
         self._marked = turned, monotonic
-        if turned.sendings:
-            self._lately.append((monotonic, turned.sendings))
-        while self._lately and monotonic - self._lately[0][0] > FORGOTTEN_S:
+        if turned.sendings or still_out or fresh:
+            self._lately.append(LatelyWritten(monotonic, turned.sendings, still_out, fresh))
+        while self._lately and monotonic - self._lately[0].at > FORGOTTEN_S:
             self._lately.popleft()
         if not self._wake.is_set():
             self._send_marked()  # else while the next turn is written

@@ -10,10 +10,10 @@ and files are, what stands in the navigation, and its routes, each with the righ
         return [("read", [web.get("/crates", show)])]
 
 Templates are Jinja's, with every value escaped. The content policy allows neither scripts nor styles in a
-page: they are files, which :class:`ProductPages` serves. ``refreshed`` of ``macros.html`` has an element loaded
-again each time the console has looked at what products tell. :func:`act` does what a form asks for: it is audited
-and ends with a notice on a page; :func:`field` reads a field of the form, and :func:`whole_number` a number
-that stands in one or in an address.
+page: they are files, which :class:`ProductPages` serves. ``refreshed`` of ``macros.html`` has an element
+loaded again each time the console has looked at what products tell. :func:`act` does what a form asks for: it
+is audited and ends with a notice on a page; :func:`field` reads a field of the form, and :func:`whole_number`
+a number that stands in one or in an address.
 """
 
 from typing import TYPE_CHECKING
