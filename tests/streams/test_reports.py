@@ -7,7 +7,7 @@ from holdfast.common.held import Receipt
 from holdfast.common.protocol import Done, Reply, Request, SettleReport
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.streams.reports import SETTLED_AFTER_S, TRIES, Reports
+from holdfast.streams.reports import SETTLED_AFTER_S, Reports
 from tests.cluster.fakes import held, make_host, settle_down
 
 VIRTUAL = True
@@ -74,11 +74,20 @@ async def test_returned_parcels_are_told_at_once_and_until_heard(
     assert peers.heard == [("sim://a", SettleReport("a", "me", [], [1, 2]))] * 3
 
 
-async def test_a_sender_that_never_hears_is_given_up(reports: Reports, peers: Peers, clock: Clock) -> None:
-    peers.failing = [Unavailable("gone")] * 100
+async def test_a_sender_is_told_of_returned_parcels_until_these_show_again(
+    reports: Reports, peers: Peers, clock: Clock
+) -> None:
+    peers.failing = [Unavailable("gone")] * 100_000
+    visibility_s = reports._host.limits.visibility_s
     await reports.tell(parcels("a", 1), False)
+    await clock.sleep(0.9 * visibility_s)
+    tried = len(peers.heard)
+    assert tried > 0.8 * visibility_s
+    await clock.sleep(0.2 * visibility_s)
+    assert len(peers.heard) > tried
+    tried = len(peers.heard)
     await clock.sleep(600)
-    assert len(peers.heard) == TRIES
+    assert len(peers.heard) == tried
 
 
 async def test_before_the_end_all_is_sent(reports: Reports, peers: Peers, clock: Clock) -> None:

@@ -11,9 +11,6 @@ SETTLED_AFTER_S = 0.05
 """How long settled parcels are gathered for one report. Nothing waits for the report but the end of
 custody."""
 
-TRIES = 10
-"""How many times a report of returned parcels is tried."""
-
 Sender = tuple[str, str]
 """The address of a sender, and its membership."""
 
@@ -28,11 +25,11 @@ class Reports:
 
     async def tell(self, receipts: list[Receipt], settled: bool) -> None:
         """Report parcels to their senders. A lost report of settled parcels only costs another offer. A
-        report of returned parcels must not get lost and is sent at once, because only the sender extends them
-        from now on."""
+        report of returned parcels is sent at once, and tried until they show again by themselves, because
+        only the sender extends them from now on."""
         for sender, numbers in _by_sender(receipts).items():
             if not settled:
-                self._tasks.spawn(self._send(sender, returned=numbers, tries=TRIES))
+                self._tasks.spawn(self._send(sender, returned=numbers, for_s=self._host.limits.visibility_s))
             elif sender in self._settled:
                 self._settled[sender] += numbers
             else:
@@ -50,26 +47,29 @@ class Reports:
 
     async def _send_settled(self, sender: Sender) -> None:
         if numbers := self._settled.pop(sender, []):
-            await self._send(sender, settled=numbers, tries=1)
+            await self._send(sender, settled=numbers)
 
     async def _send(
         self,
         sender: Sender,
         *,
-        tries: int,
         settled: list[int] | None = None,
         returned: list[int] | None = None,
+        for_s: float = 0.0,
     ) -> None:
         reply_to, member = sender
         report = SettleReport(member, self._host.membership.id, settled or [], returned or [])
-        for failures in range(1, tries + 1):
+        until, failures = self._clock.monotonic() + for_s, 0
+        while True:
             try:
                 await self._host.peer.call(reply_to, report, self._host.limits.peer_timeout_s)
                 return
             except (Unavailable, OutcomeUnknown) as error:
                 self._log.debug("could not report", sender=member, error=str(error))
-            if failures < tries:
-                await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
+            if self._clock.monotonic() >= until:
+                return
+            failures += 1
+            await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
 
 def _by_sender(receipts: list[Receipt]) -> dict[Sender, list[int]]:
