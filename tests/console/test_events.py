@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 import time
 from collections.abc import Callable
@@ -49,8 +50,7 @@ async def test_more_than_the_most_are_asked_to_come_again(
 async def test_what_waits_for_a_slow_browser_is_the_latest_of_each_topic() -> None:
     stream = _EventStream(Caller("", frozenset({"read"})))
     for number in range(10_000):
-        stream.put("overview", str(number))
-        stream.put("streams", str(number))
+        stream.put(["overview", "streams"], str(number))
     assert stream.waiting == {"overview": "9999", "streams": "9999"}
 
 
@@ -89,7 +89,7 @@ async def publish_much(console: Console, kb: int) -> None:
     """Publish so much news that no buffer between here and a browser takes all of it."""
     events, topic = console.parts.events, "overview" * 128
     for _ in range(kb):
-        events._told_at.clear()
+        events._told_at = -math.inf
         events.publish(topic)
         for _ in range(3):  # each stream takes its turn
             await asyncio.sleep(0)
@@ -151,19 +151,34 @@ class StandingClock:
         return self.now
 
 
-async def test_news_of_one_topic_have_a_pause_which_grows_with_the_open_pages(console: Console) -> None:
+async def test_news_have_a_pause_which_grows_with_the_open_pages(console: Console) -> None:
     clock = StandingClock()
     events = Events(console.parts.access, clock)  # type: ignore[arg-type]
     streams = [_EventStream(Caller("", frozenset())) for _ in range(100)]
     events._streams = dict.fromkeys(streams)
-    events.publish("overview")
-    assert streams[0].waiting.pop("overview") == "1"
+    events.publish("overview", "streams")
+    assert streams[0].waiting == {"overview": "1", "streams": "1"}
+    streams[0].waiting.clear()
     clock.now += PAUSE_S
     events.publish("overview")
     assert streams[0].waiting == {}, "a hundred pages ask less often"
     clock.now += 1.0
+    events.publish("audit")
+    assert streams[0].waiting == {"overview": "2", "audit": "2"}, "what changed in the pause is told too"
+    events.close()
+
+
+async def test_news_of_a_pause_are_told_after_it_though_nothing_more_changes(console: Console) -> None:
+    events = Events(console.parts.access, console.parts.clock)
+    stream = _EventStream(Caller("", frozenset()))
+    events._streams = {stream: None}
     events.publish("overview")
-    assert streams[0].waiting == {"overview": "2"}
+    stream.waiting.clear()
+    stream.woken.clear()
+    events.publish("audit")
+    assert stream.waiting == {}
+    await asyncio.wait_for(stream.woken.wait(), 20)
+    assert stream.waiting == {"audit": "2"}
 
 
 async def test_events_end_when_the_console_ends(console: Console, reader: Browser) -> None:

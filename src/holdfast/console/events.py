@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+from collections.abc import Iterable
 
 from aiohttp import web
 
@@ -33,7 +34,8 @@ news, which a browser that reads no more would hold here all that time."""
 
 RETRY_MS = (1_000, 5_000)
 PAUSE_S = 1.0
-"""The shortest pause between news of one topic."""
+"""The shortest pause between news. What changes meanwhile is told together: with many open pages it is the
+number of writes that takes time."""
 
 PAUSE_PER_STREAM_S = 0.02
 """How much longer that pause becomes with each stream: many open pages together ask no more than this."""
@@ -53,8 +55,8 @@ class _EventStream:
         if kernel is not None:
             kernel.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
 
-    def put(self, topic: str, text: str) -> None:
-        self.waiting[topic] = text
+    def put(self, topics: Iterable[str], text: str) -> None:
+        self.waiting |= dict.fromkeys(topics, text)
         self.woken.set()
 
     def end(self) -> None:
@@ -85,22 +87,36 @@ class Events:
         self._clock = clock
         self._most = most
         self._streams: dict[_EventStream, None] = {}
-        self._told_at: dict[str, float] = {}
-        self._revisions: dict[str, int] = {}
+        self._changed: dict[str, None] = {}
+        self._told_at = -math.inf
+        self._telling: asyncio.TimerHandle | None = None
+        self._revision = 0
 
     def __len__(self) -> int:
         return len(self._streams)
 
-    def publish(self, topic: str) -> None:
-        """Tell that a topic has changed, unless that was told just now. Call it again at the next look."""
-        now = self._clock.monotonic()
+    def publish(self, *topics: str) -> None:
+        """Tell that topics have changed: at once, or together with others after a pause."""
+        self._changed |= dict.fromkeys(topics)
         pause_s = max(PAUSE_S, len(self._streams) * PAUSE_PER_STREAM_S)
-        if now - self._told_at.get(topic, -math.inf) < pause_s:
-            return
-        self._told_at[topic] = now
-        self._revisions[topic] = self._revisions.get(topic, 0) + 1
+        wait_s = self._told_at + pause_s - self._clock.monotonic()
+        if wait_s <= 0 or not self._streams:
+            self._tell()
+        elif self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(wait_s, self._tell)
+
+    def _tell(self) -> None:
+        self._rest()
+        self._told_at = self._clock.monotonic()
+        self._revision += 1
+        changed, self._changed = self._changed, {}
         for stream in self._streams:
-            stream.put(topic, str(self._revisions[topic]))
+            stream.put(changed, str(self._revision))
+
+    def _rest(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
 
     def look(self) -> None:
         """End the streams of callers who may not read any more."""
@@ -116,6 +132,7 @@ class Events:
 
     def close(self) -> None:
         """End all streams."""
+        self._rest()
         for stream in self._streams:
             stream.end()
 
@@ -146,8 +163,8 @@ class Events:
                     continue
                 stream.woken.clear()
                 news, stream.waiting = stream.waiting, {}
-                for topic, text in news.items():
-                    await stream.write(response, f"event: {topic}\ndata: {text}\n\n")
+                told = "".join(f"event: {topic}\ndata: {text}\n\n" for topic, text in news.items())
+                await stream.write(response, told)
             async with asyncio.timeout(WRITE_S):
                 await response.write_eof()
         except (ConnectionError, TimeoutError):

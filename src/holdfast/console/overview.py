@@ -305,8 +305,7 @@ class Overview:
 
     def _changed(self, *topics: str) -> None:
         self.revision += 1
-        for topic in topics:
-            self._events.publish(topic)
+        self._events.publish(*topics)
 
     # --- telling
 
