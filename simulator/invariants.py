@@ -166,10 +166,11 @@ def identity(world: World, event: QueueEvent) -> str:
 
 
 def _may_be_blamed(world: World, streams: Streams, letter: DeadLetter) -> bool:
-    """A message that hangs runs for long in each opening. Where a message of another key kills nodes, its
-    first openings may end so many of these that nobody can tell which of the two did it."""
+    """A message that hangs runs for long in each opening. Where a message or a timer of another key kills
+    nodes, its first openings may end so many of these that nobody can tell which of the two did it."""
     planned = world.plan_by_body[letter.body]
     kills = any(other.kills < 0 and other.key != planned.key for other in world.scenario.messages)
+    kills = kills or world.counts["poisonous timer"] > 0
     key, _, name = letter.id.partition(":")
     is_poison = streams.aside[key].get(name, "").startswith("poison")
     return planned.hangs and kills and is_poison and len(streams.began[key, name]) > MAX_STARTS
