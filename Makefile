@@ -109,7 +109,7 @@ ifneq ($(findstring outbox,$(NAME)),)
 bench: $(SERVERS)mosquitto $(SERVERS)postgresql
 endif
 ifneq ($(findstring image,$(NAME)),)
-bench: $(VENV)/.dev $(SERVERS)debian-python $(SERVERS)docker-registry
+bench: $(VENV)/.dev $(SERVERS)buildah $(SERVERS)debian-python $(SERVERS)docker-registry
 endif
 ifneq ($(findstring postgres,$(NAME)),)
 bench: $(SERVERS)postgresql
@@ -165,7 +165,7 @@ fmt: $(VENV)/.dev ## format the code and fix what lint can fix
 	@$(BIN)/ruff format --quiet .
 
 .PHONY: soak
-soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)postgresql18 ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
+soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)buildah $(SERVERS)postgresql18 ## fresh seeds (FRESH=10000), random chaos on real processes (CHAOS_MINUTES=10), then all tests again and again (LOOPS=20)
 	@for world in streams acting upkeep archiving tasks devices; do \
 	    $(BIN)/python -m simulator --fresh --world $$world --seeds $(FRESH) \
 	        --failures .cache/seeds-that-failed || exit 1; \

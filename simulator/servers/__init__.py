@@ -8,6 +8,7 @@ A program that is missing raises ``ConfigError``, which names what installs it.
 """
 
 from simulator.servers.aws import FauxqsServer, MotoServer
+from simulator.servers.buildah import Buildah
 from simulator.servers.docker_registry import DockerRegistryServer
 from simulator.servers.ftp import FtpFaults, FtpServer, VsftpdServer
 from simulator.servers.mosquitto import MosquittoServer
@@ -19,6 +20,7 @@ from simulator.servers.sftp import SftpFaults, SftpServer
 from simulator.servers.zookeeper import ZooKeeperEnsemble, ZooKeeperServer
 
 __all__ = [
+    "Buildah",
     "DockerRegistryServer",
     "FauxqsServer",
     "FtpFaults",

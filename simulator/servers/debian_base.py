@@ -26,7 +26,10 @@ def write(folder: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     shutil.copyfile(system, blobs / digest)
     layer = {"mediaType": TAR, "digest": f"sha256:{digest}", "size": system.stat().st_size}
-    config = platform.own().document() | {"rootfs": {"type": "layers", "diff_ids": [layer["digest"]]}}
+    config = platform.own().document() | {
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
+        "history": [{"comment": "Debian"}],  # optional, but not where buildah builds on it
+    }
     manifest = {
         "schemaVersion": 2,
         "mediaType": MANIFEST,

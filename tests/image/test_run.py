@@ -1,7 +1,8 @@
-"""An image of compiled packages on a Debian, built, unpacked and run."""
+"""Images of compiled packages on a Debian, built in both ways, unpacked and run."""
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +11,11 @@ import msgspec
 import pytest
 
 from holdfast.image import image_config
-from simulator.servers import debian_base, programs
+from simulator.servers import Buildah, buildah, debian_base, programs
 from simulator.servers.loopback import free_port
 from tests.image.container import Container, end, kill
 
+CONTAINERFILE = Path(__file__).parents[2] / "deploy/Containerfile"
 APP = """
 import av
 import numpy as np
@@ -27,6 +29,17 @@ app = App("cameras")
 def brightness(message, context):
     pixels = np.full((8, 8, 3), message["frame"], dtype=np.uint8)
     return {"mean": float(av.VideoFrame.from_ndarray(pixels, format="rgb24").to_ndarray().mean())}
+"""
+
+PLAIN_APP = """
+from holdfast import App
+
+app = App("cameras")
+
+
+@app.stream("frames", key="camera", seq="frame", first_seq=0)
+def brightness(message, context):
+    return {"mean": float(message["frame"])}
 """
 
 
@@ -46,9 +59,37 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return layout
 
 
+@pytest.fixture(scope="module")
+def image_of_containerfile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The layout of an image that deploy/Containerfile says, with its last line changed as it asks for."""
+    folder = tmp_path_factory.mktemp("cameras")
+    (folder / "cameras.py").write_text(PLAIN_APP)
+    (folder / "requirements.txt").write_text("--no-index\n--find-links /wheels\nholdfast\n")
+    *lines, last = CONTAINERFILE.read_text().splitlines()
+    (folder / "Containerfile").write_text("\n".join([*lines, last.replace("app:app", "cameras:app")]))
+    base = debian_base.write(tmp_path_factory.mktemp("debian") / "layout")
+    wheels = buildah.write_wheels(tmp_path_factory.mktemp("wheels") / "all")
+    layout = tmp_path_factory.mktemp("built") / "layout"
+    images = Buildah(tmp_path_factory.mktemp("store"))
+    try:
+        images.build(folder, folder / "Containerfile", "cameras:1", wheels=wheels, BASE=base)
+        images.push("cameras:1", f"oci:{layout}:1", compress=False)
+    finally:
+        images.close()
+    return layout
+
+
 @pytest.mark.slow
-def test_the_image_handles_a_stream_as_a_user_without_rights(image: Path, tmp_path: Path) -> None:
-    container = Container(image, "1", tmp_path / "bundle")
+@pytest.mark.parametrize(
+    "how",
+    ["image", pytest.param("image_of_containerfile", marks=(pytest.mark.soak, pytest.mark.timeout(900)))],
+)
+def test_the_image_handles_a_stream_as_a_user_without_rights(
+    request: pytest.FixtureRequest, tmp_path: Path, how: str
+) -> None:
+    if how == "image_of_containerfile" and os.geteuid():
+        pytest.skip("only root builds a Containerfile without namespaces")
+    container = Container(request.getfixturevalue(how), "1", tmp_path / "bundle")
     service = {"HOLDFAST_URL": "sqlite:////data/holdfast.db", "HOLDFAST_PORT": str(free_port())}
     holdfast = container.config["args"][:3]
     assert holdfast[1:] == ["-m", "holdfast"]
