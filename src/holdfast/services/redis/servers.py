@@ -209,12 +209,12 @@ class RedisServers:
         connection = SSLConnection(**options) if address.tls else Connection(**options)
         try:
             await connection.connect()  # type: ignore[no-untyped-call]
-        except RedisRefused as refused:
-            raise refused.explain(join(*host)) from refused
-        except (RedisError, OSError) as error:
-            raise _unreachable(join(*host), error) from error
-        except BaseException:
+        except BaseException as error:
             await discard(connection)
+            if isinstance(error, RedisRefused):
+                raise error.explain(join(*host)) from error
+            if isinstance(error, RedisError | OSError):
+                raise _unreachable(join(*host), error) from error
             raise
         return connection
 
