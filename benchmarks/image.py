@@ -70,7 +70,7 @@ def build_by_podman(folder: Path, base: str, registry: str, rounds: int) -> list
     project, kept = folder / "project", folder / "kept"
     kept.mkdir()
     wheels = buildah.write_wheels(folder / "wheels", "numpy", "av")
-    (project / "requirements.txt").write_text("--no-index\n--find-links /wheels\nholdfast\nnumpy\nav\n")
+    (project / "requirements.txt").write_text("--no-index\n-f /wheels\nholdfast\nnumpy\nav\n")
     images, took_s = Buildah(kept), []
     try:
         for number in range(rounds + 1):

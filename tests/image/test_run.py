@@ -64,7 +64,7 @@ def image_of_containerfile(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The layout of an image that deploy/Containerfile says, with its last line changed as it asks for."""
     folder = tmp_path_factory.mktemp("cameras")
     (folder / "cameras.py").write_text(PLAIN_APP)
-    (folder / "requirements.txt").write_text("--no-index\n--find-links /wheels\nholdfast\n")
+    (folder / "requirements.txt").write_text("--no-index\n-f /wheels\nholdfast\n")
     *lines, last = CONTAINERFILE.read_text().splitlines()
     (folder / "Containerfile").write_text("\n".join([*lines, last.replace("app:app", "cameras:app")]))
     base = debian_base.write(tmp_path_factory.mktemp("debian") / "layout")
