@@ -185,8 +185,6 @@ async def test_a_call_of_the_state_store_that_is_cut_leaves_what_its_error_says(
 
 # --- coordinator
 
-Claims = dict[str, Claim]
-
 
 async def transfer(coordinator: Coordinator, claim: Claim) -> None:
     """Transfer a claim to ``B``, or find that this is done."""
