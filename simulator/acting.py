@@ -323,11 +323,15 @@ class ActingWorld(World):
         for node in self.nodes.values():
             node.clock.set_by_s = node.slot_clock.set_by_s = -node.clock._offset_s
 
+    @property
+    def away_until_s(self) -> float:
+        return max((away.end_s for away in self.away), default=0.0)
+
     async def finish(self) -> str:
         if late := await super().finish():
             return late
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + HEAL_LIMIT_S
+        deadline = max(loop.time(), self.away_until_s) + HEAL_LIMIT_S
         while loop.time() < deadline:
             await self._resume_parked()
             if not self._left():

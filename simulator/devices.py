@@ -32,6 +32,7 @@ from holdfast.devices.rules.device_queue import (
     HeadPhase,
     Patience,
     StoredCommand,
+    shard_of,
 )
 from holdfast.devices.rules.device_turn import Turn, Turned
 from holdfast.devices.rules.group_rate import BURST_S, MISSED_S
@@ -601,9 +602,14 @@ class SimDevices(MemoryDevices):
 
     def _hear_in(self, ends: int, event: Event) -> None:
         if ends == self._ends:
-            if isinstance(event, DeviceAnswer):
+            if isinstance(event, DeviceAnswer) and self._is_for(event.device):
                 self._world.answered.setdefault(event.id, self._world.clock.monotonic())
             super().hear(event)
+
+    def _is_for(self, device: str) -> bool:
+        """All hear all, but only who serves a device's shard takes its answers."""
+        spec = self._world.outbox.spec
+        return self.identity == spec.identity(shard_of(device, spec.shards))
 
     def cut_off(self, reason: str, *, taken: bool) -> None:
         self._ends += 1

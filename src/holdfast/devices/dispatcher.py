@@ -74,6 +74,9 @@ FORGOTTEN_S = 2.0
 UNCONFIRMED_S = 60.0
 """A broker that says nothing of a command for so long, and is there all the same, never will."""
 
+LAST_TURN_S = 5.0
+"""For so long at most a shard that goes waits for a turn that writes what its devices have said."""
+
 SENT_MAX = 100_000
 """Tries whose time is remembered, to see how long devices take to answer."""
 
@@ -181,7 +184,12 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
+        self._turned = asyncio.Event()
+        """Is set once the next turn to begin has ended; then another one takes its place."""
         self._heard: list[Heard] = []
+        self._unserved: dict[int, list[Heard]] = {}
+        """What was heard too late to be written, of shards that went: it is written if they come back."""
+        self._closing: dict[int, asyncio.Task[Any] | None] = {}
         self._unsent: list[Unsent] = []
         self._marked: tuple[Turned, float] | None = None
         self._lately: deque[LatelyWritten] = deque()
@@ -232,6 +240,7 @@ class Dispatcher:
         self._note_ears()
         self._remember(known)
         self._take_share()
+        self._heard += self._unserved.pop(number, [])
         self._recount = True
         self._checks_until = self._clock.monotonic() + CHECKS_S
         if number == 0:
@@ -240,24 +249,57 @@ class Dispatcher:
         shard.reading = self._tasks.repeat(partial(self._read, shard), self._clock, self._log)
 
     async def disown(self, number: int) -> None:
-        """Send nothing more to the devices of a shard; returns once no turn names it any more."""
-        shard = self.shards.pop(number, None)
-        if shard is None:
-            return
-        self._recount = True
-        self._note_ears()
-        self._take_share()
+        """Send nothing more to the devices of a shard; returns once no turn names it any more. What they have
+        said by now is written first, if the database and the membership allow it."""
+        if (shard := self.shards.get(number)) is not None:
+            await self._end_connection(shard)
+            if self._heard and self._host.membership.alive:
+                turned = self._turned
+                self._wake.set()
+                await self._clock.wait(turned, LAST_TURN_S)
+            self._drop(number)
+        if (closing := self._closing.pop(number, None)) is not None:
+            await closing
+
+    def _give_up(self, number: int) -> None:
+        """A shard is another's, or may be. Its connection ends at once: what devices say from now on is kept
+        by the broker, for the next owner."""
+        if number in self.shards:
+            self._drop(number)
+            self._on_lost(number)
+
+    def _drop(self, number: int) -> None:
+        if (shard := self.shards.pop(number, None)) is not None:
+            self._recount = True
+            self._note_ears()
+            self._take_share()
+            self._closing[number] = self._tasks.spawn(self._close(shard))
+
+    async def _close(self, shard: Shard) -> None:
+        await self._end_connection(shard)
         await self._idle.wait()
+        number, shards = shard.number, self._spec.shards
+        heard, self._heard = self._heard, []
+        for each in heard:
+            of = shard_of(each.device, shards)
+            (self._unserved.setdefault(number, []) if of == number else self._heard).append(each)
         for device in {*self._devices, *self._presence.known()}:
-            if shard_of(device, self._spec.shards) == number:
+            if shard_of(device, shards) == number:
                 self._presence.forget(device)
                 self._devices.discard(device)
                 self._slow.pop(device, None)
+        for name in list(shard.unconfirmed):
+            shard.confirmed(name, CONNECTION_LOST)
+
+    async def _end_connection(self, shard: Shard) -> None:
+        """Send and hear nothing more; what was heard by then is taken."""
+        shard.connected = False
         if shard.reading is not None:
             shard.reading.cancel()
         await shard.devices.close()
-        for name in list(shard.unconfirmed):
-            shard.confirmed(name, CONNECTION_LOST)
+        for event in await shard.devices.events():
+            if isinstance(event, DeviceAnswer):
+                self._answer(shard, event)
 
     # --- turns
 
@@ -270,8 +312,10 @@ class Dispatcher:
             if not await self._clock.wait(self._wake, BUSY_S):
                 await self._clock.wait(self._wake, await self._pause_s())
             self._wake.clear()
+            turned, self._turned = self._turned, asyncio.Event()
             if not self.shards or not self._host.membership.alive:
                 self._marked = None  # nothing new is begun; the next owner sends it again
+                turned.set()
                 continue
             self._idle.clear()
             try:
@@ -293,6 +337,7 @@ class Dispatcher:
                 self._wake.set()
             finally:
                 self._idle.set()
+                turned.set()
 
     async def _reopen(self) -> None:
         """A turn of unknown outcome may still happen, but not after the next one: new epochs refuse it."""
@@ -304,7 +349,7 @@ class Dispatcher:
                 shard.epoch = await self._store.open(self._spec.name, number, expect, member)
             except HoldfastError as error:
                 self._log.warning("gives up a shard", outbox=self._spec.name, shard=number, error=str(error))
-                self._on_lost(number)
+                self._give_up(number)
             else:
                 if number == 0:
                     self.on_first_shard(shard.epoch)
@@ -386,7 +431,7 @@ class Dispatcher:
             self._turn_max = max(TURN_MIN, self._turn_max // 2)
         else:
             self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
-        self._took(turned)
+        self._took(turned, heard)
         self._marked = turned, monotonic
         if turned.sendings or still_out or fresh:
             self._lately.append(LatelyWritten(monotonic, turned.sendings, still_out, fresh))
@@ -395,7 +440,7 @@ class Dispatcher:
         if not self._wake.is_set():
             self._send_marked()  # else while the next turn is written
 
-    def _took(self, turned: Turned) -> None:
+    def _took(self, turned: Turned, heard: Sequence[Heard]) -> None:
         counts = self.counts
         counts.turns += 1
         counts.sent += len(turned.sendings)
@@ -414,8 +459,10 @@ class Dispatcher:
         self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
         for stray in turned.strays:
             self._odd(stray.device, str(stray.correlation), "it fits no command that is out")
+        if turned.lost:
+            self._heard += [each for each in heard if shard_of(each.device, self._spec.shards) in turned.lost]
         for number in turned.lost:
-            self._on_lost(number)
+            self._give_up(number)
         if turned.closed:
             self.on_closed()
         if turned.more:
@@ -536,7 +583,7 @@ class Dispatcher:
                     why=event.reason,
                 )
                 if event.taken:
-                    self._on_lost(shard.number)
+                    self._give_up(shard.number)
 
     def _answer(self, shard: Shard, answer: DeviceAnswer) -> None:
         if shard_of(answer.device, self._spec.shards) != shard.number:

@@ -320,6 +320,96 @@ async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.until(command, CommandState.ACKNOWLEDGED)
 
 
+class SlowAnswer:
+    """A device whose command is out, and whose answer the test gives."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.came: list[str] = []
+        site.broker.listen("slow", lambda id_, payload: self.came.append(id_))
+
+    async def command(self) -> int:
+        """Send it a command; returns once it has come."""
+        command = await self.site.add("slow")
+        while not self.came:
+            await self.site.clock.sleep(0.01)
+        return command
+
+    async def answer(self) -> None:
+        """Answer the first try; returns once the answer is heard."""
+        self.site.broker.answer("slow", self.came[0], b"{}")
+        await self.site.clock.sleep(0.1)
+
+
+async def test_what_a_shard_has_heard_is_written_before_it_goes(site: Site) -> None:
+    await site.start(1)
+    slow = SlowAnswer(site)
+    command = await slow.command()
+    taken, gate, at_gate = site.store.turn, asyncio.Event(), asyncio.Event()
+
+    async def gated(*args: object) -> object:
+        at_gate.set()
+        await gate.wait()
+        return await taken(*args)  # type: ignore[arg-type]
+
+    site.store.turn = gated  # type: ignore[method-assign, assignment]
+    await site.add("d0")
+    await at_gate.wait()
+    await slow.answer()
+    going = asyncio.ensure_future(site.dispatcher.disown(0))
+    await site.clock.sleep(0.1)
+    gate.set()
+    await going
+    entry = await site.store.command(command)
+    assert entry is not None
+    assert entry.state is CommandState.ACKNOWLEDGED
+    assert site.dispatcher.shards == {}
+
+
+async def test_a_shard_goes_although_no_turn_can_be_written(site: Site) -> None:
+    await site.start(1)
+    slow = SlowAnswer(site)
+    await slow.command()
+    with mock.patch.object(site.store, "turn", side_effect=Unavailable("the database is gone")):
+        await slow.answer()
+        async with asyncio.timeout(30.0):
+            await site.dispatcher.disown(0)
+    assert site.dispatcher.shards == {}
+
+
+async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site) -> None:
+    await site.start(1)
+    slow = SlowAnswer(site)
+    command = await slow.command()
+    unclear = mock.patch.object(site.store, "turn", side_effect=OutcomeUnknown("no answer"))
+    closed = mock.patch.object(site.store, "open", side_effect=OutcomeUnknown("no answer"))
+    ended: list[MemoryDevices] = []
+    with unclear, closed, mock.patch.object(site.broker, "disconnect", ended.append):
+        await slow.answer()
+        await site.clock.sleep(1.0)
+        assert site.lost == [0]
+        assert ended, "the broker keeps what devices say from now on for the next owner"
+    await site.dispatcher.disown(0)
+    epoch = (await site.store.epochs("doors"))[0]
+    await site.dispatcher.own(0, await site.store.open("doors", 0, epoch, "me"))
+    await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
+    assert len(slow.came) == 1
+
+
+async def test_what_a_refused_turn_had_heard_is_kept_until_the_shard_comes_back(site: Site) -> None:
+    await site.start(1)
+    slow = SlowAnswer(site)
+    command = await slow.command()
+    epoch = (await site.store.epochs("doors"))[0]
+    other = await site.store.open("doors", 0, epoch, "another")
+    await slow.answer()
+    assert site.lost == [0]
+    await site.dispatcher.disown(0)
+    await site.dispatcher.own(0, await site.store.open("doors", 0, other, "me"))
+    await site.until(command, CommandState.ACKNOWLEDGED, within_s=5.0)
+    assert len(slow.came) == 1
+
+
 async def test_a_clock_that_is_set_shifts_what_is_due(site: Site) -> None:
     await site.start(0, patience=PATIENCE, presence=NO_PRESENCE)
     times: list[float] = []
