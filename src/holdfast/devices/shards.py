@@ -77,8 +77,8 @@ class Shards:
                 self._host.log.warning("can't release a shard", outbox=self._spec.name, error=str(error))
 
     async def _settle(self) -> None:
-        gone, self._gone = self._gone, {}
-        for number in gone:
+        for number in list(self._gone):
+            del self._gone[number]  # each by itself: those after one that fails are still to be released
             await self._release(number)
         if (now := self._host.clock.monotonic()) >= self._checks_at:
             self._checks_at = now + CHECK_S

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -9,8 +10,8 @@ from holdfast import App
 from holdfast.devices.services.memory.device import MemoryDevices
 from holdfast.devices.spec import Page
 from holdfast.devices.work import DeviceWork
-from holdfast.errors import Unavailable
-from holdfast.ports.coordinator import Load, Member
+from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from tests.cluster.fakes import StandingMembership, make_host
 from tests.devices.simulated.conftest import Site
@@ -143,3 +144,26 @@ async def test_a_node_that_begins_to_drain_while_it_opens_a_shard_takes_no_other
     assert len(opened) == 1
     assert node.served == set()
     assert await node.coordinator.claims("me") == []
+
+
+async def test_shards_that_are_given_up_together_all_come_back(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(site)
+    await node.start()
+    await node.until_served(4)
+    release, failed = node.coordinator.release, [False]
+
+    async def release_once_unanswered(claim: Claim) -> None:
+        if not failed[0]:
+            failed[0] = True
+            raise OutcomeUnknown("no answer")
+        await release(claim)
+
+    monkeypatch.setattr(node.coordinator, "release", release_once_unanswered)
+    unclear = mock.patch.object(site.store, "turn", side_effect=OutcomeUnknown("no answer"))
+    away = mock.patch.object(site.store, "open", side_effect=Unavailable("it is away"))
+    with unclear, away:
+        await node.until_served(0)
+    await node.until_served(4)
+    assert failed == [True]
