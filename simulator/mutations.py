@@ -694,6 +694,12 @@ RULES: dict[str, Mutation] = {
     "older-given": _upkeep(
         "a stream that acts is given to no node of an older version", Load, "takes", acting.takes_any
     ),
+    "state-readers": _upkeep(
+        "a stream whose state is newer than a node's handler goes to a node that reads it",
+        Owners,
+        "_can_be_read",
+        lambda self, entry: False,
+    ),
     "query-committed": _acting(
         "a query sees what is committed, and nothing else", Queries, "_committed", acting.query_owner
     ),

@@ -1,12 +1,13 @@
 """Streams that act, beside which other things go on: operators reset streams, what is idle expires, a node is
-of an older version, and a stream that sends nothing shares the nodes with streams whose target is away."""
+of an older version or runs an earlier one of the app, and a stream that sends nothing shares the nodes with
+streams whose target is away."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import msgspec
@@ -33,6 +34,10 @@ NOTES = "notes"
 NOTE_EVERY_S = 1.0
 NOTE_LIMIT_S = 50.0
 """How long after the end of all troubles a note may be handled. Targets are away for longer."""
+
+TALLIES = "tallies"
+EARLIER = "n1."
+"""The nodes that run an earlier version of the app, in seeds where any does."""
 
 AWAY_S = 200.0
 FULL = 4
@@ -82,6 +87,38 @@ class Notes(StreamHandler[Note]):
         return message.number
 
 
+class Tally(StreamHandler[Note]):
+    """Counts."""
+
+    version = 2
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.count: int = 0 if state is None else json.loads(state)["count"]
+
+    def process(self, message: Note, context: Context) -> Any:
+        self.count += 1
+        return {"count": self.count}
+
+    def snapshot(self) -> bytes:
+        return json.dumps({"count": self.count}).encode()
+
+    @classmethod
+    def migrate(cls, state: bytes, version: int) -> bytes:
+        return json.dumps({"count": int(state)}).encode()
+
+
+class EarlierTally(Tally):
+    """As it was before its state was an object."""
+
+    version = 1
+
+    def open(self, context: Context, state: bytes | None) -> None:
+        self.count = int(state or b"0")
+
+    def snapshot(self) -> bytes:
+        return str(self.count).encode()
+
+
 class Idle(StreamHandler[Any]):
     """What an older version of the app does with a ping."""
 
@@ -112,6 +149,22 @@ class OlderState:
         await self._state.commit(msgspec.structs.replace(commit, timers=None, due=due))
 
 
+class ParkedNoted:
+    """A node's log, which tells ``note`` of the streams that the node parks for their state."""
+
+    def __init__(self, log: Any, note: Callable[[str], None]) -> None:
+        self._log = log
+        self._note = note
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._log, name)
+
+    def error(self, text: str, **fields: Any) -> None:
+        if text.startswith("state does not load"):
+            self._note(fields["key"])
+        self._log.error(text, **fields)
+
+
 class UpkeepWorld(ActingWorld):
     """The world of acting streams, and what goes on beside them."""
 
@@ -130,6 +183,11 @@ class UpkeepWorld(ActingWorld):
                 for name, spec in self.specs.items()
             }
             self.limits = msgspec.structs.replace(LIMITS, max_held=HELD_MAX)
+        self.has_earlier = made.nodes > 1 and not self.older and made.random("versions").random() < 0.5
+        if self.has_earlier:
+            self.queues[TALLIES] = self._queue()
+            self.specs[TALLIES] = StreamSpec(name=TALLIES, handler=Tally, message=Note, timeout_s=TIMEOUT_S)
+        self.parked_early: list[str] = []
         for number in range(GHOSTS):
             ghost = Checkpoint(f"{GHOST}/{number}", epoch=1, due=1.0)
             self.state.standing[ghost.key] = ghost
@@ -162,6 +220,9 @@ class UpkeepWorld(ActingWorld):
     # -- an older node -----------------------------------------------------------------------------------
 
     def specs_of(self, node: SimNode) -> Mapping[str, StreamSpec]:
+        if self.has_earlier and node.name.startswith(EARLIER):
+            earlier = msgspec.structs.replace(self.specs[TALLIES], handler=EarlierTally)
+            return {**self.specs, TALLIES: earlier}
         if not self._is_older(node):
             return self.specs
         handlers: dict[str, Any] = {STREAM: Chain, PINGS: Idle, PONGS: Idle, NOTES: Notes}
@@ -175,10 +236,11 @@ class UpkeepWorld(ActingWorld):
     def make_older(self, node: SimNode) -> None:
         if not self._is_older(node):
             self._note_given(node)
+            self._note_parked(node)
             return
 
         def load() -> Load:
-            return msgspec.structs.replace(node.node.load(), acting=None)
+            return msgspec.structs.replace(node.node.load(), acting=None, reads=None)
 
         node.host.membership._load = load
         del node.host.inquiries._answers[Nudge]
@@ -201,6 +263,21 @@ class UpkeepWorld(ActingWorld):
 
         setattr(router, "_claim", claim)  # noqa: B010 - of this one object
 
+    def _note_parked(self, node: SimNode) -> None:
+        """Note when a node parks a stream although it knows of one that reads its state."""
+        if not (self.has_earlier and node.name.startswith(EARLIER)):
+            return
+
+        def note(key: str) -> None:
+            self.counts["state not read"] += 1
+            others = [m for m in node.host.membership.view.values() if not m.name.startswith(EARLIER)]
+            readers = [m.name for m in others if m.load.reads is not None and not m.load.draining]
+            if readers:
+                self.parked_early.append(f"{node.name} parked {key}, whose state {readers} read")
+
+        owners = self.works[node].owners
+        setattr(owners, "_log", ParkedNoted(owners._log, note))  # noqa: B010 - of this one object
+
     def _is_older(self, node: SimNode) -> bool:
         return bool(self.older) and node.name.startswith(self.older)
 
@@ -220,6 +297,8 @@ class UpkeepWorld(ActingWorld):
             body = msgspec.json.encode(Note(f"m{self.notes % 3}", self.notes))
             self.notes += 1
             await self.queues[NOTES].send([Outgoing(body, {})])
+            if self.has_earlier:
+                await self.queues[TALLIES].send([Outgoing(body, {})])
             await asyncio.sleep(NOTE_EVERY_S)
 
     async def _reset_streams(self) -> None:
@@ -245,6 +324,13 @@ class UpkeepWorld(ActingWorld):
         await asyncio.sleep(PAUSE_S)
         await self.set_parked(key, "")
 
+    async def _resume_parked(self) -> None:
+        """An operator resumes what was parked for its state: there is a node now that reads it."""
+        for checkpoint in list(self.state.standing.values()):
+            if checkpoint.key.startswith(f"{TALLIES}/") and checkpoint.parked.startswith("state of"):
+                await self.set_parked(checkpoint.key, "")
+        await super()._resume_parked()
+
     def _left(self) -> list[str]:
         return [left for left in super()._left() if not left.startswith(f"{GHOST}/")]
 
@@ -254,7 +340,8 @@ class UpkeepWorld(ActingWorld):
             await asyncio.sleep(EXPIRE_EVERY_S)
             idle_before = self.clock.wall() - EXPIRES_AFTER_S
             for key, checkpoint in self.state.standing.items():
-                if not key.startswith(f"{STREAM}/") and ledger.may_expire(checkpoint, idle_before):
+                keeps_state = key.startswith((f"{STREAM}/", f"{TALLIES}/"))
+                if not keeps_state and ledger.may_expire(checkpoint, idle_before):
                     self.state.standing[key] = ledger.expire(checkpoint)
                     self.counts["expired"] += 1
 
@@ -294,6 +381,8 @@ def check(world: UpkeepWorld, unfinished: str) -> list[str]:
     wrong = acting.check(world, unfinished)
     wrong += world.given_twice[:3]
     wrong += world.given_older[:3]
+    wrong += world.parked_early[:3]
+    wrong += _check_tallies(world)
     wrong += [f"{place} kept its owner for its effects alone" for place in world.pinned]
     handled = dict[int, float]()
     for event in world.log:
@@ -307,3 +396,20 @@ def check(world: UpkeepWorld, unfinished: str) -> list[str]:
         elif at is not None and at > TROUBLE_S + NOTE_LIMIT_S and not (world.rewound or world.crowded):
             wrong.append(f"note {number} waited until {at:.0f} s, perhaps behind a target that is away")
     return wrong
+
+
+def _check_tallies(world: UpkeepWorld) -> list[str]:
+    """Each state follows upon the one before, whichever version wrote it."""
+    counts = dict[str, int]()
+    if world.rewound:
+        return []
+    for event in world.log:
+        if not isinstance(event, CommitRecord) or event.after is None or event.repeated:
+            continue
+        key = event.commit.key
+        for result in event.commit.results if key.startswith(f"{TALLIES}/") else ():
+            count = json.loads(result.body)["count"]
+            if count != counts.get(key, 0) + 1:
+                return [f"{key}: {count} was counted after {counts.get(key, 0)}"]
+            counts[key] = count
+    return []

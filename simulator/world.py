@@ -179,7 +179,7 @@ class World(Stage):
         )
         work = self.works[node] = StreamWork(
             node.host,
-            self.specs,
+            self.specs_of(node),
             queues,
             Faulty(self.state_of(node), "state", node.line),
             SimSlots(slots, node.line),

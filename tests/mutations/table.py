@@ -173,8 +173,8 @@ CORE = [
     _at(
         "src/holdfast/cluster/rules/placement.py",
         "streams that leave go to nodes that are about to be replaced",
-        "member = choose(key, lasting, pending, acts) or choose(key, choices, pending, acts)",
-        "member = choose(key, choices, pending, acts)",
+        "member = choose(key, lasting, pending, acts, version)",
+        "member = None",
         "tests/cluster/rules/test_placement.py"
         "::test_streams_that_leave_go_to_nodes_of_the_newest_revision_while_these_have_room",
     ),

@@ -156,6 +156,7 @@ class Node(Startable):
             queues=tuple(sorted({name for load in loads for name in load.queues})),
             lacks=tuple(name for load in loads for name in load.lacks),
             acting=tuple(name for load in loads for name in load.acting or ()),
+            reads={stream: version for load in loads for stream, version in (load.reads or {}).items()},
             version=self._version,
             app=self._app,
             revision=self._revision,

@@ -397,7 +397,8 @@ class Owners:
         self._on_obstacle(stream)
 
     def obstructed(self, stream: str) -> list[Owned]:
-        """Return the owned keys of a stream that wait for a declared model which doesn't load."""
+        """Return the owned keys of a stream that this node can't run and another may: a declared model does
+        not load here, or their state is newer than the handler."""
         return [
             entry
             for entry in self
@@ -476,6 +477,31 @@ class Owners:
                 key=entry.key,
                 error=reason,
             )
+        self._tasks.spawn(self._try_alone(entry, generation, entry.seat))
+
+    def _can_be_read(self, entry: Owned) -> bool:
+        """Return True if another living node has told that its handler reads the stream's state."""
+        membership, version = self._host.membership, entry.owner.state_version
+        return any(
+            member.load.tells_it_reads(entry.spec.name, version)
+            for member in membership.view.values()
+            if member.id != membership.id
+        )
+
+    def _wait_for_reader(self, entry: Owned, generation: int, reason: str) -> None:
+        """Have a stream whose state is newer than the handler here move to a node that reads it. Until one
+        takes it, it is looked at again with pauses: that node may be full now, or leave."""
+        self._answer(entry, generation, lambda now: entry.owner.models_failed(reason, now))
+        if entry.owner.generation != generation or not entry.owner.obstacle or entry.seat is None:
+            return
+        entry.failed_loads += 1
+        if entry.failed_loads == 1:
+            self._log.warning(
+                "the state is newer than the handler here; the stream moves to a node that reads it",
+                key=entry.key,
+                error=reason,
+            )
+        self._on_obstacle(entry.spec.name)
         self._tasks.spawn(self._try_alone(entry, generation, entry.seat))
 
     async def _try_alone(self, entry: Owned, generation: int, seat: Seat) -> None:
@@ -991,6 +1017,9 @@ class Owners:
         except StateRejected as error:
             reason = redact(str(error))
             spans.failed(reason)
+            if command.version > spec.handler.version and self._can_be_read(entry):
+                self._wait_for_reader(entry, generation, reason)
+                return
             self._log.error("state does not load; the stream is parked", key=entry.key, error=reason)
             self._answer(entry, generation, lambda now: owner.rejected(reason, now))
             return

@@ -34,6 +34,7 @@ PATIENCE = 0.25
 failures."""
 
 MODEL_MISSING = "a model that the stream uses does not load on this node at present"
+STATE_NEWER = "the state of the stream is newer than the handler on this node; another node takes it over"
 """The text for clients. The error of the load itself is for operators only."""
 
 ANSWERS, ANSWERS_MIN = 64, 16
@@ -155,7 +156,8 @@ class Requests:
         late_s = self._wait_s(key) - PATIENCE * timeout_s
         entry = self._owners.get(key)
         if entry is not None and entry.owner.obstacle:
-            raise Unavailable(f"{key}: {MODEL_MISSING}")
+            is_newer = entry.owner.state_version > entry.spec.handler.version
+            raise Unavailable(f"{key}: {STATE_NEWER if is_newer else MODEL_MISSING}")
         if late_s > 0 and entry is not None and not entry.owner.gapped:
             raise Busy(f"{key}: too many requests wait before this one", max(BUSY_S, late_s))
 

@@ -371,6 +371,7 @@ class StreamWork:
             queues=tuple(self._queues),
             lacks=tuple(sorted(self.owners.obstacles.streams)),
             acting=tuple(sorted(self.owners.acting)),
+            reads={name: spec.handler.version for name, spec in sorted(self._specs.items())},
             works=(
                 WorkLoad(
                     STREAMS,
@@ -504,9 +505,11 @@ class StreamWork:
         """Report a changed obstacle to the others at once, and move streams that can't run here to a node
         that can."""
         self._host.membership.renew_now.set()
-        if self.owners.obstacles.of(stream) and not self._host.draining:
-            keys = {entry.key for entry in self.owners.obstructed(stream)} - self._going
+        if not self._host.draining:
+            keys = _state_versions(self.owners.obstructed(stream))
             for key, to in spread(keys, self._others_for(stream)).items():
+                if key in self._going:
+                    continue
                 self._going.add(key)
                 self._host.tasks.spawn(self._bring_away(key, to))
 
@@ -636,7 +639,7 @@ class StreamWork:
         failures = 0
         while before := len(self.owners):
             others = [m for m in self._host.membership.view.values() if m.id != self._host.membership.id]
-            targets = spread((entry.key for entry in self.owners), others, self.owners.acting)
+            targets = spread(_state_versions(self.owners), others, self.owners.acting)
             if targets:
                 room = asyncio.Semaphore(MOVES_AT_ONCE)
                 await asyncio.gather(*(self._move_one(room, key, to) for key, to in targets.items()))
@@ -680,7 +683,12 @@ def _oldest_s(entry: Owned, now: float) -> float:
 
 
 def _may_go(entry: Owned, target: Member | None, acting: Collection[str]) -> bool:
-    return target is None or target.load.takes(entry.key, acting)
+    return target is None or target.load.takes(entry.key, acting, entry.owner.state_version)
+
+
+def _state_versions(entries: Iterable[Owned]) -> dict[str, int]:
+    """Return the version of the state of each key, 0 for one without state."""
+    return {entry.key: entry.owner.state_version for entry in entries}
 
 
 def _cost(entry: Owned, target: Member | None) -> float:

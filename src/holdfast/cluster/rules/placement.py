@@ -79,6 +79,9 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     acting: tuple[str, ...] | None = None
     """Names of the streams that send effects or set timers, as far as the node knows; None for a node of a
     version that knows neither, and must own none of these streams."""
+    reads: Mapping[str, int] | None = None
+    """The newest version of state that its handler of each stream reads; None for a node of a version that
+    doesn't tell."""
     version: str = ""
     """The version of Holdfast that the node runs; empty for one before 0.2.0."""
     app: str = ""
@@ -100,13 +103,20 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
         """Return True if all its processors or all its slots are busy."""
         return self.cpu >= CPU_MOST or self.busy >= max(1, self.slots)
 
-    def takes(self, key: str, acting: Collection[str] = ()) -> bool:
-        """Return True if the node can own the stream of a full key. ``acting`` names the streams that send
-        effects or set timers."""
+    def takes(self, key: str, acting: Collection[str] = (), state_version: int = 0) -> bool:
+        """Return True if the node can own the stream of a full key, as far as is known. ``acting`` names the
+        streams that send effects or set timers; ``state_version`` is that of the stream's state, 0 for
+        none."""
         stream = key.partition("/")[0]
         if self.draining or stream in self.lacks or (stream in acting and self.acting is None):
             return False
+        if self.reads is not None and self.reads.get(stream, state_version) < state_version:
+            return False
         return not self.serves or stream in self.serves
+
+    def tells_it_reads(self, stream: str, state_version: int) -> bool:
+        """Return True if the node stays, and has told that it reads this version of a stream's state."""
+        return not self.draining and (self.reads or {}).get(stream, 0) >= state_version
 
     def is_warm(self, key: str) -> bool:
         """Return True if the node has loaded the models that the stream of a full key uses."""
@@ -140,17 +150,19 @@ def choose(
     members: Iterable[Member],
     pending: Mapping[str, int] | None = None,
     acting: Collection[str] = (),
+    state_version: int = 0,
 ) -> Member | None:
     """Choose the member to own a new ``key``; None if no member has room.
 
     ``pending`` counts the streams placed on each member since it last reported its load. ``acting`` names
-    streams that send effects or set timers, besides those that members name."""
+    streams that send effects or set timers, besides those that members name. ``state_version`` is that of the
+    key's state, 0 if it isn't known."""
     extra, known = pending or {}, list(members)
     acts = acting_streams(known).union(acting)
     able = [
         (member, member.load.streams + extra.get(member.id, 0))
         for member in known
-        if member.load.takes(key, acts) and member.load.room > extra.get(member.id, 0)
+        if member.load.takes(key, acts, state_version) and member.load.room > extra.get(member.id, 0)
     ]
     some_are_warm = any(member.load.is_warm(key) for member, _ in able)
     best: tuple[bool, float, int, Member] | None = None
@@ -207,9 +219,11 @@ class Placed:
         return max(0, count - shown) if shown >= 0 else 0
 
 
-def spread(keys: Iterable[str], members: Iterable[Member], acting: Collection[str] = ()) -> dict[str, Member]:
-    """Choose a member for each of several keys that must leave their owner, one after the other. ``acting``
-    is that of :func:`choose`.
+def spread(
+    keys: Mapping[str, int], members: Iterable[Member], acting: Collection[str] = ()
+) -> dict[str, Member]:
+    """Choose a member for each of several keys that must leave their owner, one after the other. ``keys``
+    gives the version of each one's state, ``acting`` is that of :func:`choose`.
 
     Nodes of the newest revision come first: others are about to be replaced, and the streams would have to
     move again."""
@@ -219,8 +233,10 @@ def spread(keys: Iterable[str], members: Iterable[Member], acting: Collection[st
     lasting = [member for member in choices if member.load.revision == newest and not member.load.is_full]
     pending: dict[str, int] = {}
     placed: dict[str, Member] = {}
-    for key in sorted(keys):
-        member = choose(key, lasting, pending, acts) or choose(key, choices, pending, acts)
+    for key, version in sorted(keys.items()):
+        member = choose(key, lasting, pending, acts, version)
+        if member is None:
+            member = choose(key, choices, pending, acts, version)
         if member is not None:
             placed[key] = member
             pending[member.id] = pending.get(member.id, 0) + 1
