@@ -86,13 +86,15 @@ def check(world: ArchivingWorld, unfinished: str) -> list[str]:
     wrong = invariants.check(world, unfinished)
     archived: set[str] = set()
     copies: Counter[str] = Counter()
+    repeats = invariants.seem_repeated(world)
     for event in world.log:
         if isinstance(event, ArchiveEvent):
             archived.update(event.identities)
         elif isinstance(event, QueueEvent) and event.kind in ("sent", "deleted"):
             identity = invariants.identity(world, event)
             copies[identity] += 1 if event.kind == "sent" else -1
-            if event.kind == "deleted" and identity not in archived and not copies[identity]:
+            is_covered = identity in archived or event.body in repeats
+            if event.kind == "deleted" and not is_covered and not copies[identity]:
                 wrong.append(f"{identity} was deleted before it was in the archive")
     return wrong if unfinished else wrong + _order(world)
 

@@ -47,6 +47,7 @@ def check(world: World, unfinished: str) -> list[str]:
     if unfinished:
         wrong.append(unfinished)
     streams = Streams()
+    streams.repeats |= seem_repeated(world)
     for event in world.log:
         if isinstance(event, OpenRecord):
             wrong += _opened(event, streams)
@@ -118,6 +119,29 @@ def _forgot(event: Forgot, streams: Streams) -> None:
                 del streams.handled[key][-count:]
 
 
+def seem_repeated(world: World) -> set[bytes]:
+    """Bodies of messages of a later run that nobody can tell from a repeat: each brings the very seq at which
+    a store stands that has lost what came after it."""
+    if not (world.rewound and world.scenario.restarts):
+        return set()
+    applied: list[CommitRecord] = []
+    stood: set[tuple[str, int]] = set()
+    for event in world.log:
+        if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
+            applied.append(event)
+        elif isinstance(event, Forgot):
+            logs: dict[str, RunLog | None] = {}
+            while applied and applied[-1].at >= event.since:
+                undone = applied.pop()
+                logs[undone.commit.key] = undone.before.log if undone.before else None
+            stood |= {(key, log.seq) for key, log in logs.items() if log is not None}
+    return {
+        body_of(planned)
+        for planned in world.scenario.messages
+        if planned.run and (f"{STREAM}/{planned.key}", planned.seq) in stood
+    }
+
+
 def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
     if event.kind == "deleted":
         deleted = identity(world, event)
@@ -127,7 +151,7 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
         log, seq = streams.logs.get(key), world.plan_by_body[event.body].seq
         if world.rewound and world.scenario.restarts and log is not None and seq == log.seq:
             streams.repeats.add(event.body)  # it can't be told from a repeat
-            covered = True
+        covered = covered or event.body in streams.repeats
         if not covered and not streams.copies[deleted]:
             return [f"{deleted} was deleted before a commit covered it"]
     if event.kind == "buried" and event.letter is not None:

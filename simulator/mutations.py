@@ -394,8 +394,8 @@ def _tell_once(self: MemoryOutbox, transaction: Any, entry: Any, on_result: Any)
     transaction.tables.untold.pop(entry.id, None)
 
 
-def _count_none_out(self: Dispatcher, turned: Any, heard: Any) -> None:
-    _took(self, turned, heard)
+def _count_none_out(self: Dispatcher, turn: Any, turned: Any) -> None:
+    _took(self, turn, turned)
     self.in_flight = 0
 
 

@@ -36,7 +36,7 @@ from holdfast.devices.rules.device_turn import Heard, Sending, Turn, Turned, Uns
 from holdfast.devices.rules.group_rate import BURST_S, GroupRate, RolloutRates
 from holdfast.devices.rules.presence import Presence
 from holdfast.devices.traces import CommandSpans
-from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.extend.products import Host
 from holdfast.extend.tools import Backoff, Limiter, Once, Rate, redact
 from holdfast.extend.tracing import trace_of, valid_traceparent
@@ -121,8 +121,16 @@ class LatelyWritten(NamedTuple):
     fresh: Collection[int]
 
 
+class Unwritten(NamedTuple):
+    """What was heard too late to be written before its shard went, and what was still out then."""
+
+    heard: list[Heard]
+    still_out: list[Sending]
+
+
 class Shard:
-    """A shard in this node's hands."""
+    """A shard in this node's hands. ``in_doubt``: a turn of unknown outcome may still happen under its
+    epoch."""
 
     def __init__(self, number: int, epoch: int, member: str) -> None:
         self.number = number
@@ -130,6 +138,7 @@ class Shard:
         self.member = member
         self.devices: Devices
         self.connected = False
+        self.in_doubt = False
         self.was_connected = False
         self.sends_from = 0.0
         self.unconfirmed: dict[str, Unconfirmed] = {}
@@ -187,8 +196,8 @@ class Dispatcher:
         self._turned = asyncio.Event()
         """Is set once the next turn to begin has ended; then another one takes its place."""
         self._heard: list[Heard] = []
-        self._unserved: dict[int, list[Heard]] = {}
-        """What was heard too late to be written, of shards that went: it is written if they come back."""
+        self._unwritten: dict[int, Unwritten] = {}
+        """By shard that went: it is written if the shard comes back."""
         self._closing: dict[int, asyncio.Task[Any] | None] = {}
         self._unsent: list[Unsent] = []
         self._marked: tuple[Turned, float] | None = None
@@ -240,7 +249,9 @@ class Dispatcher:
         self._note_ears()
         self._remember(known)
         self._take_share()
-        self._heard += self._unserved.pop(number, [])
+        if (unwritten := self._unwritten.pop(number, None)) is not None:
+            self._heard += unwritten.heard
+            self._still_out += unwritten.still_out
         self._recount = True
         self._checks_until = self._clock.monotonic() + CHECKS_S
         if number == 0:
@@ -279,10 +290,13 @@ class Dispatcher:
         await self._end_connection(shard)
         await self._idle.wait()
         number, shards = shard.number, self._spec.shards
+        unwritten = self._unwritten[number] = Unwritten([], [])
         heard, self._heard = self._heard, []
         for each in heard:
-            of = shard_of(each.device, shards)
-            (self._unserved.setdefault(number, []) if of == number else self._heard).append(each)
+            (unwritten.heard if shard_of(each.device, shards) == number else self._heard).append(each)
+        still_out, self._still_out = self._still_out, []
+        for sending in still_out:
+            (unwritten.still_out if sending.shard == number else self._still_out).append(sending)
         for device in {*self._devices, *self._presence.known()}:
             if shard_of(device, shards) == number:
                 self._presence.forget(device)
@@ -319,6 +333,7 @@ class Dispatcher:
                 continue
             self._idle.clear()
             try:
+                await self._reopen()
                 await self._turn()
                 failures = 0
             except HoldfastError as error:
@@ -331,8 +346,6 @@ class Dispatcher:
                 self._log.warning(
                     "the outbox's database doesn't answer", outbox=self._spec.name, error=str(error)
                 )
-                if isinstance(error, OutcomeUnknown):
-                    await self._reopen()
                 await self._clock.sleep(self._backoff.delay_s(failures, self._clock.random()))
                 self._wake.set()
             finally:
@@ -341,16 +354,19 @@ class Dispatcher:
 
     async def _reopen(self) -> None:
         """A turn of unknown outcome may still happen, but not after the next one: new epochs refuse it."""
-        self._shift_s = 0.0  # it may have been done
-        self._checks_until = self._clock.monotonic() + CHECKS_S
-        for number, shard in list(self.shards.items()):
-            expect, member = shard.epoch, shard.member
+        in_doubt = [shard for shard in self.shards.values() if shard.in_doubt]
+        standing = await self._store.epochs(self._spec.name) if in_doubt else {}
+        for shard in in_doubt:
+            number, expect = shard.number, shard.epoch
             try:
-                shard.epoch = await self._store.open(self._spec.name, number, expect, member)
-            except HoldfastError as error:
+                if standing.get(number) != expect:
+                    raise Fenced(f"epoch {standing.get(number)} stands", standing.get(number, 0))
+                shard.epoch = await self._store.open(self._spec.name, number, expect, shard.member)
+            except Fenced as error:
                 self._log.warning("gives up a shard", outbox=self._spec.name, shard=number, error=str(error))
                 self._give_up(number)
             else:
+                shard.in_doubt = False
                 if number == 0:
                     self.on_first_shard(shard.epoch)
 
@@ -419,7 +435,13 @@ class Dispatcher:
             # Answers may be told again: those that were taken will fit nothing any more. What wasn't sent may
             # not, where the turn may have happened: it would give back two tries.
             self._heard = heard + self._heard
-            if not isinstance(error, OutcomeUnknown):
+            if isinstance(error, OutcomeUnknown):
+                self._shift_s = 0.0  # it may have been done
+                self._checks_until = self._clock.monotonic() + CHECKS_S
+                for number in turn.grants:
+                    if number in self.shards:
+                        self.shards[number].in_doubt = True
+            else:
                 self._unsent = unsent + self._unsent
             self._back = back | self._back
             self._still_out = still_out + self._still_out
@@ -431,7 +453,7 @@ class Dispatcher:
             self._turn_max = max(TURN_MIN, self._turn_max // 2)
         else:
             self._turn_max = min(TURN_MAX, self._turn_max + TURN_MIN)
-        self._took(turned, heard)
+        self._took(turn, turned)
         self._marked = turned, monotonic
         if turned.sendings or still_out or fresh:
             self._lately.append(LatelyWritten(monotonic, turned.sendings, still_out, fresh))
@@ -440,7 +462,7 @@ class Dispatcher:
         if not self._wake.is_set():
             self._send_marked()  # else while the next turn is written
 
-    def _took(self, turned: Turned, heard: Sequence[Heard]) -> None:
+    def _took(self, turn: Turn, turned: Turned) -> None:
         counts = self.counts
         counts.turns += 1
         counts.sent += len(turned.sendings)
@@ -459,8 +481,10 @@ class Dispatcher:
         self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
         for stray in turned.strays:
             self._odd(stray.device, str(stray.correlation), "it fits no command that is out")
-        if turned.lost:
-            self._heard += [each for each in heard if shard_of(each.device, self._spec.shards) in turned.lost]
+        if turned.lost:  # nothing of theirs was written
+            shards = self._spec.shards
+            self._heard += [each for each in turn.heard if shard_of(each.device, shards) in turned.lost]
+            self._still_out += [sending for sending in turn.still_out if sending.shard in turned.lost]
         for number in turned.lost:
             self._give_up(number)
         if turned.closed:

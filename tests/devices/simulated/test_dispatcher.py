@@ -1,6 +1,7 @@
 """The dispatcher, in virtual time."""
 
 import asyncio
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -305,6 +306,52 @@ async def test_a_turn_of_unknown_outcome_is_fenced(site: Site) -> None:
     assert site.lost == []
 
 
+async def test_what_a_crash_took_back_is_known_when_the_shard_comes_back(site: Site) -> None:
+    await site.start(0, patience=PATIENCE, presence=NO_PRESENCE)
+    times: list[float] = []
+    site.broker.listen("d0", lambda id_, payload: times.append(site.clock.monotonic()))
+    await site.add("d0")
+    before = site.store.tables
+    while not times:
+        await site.clock.sleep(0.01)
+    site.store.tables = before  # which forgets that it was sent
+    other = await site.store.open("doors", 0, (await site.store.epochs("doors"))[0], "another")
+    taken, told = site.store.turn, [False]
+
+    async def crashed_once(turn: Turn, on_result: OnResult | None = None) -> Turned:
+        if not told[0]:
+            told[0] = True
+            raise Unavailable("it has crashed since the last turn")
+        return await taken(turn, on_result)
+
+    site.store.turn = crashed_once  # type: ignore[method-assign]
+    await site.add("d0")
+    async with asyncio.timeout(10.0):
+        while site.lost != [0]:
+            await site.clock.sleep(0.01)
+    await site.dispatcher.disown(0)
+    await site.dispatcher.own(0, await site.store.open("doors", 0, other, "me"))
+    async with asyncio.timeout(60.0):
+        while len(times) < 2:
+            await site.clock.sleep(0.1)
+    assert times[1] - times[0] >= PATIENCE.retry_s
+
+
+async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site) -> None:
+    await site.start(1)
+    before = (await site.store.epochs("doors"))[0]
+    unclear = mock.patch.object(site.store, "turn", side_effect=[OutcomeUnknown("no answer")] * 3)
+    away = mock.patch.object(site.store, "open", side_effect=Unavailable("it is away"))
+    with unclear as turn, away as reopened:
+        command = await site.add("d0")
+        await site.clock.sleep(20.0)
+        assert reopened.call_count > 1
+        assert turn.call_count == 1, "no turn is taken before the shard is open again"
+    await site.until(command, CommandState.ACKNOWLEDGED)
+    assert (await site.store.epochs("doors"))[0] > before
+    assert site.lost == []
+
+
 async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
@@ -381,10 +428,16 @@ async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site) ->
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
+    opened = site.store.open
+
+    async def unanswered(*args: Any) -> int:
+        await opened(*args)
+        raise OutcomeUnknown("the answer was lost")
+
     unclear = mock.patch.object(site.store, "turn", side_effect=OutcomeUnknown("no answer"))
-    closed = mock.patch.object(site.store, "open", side_effect=OutcomeUnknown("no answer"))
+    untold = mock.patch.object(site.store, "open", unanswered)
     ended: list[MemoryDevices] = []
-    with unclear, closed, mock.patch.object(site.broker, "disconnect", ended.append):
+    with unclear, untold, mock.patch.object(site.broker, "disconnect", ended.append):
         await slow.answer()
         await site.clock.sleep(1.0)
         assert site.lost == [0]
