@@ -1443,7 +1443,7 @@ ADAPTERS = [
         "a delayed message comes early",
         "show(':delayed', now)",
         "show(':delayed', now + 1e12)",
-        "tests/services/redis/test_queue.py::TestOnOneServer::test_delayed_messages_come_late",
+        "tests/services/redis/test_queue.py::TestOnOneServer::test_a_delayed_message_comes_only_after_its_delay",
     ),
     _at(
         "src/holdfast/services/redis/queue_delete.lua",
@@ -1492,7 +1492,7 @@ ADAPTERS = [
         "a letter that is there is written over",
         "redis.call('HSETNX', root .. ':letter_bodies', ARGV[i], ARGV[i + 1]) == 1",
         "redis.call('HSET', root .. ':letter_bodies', ARGV[i], ARGV[i + 1]) >= 0",
-        "tests/services/redis/test_queue.py::TestOnOneServer::test_burying_again_changes_nothing",
+        "tests/services/redis/test_queue.py::TestOnOneServer::test_a_letter_that_is_buried_again_stays_as_it_was",
     ),
     _at(
         "src/holdfast/services/redis/queue_drop.lua",
@@ -1527,7 +1527,7 @@ ADAPTERS = [
         "a queue's keys lie in any slot",
         'return f"{{{connection.address.namespace}:queue:{name}}}"',
         'return f"{connection.address.namespace}:queue:{name}"',
-        "tests/services/redis/test_queue.py::TestInACluster::test_delivers_what_was_sent",
+        "tests/services/redis/test_queue.py::TestInACluster::test_messages_are_delivered_with_body_and_attributes_as_sent",
     ),
     _at(
         "src/holdfast/services/redis/queue.py",
