@@ -473,7 +473,7 @@ CORE = [
         "a number may have a digit too many",
         "if value >= 10**digits:",
         "if value > 10**digits:",
-        "tests/common/test_message.py::test_unusable_numbers_name_the_field",
+        "tests/common/test_message.py::test_an_unusable_number_is_refused_by_the_name_of_its_field",
     ),
     _at(
         "src/holdfast/devices/rules/dialect.py",
