@@ -1736,7 +1736,7 @@ GATEWAY = [
         "a query loses its parameters",
         'f"{{ path_beg {PATH} }}"',
         '"{ always_true }"',
-        "tests/gateway/test_queries.py::test_get_asks_by_parameters",
+        "tests/gateway/test_queries.py::test_a_get_query_asks_by_its_parameters",
     ),
     _at(
         "src/holdfast/gateway/clients.py",
@@ -1828,14 +1828,14 @@ GATEWAY = [
         "what follows a compressed body is dropped",
         "if not unzip.eof or unzip.unused_data:",
         "if not unzip.eof:",
-        "tests/gateway/test_bad_input.py::test_a_bad_compressed_body",
+        "tests/gateway/test_bad_input.py::test_a_compressed_body_that_cannot_be_unpacked_is_refused",
     ),
     _at(
         "src/holdfast/http/bodies.py",
         "half a compressed body is taken",
         "if not unzip.eof or unzip.unused_data:",
         "if unzip.unused_data:",
-        "tests/gateway/test_bad_input.py::test_a_bad_compressed_body",
+        "tests/gateway/test_bad_input.py::test_a_compressed_body_that_cannot_be_unpacked_is_refused",
     ),
     _at(
         "src/holdfast/http/bodies.py",
@@ -1863,7 +1863,7 @@ GATEWAY = [
         "a stream's id is decoded twice",
         "unquote_to_bytes(raw).decode()",
         "unquote_to_bytes(unquote_to_bytes(raw)).decode()",
-        "tests/gateway/test_node_routes.py::test_ids_are_decoded_once",
+        "tests/gateway/test_node_routes.py::test_an_id_in_a_path_is_decoded_exactly_once",
     ),
 ]
 
