@@ -1226,7 +1226,7 @@ ADAPTERS = [
         "epochs are counted only",
         "            if after.epoch > epoch:\n",
         "            if False:\n",
-        "tests/services/postgres/test_tasks.py::test_a_forgotten_attempt_stays_fenced",
+        "tests/services/postgres/test_tasks.py::test_an_attempt_that_the_server_forgot_stays_fenced",
     ),
     _at(
         "src/holdfast/common/migrations.py",
