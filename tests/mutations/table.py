@@ -262,7 +262,7 @@ CORE = [
         "grants that lapsed stay",
         "if name != member and name not in lapsed}",
         "if name != member}",
-        "tests/tasks/rules/test_concurrency.py::test_lapsed_grants_are_dropped",
+        "tests/tasks/rules/test_concurrency.py::test_a_grant_that_lapsed_goes_to_others",
     ),
     _at(
         "src/holdfast/tasks/rules/concurrency.py",
@@ -848,7 +848,7 @@ TASKS = [
         "permits are gathered",
         "for name, at in self._lapse_at.items() if at <= now",
         "for name, at in self._lapse_at.items() if at < 0",
-        "tests/tasks/rules/test_rates.py::test_permits_lapse",
+        "tests/tasks/rules/test_rates.py::test_unused_permits_lapse_after_their_window",
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
