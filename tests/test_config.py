@@ -39,7 +39,9 @@ def test_defaults_agree_with_each_other() -> None:
     assert set(sources(config).values()) == {"default"}
 
 
-def test_the_nearest_source_wins(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_sources_of_a_setting_the_nearest_wins(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (place / "holdfast.toml").write_text("port = 1\nslots = 1\nmax_held = 2001\nttl_s = 9\n")
     (place / ".env").write_text("HOLDFAST_PORT=2\nHOLDFAST_SLOTS=2\nHOLDFAST_MAX_HELD=2002\nOTHER=1\n")
     monkeypatch.setenv("HOLDFAST_PORT", "3")
@@ -69,12 +71,12 @@ def test_a_named_file_replaces_the_usual_one(place: Path) -> None:
     assert sources(config)["slots"] == "other.toml"
 
 
-def test_a_config_is_frozen() -> None:
+def test_a_loaded_config_cannot_be_changed() -> None:
     with pytest.raises(ValueError, match="frozen"):
         load().port = 1
 
 
-def test_a_child_loads_the_same(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_loads_the_same_config(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load({"peer_secret": SECRET, "port": 7, "durability": "normal"})
     for name, value in config.environment().items():
         monkeypatch.setenv(name, value)
@@ -144,7 +146,7 @@ def test_a_file_that_cannot_be_read(place: Path) -> None:
         ),
     ],
 )
-def test_contradictions_name_both_settings(overrides: dict[str, Any], named: list[str]) -> None:
+def test_a_contradiction_names_both_of_its_settings(overrides: dict[str, Any], named: list[str]) -> None:
     text = refusal(overrides)
     for part in named:
         assert part in text
@@ -182,7 +184,7 @@ def test_settings_of_streams_that_contradict_the_config_are_refused() -> None:
 # --- what is shown
 
 
-def test_secrets_are_never_shown() -> None:
+def test_a_config_never_shows_its_secrets() -> None:
     config = load({"peer_secret": SECRET, "url": "redis://user:hunter2@host/0"})
     shown = repr(explain(config))
     assert SECRET not in shown

@@ -58,7 +58,7 @@ def refusal(**given: str) -> str:
 
 
 @pytest.mark.usefixtures("environment")
-def test_the_whole_environment_is_understood() -> None:
+def test_the_whole_older_environment_is_understood() -> None:
     config = load()
     assert config.queue_url == QUEUE
     assert config.coordinator_url == config.state_url == REDIS
@@ -123,7 +123,7 @@ def test_an_interval_belongs_to_its_ttl() -> None:
 
 
 @pytest.mark.usefixtures("environment")
-def test_a_child_loads_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_process_loads_the_same_config(monkeypatch: pytest.MonkeyPatch) -> None:
     config = load()
     for name, value in config.environment().items():
         monkeypatch.setenv(name, value)

@@ -43,7 +43,7 @@ def test_a_check_runs_the_slow_tests_too() -> None:
     assert made.split()[-1] == "worksteal"
 
 
-def test_the_quick_tests_are_there() -> None:
+def test_the_folders_of_the_quick_tests_exist() -> None:
     made, complaint = would_run("quick")
     folders = made.split()[made.split().index("tests/common") :]
     assert {"tests/streams/rules", "tests/services/memory", "tests/services/sqlite"} <= set(folders)

@@ -48,7 +48,7 @@ def test_every_module_has_a_docstring_and_prints_nothing() -> None:
 
 
 @pytest.mark.slow
-def test_tests_wait_on_events() -> None:
+def test_no_test_sleeps_instead_of_waiting_on_events() -> None:
     sleeping = [name(path) for path in TESTS if calls(path, {"time.sleep", "sleep"})]
     assert sleeping == [], "wait on an event, not for a time"
 

@@ -177,7 +177,7 @@ async def test_a_model_must_fit_into_a_slot() -> None:
                 check_app(services, app)
 
 
-def test_limits_follow_the_config() -> None:
+def test_the_limits_of_a_node_follow_its_config() -> None:
     config = load({"ttl_s": 9, "slots": 2, "streams_per_slot_max": 10})
     found = Limits.of(config)
     assert (found.ttl_s, found.renew_s, found.streams_max) == (9, config.renew_s, 20)

@@ -106,7 +106,7 @@ def test_what_a_killed_backup_has_left_hinders_none_of_the_same_process_id(holdf
 
 
 @pytest.mark.usefixtures("filled")
-def test_only_some_streams(holdfast: Any) -> None:
+def test_a_backup_of_some_streams_keeps_no_others(holdfast: Any) -> None:
     assert make(holdfast, "--stream", "steps").code == 0
     assert bring(holdfast).code == 0
     checkpoints, results = on(TARGET, everything)
@@ -167,7 +167,7 @@ def test_a_node_that_joined_during_a_restore_asks_for_an_empty_store(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_check_writes_nothing(holdfast: Any) -> None:
+def test_a_check_of_a_backup_writes_nothing(holdfast: Any) -> None:
     make(holdfast)
     checked = bring(holdfast, "--check")
     assert checked.code == 0

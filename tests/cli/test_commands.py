@@ -235,7 +235,7 @@ def test_status_as_text_shows_nodes_and_streams(holdfast: Any, arrange: Any) -> 
     assert "cam-9" not in holdfast("status", "--stream", "detect").out
 
 
-def test_status_tells_what_messages_cost(holdfast: Any, arrange: Any) -> None:
+def test_status_tells_how_many_calls_a_message_costs(holdfast: Any, arrange: Any) -> None:
     async def two_nodes(services: Services) -> None:
         for name, load in {"a": Load(handled=1000, calls=250), "b": Load()}.items():
             await services.coordinator().join(Member(f"id-{name}", f"node-{name}", "http://x", load), 60)
@@ -294,7 +294,7 @@ def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: An
 # --- dead letters
 
 
-def test_dead_letters_listed_and_shown(holdfast: Any, arrange: Any) -> None:
+def test_dead_letters_are_listed_and_shown_with_reason_and_body(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     arrange(bury)
     text = holdfast("dlq", "ls").out
@@ -591,7 +591,7 @@ def test_doctor_says_what_is_wrong_and_what_to_do(holdfast: Any, place: Path) ->
     assert "set slot_memory_mb to" in found["machine"]["fix"]
 
 
-def test_doctor_asks_every_node(holdfast: Any, arrange: Any) -> None:
+def test_doctor_tells_of_a_node_that_it_cannot_reach(holdfast: Any, arrange: Any) -> None:
     arrange(busy)
     outcome = holdfast("doctor", "--json")
     assert outcome.code == 3

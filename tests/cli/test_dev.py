@@ -315,7 +315,7 @@ def test_tracebacks_of_handlers_are_logged_and_locals_only_when_asked_for(
 
 
 @pytest.mark.slow
-def test_a_console_runs_beside_it(start: Callable[..., Process]) -> None:
+def test_a_console_runs_beside_the_node_for_development(start: Callable[..., Process]) -> None:
     process = start(console=True)
     address = re.search(r"http://[\d.:]+", said(process, "console: "))
     assert address is not None

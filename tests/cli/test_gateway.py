@@ -146,7 +146,7 @@ def test_without_haproxy_python_does_it_and_says_what_to_install(
         gateway.choose("haproxy", 1000)
 
 
-def test_a_certificate_needs_its_key() -> None:
+def test_a_gateway_with_a_certificate_but_no_key_is_refused() -> None:
     with pytest.raises(ConfigError, match="--tls-key"):
         gateway.gateway(tls_cert=Path("x.pem"))
 

@@ -46,7 +46,7 @@ def test_a_new_project_passes_its_test_and_runs(
         node.join()
 
 
-def test_nothing_is_overwritten(holdfast: Any, place: Path) -> None:
+def test_a_new_project_overwrites_nothing_that_is_there(holdfast: Any, place: Path) -> None:
     (place / "meters").mkdir()
     (place / "meters/README.md").write_text("mine")
     refused = holdfast("new", "meters")

@@ -50,7 +50,7 @@ def node(place: Path) -> Iterator[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_a_stream_is_asked(holdfast: Any, node: dict[str, Any]) -> None:
+def test_a_query_tells_the_state_that_the_stream_has(holdfast: Any, node: dict[str, Any]) -> None:
     assert holdfast("query", "sites/gate").lines == [{"count": 0, "asked": None}]
     holdfast("send", "sites", '{"key": "gate"}')
     assert holdfast("results", "--follow", "--limit", "1").lines[0]["result"] == 1
@@ -65,7 +65,7 @@ def test_a_stream_is_asked(holdfast: Any, node: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_wrong_is_told(holdfast: Any, node: dict[str, Any]) -> None:
+def test_a_query_that_cannot_be_answered_says_why(holdfast: Any, node: dict[str, Any]) -> None:
     silent, other, bad = (
         holdfast("query", *asked) for asked in (["silent/a"], ["other/a"], ["sites/a", "{a"])
     )
@@ -75,7 +75,7 @@ def test_what_is_wrong_is_told(holdfast: Any, node: dict[str, Any]) -> None:
 
 
 @pytest.mark.slow
-def test_a_node_answers_over_http(node: dict[str, Any]) -> None:
+def test_a_node_answers_a_query_over_http(node: dict[str, Any]) -> None:
     with urllib.request.urlopen(f"{node['address']}/query/sites/gate?by=you") as answer:
         assert json.load(answer) == {"count": 0, "asked": {"by": "you"}}
         assert answer.headers["X-Commit-Number"] == "0"

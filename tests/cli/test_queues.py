@@ -50,7 +50,7 @@ def account(fauxqs_server: FauxqsServer, place: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("account")
-def test_queues_are_made_once(holdfast: Any, prefix: str) -> None:
+def test_queues_that_are_right_already_are_not_made_again(holdfast: Any, prefix: str) -> None:
     first = holdfast("queues", "create", PLACE, "--tag", "team=video")
     assert first.code == 0, first.err
     names = [f"{prefix}-{end}" for end in ("frames-dlq", "frames", "alerts-dlq", "alerts")]
@@ -64,7 +64,7 @@ def test_queues_are_made_once(holdfast: Any, prefix: str) -> None:
 
 
 @pytest.mark.usefixtures("account")
-def test_doctor_looks_at_each_queue(holdfast: Any, prefix: str) -> None:
+def test_doctor_tells_which_queue_is_missing(holdfast: Any, prefix: str) -> None:
     missing = holdfast("doctor", PLACE)
     assert missing.code > 0
     assert f"✗ queue of frames: there is no SQS queue '{prefix}-frames' in " in missing.out

@@ -199,7 +199,9 @@ def test_hours_limit_what_is_replayed(holdfast: Any, cameras: None) -> None:
         (("--out", "/dev/null/a"), "the file /dev/null/a can't be written"),
     ],
 )
-def test_what_is_wrong_is_told(holdfast: Any, cameras: None, arguments: tuple[str, ...], said: str) -> None:
+def test_a_replay_that_cannot_run_says_why(
+    holdfast: Any, cameras: None, arguments: tuple[str, ...], said: str
+) -> None:
     done = replay(holdfast, "live", *arguments)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
@@ -233,7 +235,7 @@ def test_an_archive_is_found_where_it_was_moved(holdfast: Any, cameras: None, pl
     assert len(replay(holdfast, "live", "--from", f"file:{place}/old").lines) == 10
 
 
-def test_doctor_looks_at_the_archive(holdfast: Any, cameras: None, place: Path) -> None:
+def test_doctor_tells_whether_the_archive_can_be_written(holdfast: Any, cameras: None, place: Path) -> None:
     done = holdfast("doctor", "live_cameras:app")
     assert f"✓ archive: file:archive: stores file://{place}/archive/holdfast-doctor" in done.out
     (place / "archive").rename(place / "old")

@@ -155,7 +155,7 @@ def test_send_with_wait_shows_the_outcome(holdfast: Holdfast, arrange: Arrange[A
 
 
 @pytest.mark.usefixtures("database")
-def test_tasks_are_listed(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+def test_tasks_are_listed_by_state_type_and_time(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     assert "no tasks are known" in holdfast("tasks", "ls", APP).out
     send(holdfast, "--trace-id", "waits")
     arrange(ended("fine"))
@@ -213,7 +213,7 @@ def test_watching_ends_with_what_is_watched(holdfast: Holdfast, arrange: Arrange
     assert (done.code, "fine" in done.out) == (exits.OK, True)
 
 
-def test_briefs_are_read_once_acknowledged(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+def test_a_brief_that_was_read_is_not_read_again(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     for trace in ("a", "b", "c"):
         arrange(ended(trace))
     first = holdfast("briefs", APP, "--limit", "2").lines

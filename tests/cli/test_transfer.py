@@ -113,7 +113,7 @@ def test_all_that_a_cluster_has_is_brought_over(holdfast: Any) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_source_keeps_everything(holdfast: Any) -> None:
+def test_a_transfer_leaves_its_source_as_it_was(holdfast: Any) -> None:
     before = on(SOURCE, everything)
     transfer(holdfast)
     assert on(SOURCE, everything) == before
@@ -244,7 +244,9 @@ def test_services_that_are_empty_are_refused(holdfast: Any) -> None:
     ],
 )
 @pytest.mark.usefixtures("filled")
-def test_wrong_sides_are_told(holdfast: Any, arguments: tuple[str, ...], told: str) -> None:
+def test_a_transfer_with_a_wrong_source_or_target_says_so(
+    holdfast: Any, arguments: tuple[str, ...], told: str
+) -> None:
     refused = holdfast("transfer", *arguments)
     assert refused.code == 2
     assert told in refused.err

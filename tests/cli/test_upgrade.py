@@ -161,14 +161,14 @@ def test_the_tables_of_outboxes_are_looked_at(holdfast: Any) -> None:
 @pytest.mark.parametrize(
     "more", [("counting:app",), ("--grants", "shop"), ("--iam-policy",), ("--only-to-send",)]
 )
-def test_an_upgrade_is_examined_alone(holdfast: Any, more: tuple[str, ...]) -> None:
+def test_doctor_refuses_upgrade_beside_other_arguments(holdfast: Any, more: tuple[str, ...]) -> None:
     refused = holdfast("doctor", "--upgrade", *more)
     assert refused.code == 2
     assert "--upgrade goes alone" in refused.err
 
 
 @pytest.mark.parametrize("more", [("counting:app",), ("--iam-policy",)])
-def test_grants_are_printed_alone(holdfast: Any, more: tuple[str, ...]) -> None:
+def test_doctor_refuses_grants_beside_other_arguments(holdfast: Any, more: tuple[str, ...]) -> None:
     refused = holdfast("doctor", "--grants", "shop", *more)
     assert refused.code == 2
     assert "--grants goes alone" in refused.err

@@ -168,7 +168,7 @@ async def test_what_fails_while_it_is_cancelled_is_told_to_nobody() -> None:
     assert crashes == []
 
 
-async def test_after_the_end_nothing_runs() -> None:
+async def test_work_that_is_spawned_after_the_end_never_runs() -> None:
     tasks = Tasks(lambda _: None)
     await tasks.close()
     ran = []

@@ -266,7 +266,7 @@ async def test_an_eviction_is_noticed_before_the_next_renewal(clock: Clock, town
     assert node.membership.joined.is_set()
 
 
-async def test_joining_again_backs_off(clock: Clock, town: Town) -> None:
+async def test_a_node_that_cannot_join_again_tries_less_often(clock: Clock, town: Town) -> None:
     node = town.node("a")
     first = await node.start()
     await town.coordinator.evict(first)

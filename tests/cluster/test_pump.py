@@ -144,7 +144,7 @@ async def test_past_the_deadline_of_a_membership_nothing_is_received(clock: Cloc
     assert rig.stats.receive_calls == calls
 
 
-async def test_without_room_nothing_is_received(clock: Clock, rig: Rig) -> None:
+async def test_a_pump_without_room_receives_nothing(clock: Clock, rig: Rig) -> None:
     rig.room = 0
     await clock.sleep(LIMITS.receive_wait_s + 1)
     calls = rig.stats.receive_calls
@@ -170,7 +170,7 @@ async def test_what_has_no_key_is_set_aside_then_deleted_and_holds_nothing_up(cl
     assert rig.log.events("warning") == ["malformed message"]
 
 
-async def test_no_reason_tells_a_secret(clock: Clock, rig: Rig) -> None:
+async def test_the_reason_of_a_dead_letter_hides_passwords(clock: Clock, rig: Rig) -> None:
     await rig.send(b"bad in redis://user:hunter2@host")
     await until(clock, lambda: rig.queue.letters)
     (letter,) = rig.queue.letters.values()

@@ -134,7 +134,7 @@ async def _later(clock: Clock, event: asyncio.Event) -> None:
     event.set()
 
 
-async def test_risks_and_databases_are_told(clock: Clock, tasks: Tasks) -> None:
+async def test_the_risks_of_stores_and_the_health_of_databases_are_told(clock: Clock, tasks: Tasks) -> None:
     rig = Rig(clock, tasks)
     rig.risks = [("state_url", Risk("", "failed", "it keeps nothing", "set appendonly"))]
     rig.health = {

@@ -37,7 +37,7 @@ def test_every_life_is_reached_from_a_delivery() -> None:
 
 
 @pytest.mark.parametrize("life", Life)
-def test_only_ends_are_dead_ends(life: Life) -> None:
+def test_every_life_of_a_message_can_reach_an_end(life: Life) -> None:
     assert (NEXT[life] == frozenset()) == (life in ENDS)
     assert reachable(life) & ENDS, "a message that can't end is lost"
 
@@ -73,7 +73,7 @@ def test_places_compare_by_run_first() -> None:
     assert len({Place(0, 1), Place(0, 1)}) == 1
 
 
-def test_names_tell_messages_apart() -> None:
+def test_the_name_of_a_place_holds_its_run_and_its_seq_or_id() -> None:
     assert Place(3, 7).name == "3:" + "0" * (SEQ_DIGITS - 1) + "7"
     assert Place(0, 0, "abc").name == "0:abc"
 
@@ -81,7 +81,7 @@ def test_names_tell_messages_apart() -> None:
 @pytest.mark.parametrize(
     "key, usable", [("cam/1", "cam/1"), ("ü 1", "ü 1"), (0, "0"), (-7, "-7"), ("k" * KEY_BYTES_MAX,) * 2]
 )
-def test_usable_keys(key: object, usable: str) -> None:
+def test_a_usable_key_is_taken_as_text(key: object, usable: str) -> None:
     assert check_key(key, "video") == usable
 
 
@@ -101,7 +101,7 @@ def test_usable_keys(key: object, usable: str) -> None:
         ("\ud800", "surrogate"),
     ],
 )
-def test_unusable_keys_name_the_field(key: object, why: str) -> None:
+def test_an_unusable_key_is_refused_by_the_name_of_its_field(key: object, why: str) -> None:
     with pytest.raises(InvalidMessage, match=why) as caught:
         check_key(key, "video")
     assert caught.value.field == "video"
@@ -118,7 +118,7 @@ def test_unusable_keys_name_the_field(key: object, why: str) -> None:
         ("000", RUN_DIGITS, 0),
     ],
 )
-def test_usable_numbers(value: object, digits: int, usable: int) -> None:
+def test_a_usable_number_is_read_as_an_integer(value: object, digits: int, usable: int) -> None:
     assert check_number(value, "frame", digits) == usable
 
 
@@ -138,7 +138,7 @@ def test_usable_numbers(value: object, digits: int, usable: int) -> None:
         pytest.param("9" * 5000, "over 20 digits", id="vast-text"),
     ],
 )
-def test_unusable_numbers_name_the_field(value: object, why: str) -> None:
+def test_an_unusable_number_is_refused_by_the_name_of_its_field(value: object, why: str) -> None:
     with pytest.raises(InvalidMessage, match=why) as caught:
         check_number(value, "frame", RUN_DIGITS)
     assert caught.value.field == "frame"

@@ -54,7 +54,7 @@ def test_one_message_soon_after_another_makes_no_rate() -> None:
     assert polling.received(1, 0.001) == 0.05
 
 
-def test_at_a_trickle_nothing_waits() -> None:
+def test_messages_that_trickle_in_wait_for_no_others() -> None:
     polling = Polling(10, 4, 0.05)
     assert {polling.received(1, 0.1) for _ in range(100)} == {0.0}
     assert polling.received(1, 0.0) == 0.0, "no time to tell a rate by"

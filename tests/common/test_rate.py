@@ -36,7 +36,7 @@ def test_keys_have_buckets_and_rates_of_their_own() -> None:
     assert limiter.spend("slow", 20, 0.0) == 19
 
 
-def test_no_rate_is_no_limit() -> None:
+def test_a_limiter_without_a_rate_limits_nothing() -> None:
     limiter = Limiter(None)
     assert limiter.take("a", 1e12, 0.0) == 0
     assert limiter.spend("a", 1e12, 0.0) == 0
@@ -59,7 +59,7 @@ def test_what_was_not_used_is_given_back() -> None:
     assert limiter.take("a", 1, 0.0) > 0
 
 
-def test_full_buckets_are_forgotten() -> None:
+def test_a_bucket_that_is_full_again_is_forgotten() -> None:
     limiter = Limiter(TEN)
     for key in "abc":
         limiter.take(key, 10, 0.0)

@@ -20,6 +20,6 @@ def test_delays_stay_between_floor_and_cap(failures: int, random: float, floor: 
     assert cap * floor * (1 - 1e-9) <= backoff.delay_s(failures, random) <= cap * (1 + 1e-9)
 
 
-def test_delays_spread_at_random() -> None:
+def test_the_delay_before_a_retry_is_spread_at_random() -> None:
     backoff = Backoff()
     assert backoff.delay_s(3, 0.1) < backoff.delay_s(3, 0.9)

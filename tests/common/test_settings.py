@@ -49,7 +49,7 @@ def test_what_may_be_anything_is_not_looked_into() -> None:
     check_settings("it", Settings(anything=Backoff(first_s=-1)))
 
 
-def test_valid_settings_are_accepted() -> None:
+def test_settings_of_every_declared_type_are_accepted() -> None:
     check_settings("it", Settings())
     check_settings("it", Settings(timeout_s=1, idle_s=1e9, group=str, kind="absent", anything=math.nan))
 
@@ -127,7 +127,7 @@ def test_each_kind_of_hint_is_put_in_words(value: object, hint: Any, text: str) 
     assert bool(text) is bool(fault(value, hint))
 
 
-def test_a_long_value_is_cut() -> None:
+def test_the_fault_of_a_long_value_is_cut_short() -> None:
     assert len(fault("x" * 10_000, int)) < 300
 
 

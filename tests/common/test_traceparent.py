@@ -23,7 +23,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 @pytest.mark.parametrize(
     "text", [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-more"]
 )
-def test_valid_places_are_read(text: str) -> None:
+def test_a_valid_traceparent_is_read(text: str) -> None:
     assert read_traceparent(text) == TraceContext(TRACE, SPAN)
 
 
@@ -43,7 +43,7 @@ def test_valid_places_are_read(text: str) -> None:
         "x" * 100_000,
     ],
 )
-def test_others_are_no_place(text: str) -> None:
+def test_an_invalid_traceparent_is_neither_read_nor_passed_on(text: str) -> None:
     assert read_traceparent(text) is None
     assert passed_on(read_traceparent(text)) == ""
 

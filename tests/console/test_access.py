@@ -57,7 +57,9 @@ async def test_on_loopback_anybody_reads_and_nobody_changes(reader: Browser, ser
     assert await parked(services) == ""
 
 
-async def test_the_printed_token_may_change(operator: Browser, services: Services) -> None:
+async def test_the_printed_token_gives_the_right_to_change_streams(
+    operator: Browser, services: Services
+) -> None:
     assert PAUSE in (await operator.get("/stream", key=KEY)).text
     page = await operator.post(PAUSE, key=KEY)
     assert (page.status, "is paused" in page.text) == (200, True)
@@ -76,7 +78,7 @@ async def test_the_cookie_is_for_this_server_alone(console: Console) -> None:
 
 
 @pytest.mark.parametrize("token", ["", "x", "ä", "0" * 10_000])
-async def test_another_token_opens_nothing(reader: Browser, token: str) -> None:
+async def test_a_wrong_token_opens_no_session(reader: Browser, token: str) -> None:
     answer = await reader.post("/enter", token=token)
     assert answer.status == 401
     assert "Set-Cookie" not in answer.headers
@@ -101,7 +103,7 @@ async def test_a_wrong_token_isnt_made_good_by_a_cookie(operator: Browser) -> No
     assert answer.status == 401
 
 
-def test_every_route_needs_a_right(console_app: Console) -> None:
+def test_every_route_but_the_open_ones_needs_a_right(console_app: Console) -> None:
     guarded = {
         (route.method, route.path) for _, some in groups(console_app.parts, product_pages()) for route in some
     }
@@ -308,7 +310,7 @@ async def test_tokens_that_cant_be_read_stay_as_they_were(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("path", ["/", "/streams", "/nowhere", "/enter", "/parts/overview", "/healthz"])
-async def test_every_answer_binds_the_browser(reader: Browser, path: str) -> None:
+async def test_every_answer_has_the_headers_that_bind_the_browser(reader: Browser, path: str) -> None:
     headers = (await reader.get(path)).headers
     policy = headers["Content-Security-Policy"]
     assert policy.startswith("default-src 'none'; ")

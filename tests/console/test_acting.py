@@ -9,7 +9,7 @@ from holdfast.errors import ConfigError
 
 
 @pytest.mark.parametrize("text, found", [("0", 0), ("007", 7), ("999", 999)])
-def test_whole_numbers_are_read(text: str, found: int) -> None:
+def test_a_whole_number_is_read_from_its_digits(text: str, found: int) -> None:
     assert whole_number(text, 999) == found
 
 

@@ -39,7 +39,7 @@ def test_no_script_or_style_stands_in_a_template(file: Path) -> None:
     assert "autoescape" not in text
 
 
-def test_no_file_names_another_host() -> None:
+def test_no_asset_of_the_console_names_another_host() -> None:
     files = [*TEXTS, *FOLDER.glob("*.js"), *FOLDER.glob("*.css")]
     assert len(files) > 10
     for file in files:

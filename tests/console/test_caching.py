@@ -54,7 +54,7 @@ async def test_the_time_begins_when_it_is_read(source: Source) -> None:
     assert [await first, await source.get()] == ["text 1", "text 1"]
 
 
-async def test_no_failure_is_kept(source: Source) -> None:
+async def test_a_read_that_failed_is_not_kept(source: Source) -> None:
     async def fail() -> str:
         raise Unavailable("away")
 
@@ -63,7 +63,7 @@ async def test_no_failure_is_kept(source: Source) -> None:
     assert await source.get() == "text 1"
 
 
-async def test_the_oldest_are_dropped(source: Source) -> None:
+async def test_the_oldest_read_is_dropped_when_too_many_are_kept(source: Source) -> None:
     assert [await source.get(name) for name in "abc"] == ["text 1", "text 2", "text 3"]
     assert [await source.get(name) for name in "cba"] == ["text 3", "text 2", "text 4"]
 

@@ -122,7 +122,7 @@ async def test_who_only_reads_sees_no_buttons_that_change_something(
 
 
 @pytest.mark.slow
-async def test_a_hostile_key_is_text(chromium: Browser, console: Console) -> None:
+async def test_a_hostile_key_is_shown_as_plain_text(chromium: Browser, console: Console) -> None:
     async with opened(chromium, console) as tab:
         await tab.open("/streams")
         await expect(tab.page.locator("#streams")).to_contain_text(f"cameras/{HOSTILE}", timeout=PATIENCE_MS)
@@ -131,7 +131,9 @@ async def test_a_hostile_key_is_text(chromium: Browser, console: Console) -> Non
 
 
 @pytest.mark.slow
-async def test_seven_tabs_hear_what_happens(chromium: Browser, console: Console, node: NodeForTests) -> None:
+async def test_seven_tabs_at_once_all_hear_what_happens(
+    chromium: Browser, console: Console, node: NodeForTests
+) -> None:
     """Browsers allow six connections to a host, so tabs share one for events."""
     context = await chromium.new_context()
     tabs = [Tab(await context.new_page(), console.address) for _ in range(7)]

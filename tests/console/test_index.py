@@ -114,7 +114,7 @@ async def test_streams_are_found_by_text_name_and_standing() -> None:
     assert keys(index, Question(standing="unowned")) == ["cameras/south-1", "doors/north-2"]
 
 
-async def test_streams_are_sorted_either_way() -> None:
+async def test_streams_are_sorted_by_each_column_up_and_down() -> None:
     index, _ = await filled(
         [point("s/a", done=2, at=30.0), point("s/b", done=1, at=10.0), point("s/c", done=3, at=20.0)],
         [Claim("s/a", "b", 1), Claim("s/b", "a", 1)],

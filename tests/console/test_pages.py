@@ -187,7 +187,9 @@ async def test_a_stream_is_paused_resumed_and_reset(operator: Browser, services:
 
 
 @pytest.mark.slow
-async def test_a_gap_is_skipped(operator: Browser, services: Services, node: NodeForTests) -> None:
+async def test_an_operator_skips_a_gap_and_the_stream_goes_on(
+    operator: Browser, services: Services, node: NodeForTests
+) -> None:
     node.stream("cameras").send({"camera": "gap", "frame": 0})
     node.stream("cameras").send({"camera": "gap", "frame": 3})
     await operator.until("waits for seq 1 to 2", "/streams")

@@ -81,7 +81,9 @@ def test_the_longest_count_as_the_last_bound() -> None:
     assert latency.quantiles(0.5) == [SHORT_S[-1]]
 
 
-async def test_the_overview_tells_latencies(console: Console, reader: Browser, node: NodeForTests) -> None:
+async def test_the_overview_shows_the_latency_from_queue_to_commit(
+    console: Console, reader: Browser, node: NodeForTests
+) -> None:
     await reader.until("cameras", "/")
     overview = console.parts.overview
     before = await asyncio.to_thread(node.results, "cameras", 5)

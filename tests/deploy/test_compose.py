@@ -54,7 +54,7 @@ def services() -> dict[str, Any]:
     return found
 
 
-def test_every_setting_is_one() -> None:
+def test_every_variable_of_compose_is_a_setting() -> None:
     for name in OURS:
         for variable in services()[name]["environment"]:
             known = variable.removeprefix("HOLDFAST_").lower() in Config.model_fields

@@ -123,7 +123,7 @@ def test_the_rules_are_well_formed() -> None:
     assert content, said
 
 
-def test_every_alert_has_a_fault() -> None:
+def test_every_alert_is_tested_with_a_fault() -> None:
     assert set(FAULTS) == {alert.name for alert in ALERTS}
 
 
@@ -148,7 +148,7 @@ def test_nothing_fires_while_all_is_well(tmp_path: Path) -> None:
     check(tmp_path, {"interval": "1m", "input_series": input_series, "promql_expr_test": checks})
 
 
-def test_what_ends_ends_the_alert(tmp_path: Path) -> None:
+def test_a_queue_that_is_worked_off_and_a_node_that_drains_alert_nobody(tmp_path: Path) -> None:
     """An old queue that is worked off isn't told of, nor a node that drains."""
     falling = {_named("holdfast_queue_age_seconds", QUEUE): (f"6000-60x{MINUTES}", "")}
     draining = gauge("holdfast_member", 1, 0) | gauge("holdfast_draining", 0, 1)
@@ -163,7 +163,7 @@ def test_what_ends_ends_the_alert(tmp_path: Path) -> None:
     )
 
 
-def test_clusters_are_told_apart(tmp_path: Path) -> None:
+def test_the_fault_of_one_cluster_is_told_under_its_name_only(tmp_path: Path) -> None:
     """One cluster's fault is told once, under its own name."""
     parked = "holdfast_parked_streams"
     given = [

@@ -77,7 +77,9 @@ async def test_an_outbox_and_a_device_are_paused_and_resumed(api: Api, store: Ou
     assert await store.paused("doors") == {}
 
 
-async def test_a_rollout_is_aborted_once(api: Api, store: OutboxStore, services: Services) -> None:
+async def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
+    api: Api, store: OutboxStore, services: Services
+) -> None:
     outbox = App("office").outbox("doors", shards=3)
     with create_engine(services.config.outbox_url).begin() as db:
         rollout = outbox.add_rollout(db, "firmware", ["d1", "d2"], {"v": 2})

@@ -68,7 +68,9 @@ async def test_a_device_takes_its_time_and_one_command_at_a_time(
         assert (fleet.counts.heard, fleet.counts.crowded, fleet.counts.at_once) == (3, 2, 2)
 
 
-async def test_devices_give_signs_of_life(address: MqttAddress, devices: MqttDevices) -> None:
+async def test_every_device_of_a_fleet_gives_signs_of_life(
+    address: MqttAddress, devices: MqttDevices
+) -> None:
     ears = Ears(devices)
     async with Fleet(address, NAMES[:3], SystemClock(), conduct=Conduct(heartbeat_s=0.1)):
         seen: set[str] = set()

@@ -95,7 +95,7 @@ def test_a_device_that_makes_no_topic_is_refused(db: Notes, device: str) -> None
     assert db.added == []
 
 
-def test_limits_are_named(db: Notes) -> None:
+def test_a_body_or_key_over_its_limit_is_refused_by_name(db: Notes) -> None:
     with pytest.raises(TooLarge, match="max_body"):
         made(max_body=10).add(db, device="d1", command=b"x" * 11)
     for key in ("dedupe_key", "supersede_key"):
@@ -201,7 +201,7 @@ def test_a_rollout_goes_out_at_its_rate(db: Notes) -> None:
         ({"dialect": "json"}, "dialect"),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], named: str) -> None:
+def test_an_impossible_setting_of_an_outbox_is_named(settings: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         made(**settings)
 

@@ -22,7 +22,7 @@ RUN_ELSEWHERE = {ROOT / "README.md", DOCS / "extending.md"}
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p not in RUN_ELSEWHERE and blocks(p, "python")], ids=name
 )
-def test_python_blocks_run(page: Path) -> None:
+def test_the_python_blocks_of_each_page_run(page: Path) -> None:
     module = module_of(page)
     for test in [value for key, value in vars(module).items() if key.startswith("test_")]:
         test()

@@ -118,14 +118,14 @@ def test_the_docs_list_every_setting_that_is_checked_against_others() -> None:
     assert checked - set(re.findall(r"\w+", section)) == set()
 
 
-def test_limits_are_settings() -> None:
+def test_every_limit_in_the_docs_is_a_setting() -> None:
     declared = (StreamSpec, TaskSpec, Periodic)
     known = set(Config.model_fields).union(*(kind.__struct_fields__ for kind in declared))
     for limit, *_ in rows(DOCS / "operations.md", "## Limits"):
         assert set(re.findall(r"`(\w+)`", limit)) <= known
 
 
-def test_the_tree_shows_every_module() -> None:
+def test_the_tree_in_the_docs_shows_every_module() -> None:
     [tree] = blocks(DOCS / "architecture.md", "text")
     words = set(re.findall(r"\w+", tree.text))
     package = ROOT / "src/holdfast"
@@ -143,7 +143,7 @@ def test_the_tree_shows_every_module() -> None:
 
 
 @EACH_PAGE
-def test_links_lead_somewhere(page: Path) -> None:
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)\s]+)\)", prose(page)):
         if target.startswith(("http://", "https://")):
             continue
@@ -189,7 +189,7 @@ def test_the_docs_have_a_section_for_every_rule() -> None:
 
 
 @EACH_PAGE
-def test_files_that_are_named_exist(page: Path) -> None:
+def test_the_files_that_a_page_names_exist(page: Path) -> None:
     for path in re.findall(r"`((?:src|tests|docs|examples|deploy|tools)/[\w./-]*)`", prose(page)):
         assert (ROOT / path).exists(), f"{name(page)} names {path}"
     media_types = {"image/jpeg", "image/png"}
@@ -198,7 +198,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
 
 
 @EACH_PAGE
-def test_commands_that_are_named_exist(page: Path) -> None:
+def test_the_commands_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text()
     for line in re.findall(r"(?:`|^\$ |^ExecStart=\S*/)holdfast ([^`\n]*)", text, flags=re.MULTILINE):
         check_command(shlex.split(line.partition("  #")[0]), name(page))
@@ -274,7 +274,7 @@ def test_the_config_of_the_unit_is_sound() -> None:
     config.check(Config(**settings))
 
 
-def test_pictures_are_small() -> None:
+def test_every_picture_of_the_docs_is_small() -> None:
     assert blocks(ROOT / "README.md", "python")
     for picture in (DOCS / "images").iterdir():
         assert picture.stat().st_size < 300_000

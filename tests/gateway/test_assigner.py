@@ -144,7 +144,7 @@ async def test_a_program_that_tells_no_address_gets_nothing(rig: Rig) -> None:
         await forwarding.resolve(KEY)
 
 
-async def test_without_room_nothing_is_claimed(rig: Rig) -> None:
+async def test_a_key_that_no_node_has_room_for_is_not_claimed(rig: Rig) -> None:
     rig.seen.members = {"a": Member("a", "a", "", Load(room=0))}
     with pytest.raises(Unavailable, match="no node has room"):
         await rig.assigner.resolve(KEY)

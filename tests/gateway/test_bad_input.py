@@ -129,7 +129,7 @@ def test_a_body_with_bad_chunks_is_refused(servers: Surface, name: str, key: str
     assert not servers.taken
 
 
-def test_chunks_arrive_as_one_body(servers: Surface, name: str, key: str) -> None:
+def test_a_body_sent_in_chunks_arrives_as_one(servers: Surface, name: str, key: str) -> None:
     head = post(key, b"", "Transfer-Encoding: chunked", length=False, close=True)
     said = servers.exchange(name, head + b"3\r\nabc\r\n2;note=x\r\nde\r\n0\r\n\r\n")
     assert [answer.status for answer in said] == [200]
@@ -179,7 +179,9 @@ def test_odd_header_lines_are_refused(servers: Surface, name: str, key: str, lin
 
 
 @pytest.mark.parametrize("flood", [["X-Note: " + "n" * 1_000_000], [f"X-Note-{n}: n" for n in range(50_000)]])
-def test_too_many_headers_are_refused(servers: Surface, name: str, key: str, flood: list[str]) -> None:
+def test_too_many_or_too_large_headers_are_refused(
+    servers: Surface, name: str, key: str, flood: list[str]
+) -> None:
     refused(servers.exchange(name, post(key, b"body", *flood, close=True)), 400, 431)
     assert not servers.taken
 
@@ -292,7 +294,7 @@ WHOLE = gzip.compress(b"x" * 1000)
     ],
     ids=["none", "cut", "checksum", "more", "deflate", "unknown", "twice", "over the limit", "bomb"],
 )
-def test_a_bad_compressed_body(
+def test_a_compressed_body_that_cannot_be_unpacked_is_refused(
     servers: Surface, name: str, key: str, coding: str, body: bytes, status: int
 ) -> None:
     (said,) = servers.exchange(name, post(key, body, f"Content-Encoding: {coding}", close=True))

@@ -133,7 +133,7 @@ async def play(steps: list[tuple[str, str, str]]) -> None:
 @pytest.mark.slow
 @given(STEPS)
 @settings(max_examples=60)
-def test_routes_converge_to_claims(steps: list[tuple[str, str, str]]) -> None:
+def test_the_routes_of_a_gateway_converge_to_the_claims(steps: list[tuple[str, str, str]]) -> None:
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         runner.run(play(steps))
 

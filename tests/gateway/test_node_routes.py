@@ -125,7 +125,7 @@ async def test_a_frame_is_answered_with_its_result(client: Client, taken: Taken)
     assert taken.calls == [("raw", "raw/cam-1", Place(2, 7), b"frame", 30.0)]
 
 
-async def test_a_repeated_seq_is_marked(client: Client, taken: Taken) -> None:
+async def test_the_answer_to_a_repeated_seq_is_marked_duplicate(client: Client, taken: Taken) -> None:
     taken.answer = RequestAnswer(None, 7, duplicate=True)
     async with post(client, "/process/cam-1", "raw", X_Seq="7") as response:
         assert (await response.read(), response.headers["X-Duplicate"]) == (b"null", "true")
@@ -187,7 +187,7 @@ async def test_where_there_is_no_seq_the_request_id_tells_messages_apart(
     assert len(set(ids)) == 4
 
 
-async def test_ids_are_decoded_once(client: Client, taken: Taken) -> None:
+async def test_an_id_in_a_path_is_decoded_exactly_once(client: Client, taken: Taken) -> None:
     for raw, key in [
         ("a%2Fb", "a/b"),
         ("a%252Fb", "a%2Fb"),
@@ -212,7 +212,9 @@ async def test_ids_are_decoded_once(client: Client, taken: Taken) -> None:
         ("x" * 7000, 400),
     ],
 )
-async def test_odd_ids_are_refused(client: Client, taken: Taken, raw: str, status: int) -> None:
+async def test_an_impossible_id_in_a_path_is_refused(
+    client: Client, taken: Taken, raw: str, status: int
+) -> None:
     async with post(client, f"/process/{raw}", "raw", X_Seq="0") as response:
         assert response.status == status
         await told(response)
@@ -282,7 +284,7 @@ async def test_a_body_that_never_ends_is_given_up(client: Client, taken: Taken) 
         (OutcomeUnknown("too late"), 504, {}),
     ],
 )
-async def test_errors_are_problems(
+async def test_every_error_is_told_as_a_problem_with_its_status(
     client: Client, taken: Taken, error: HoldfastError, status: int, headers: dict[str, str]
 ) -> None:
     taken.answer = error
@@ -305,13 +307,15 @@ async def test_the_place_of_a_request_in_a_trace_is_that_of_its_message(
 
 
 @pytest.mark.parametrize("kind", [SetAside, InvalidMessage, Unavailable])
-async def test_problem_details_hide_secrets(client: Client, taken: Taken, kind: type[HoldfastError]) -> None:
+async def test_the_detail_of_a_problem_hides_secrets(
+    client: Client, taken: Taken, kind: type[HoldfastError]
+) -> None:
     taken.answer = kind("at redis://user:hunter2@host?token=hunter2")
     async with post(client, "/process/k", "raw", X_Seq="0") as response:
         assert (await told(response))["detail"] == "at redis://user:***@host?token=***"
 
 
-async def test_only_the_secret_admits(taken: Taken) -> None:
+async def test_a_request_without_the_secret_gets_401(taken: Taken) -> None:
     client = await serve(taken, app().streams, SECRET)
     for given, status in [("", 401), ("Bearer wrong", 401), (f"Bearer {SECRET}", 200)]:
         async with post(client, "/process/k", "raw", X_Seq="0", Authorization=given) as response:

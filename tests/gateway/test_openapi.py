@@ -73,7 +73,7 @@ def everything(part: Any) -> Iterator[dict[str, Any]]:
         yield from everything(inner)
 
 
-def test_all_references_lead_somewhere() -> None:
+def test_every_reference_of_the_description_leads_somewhere() -> None:
     referring = [part for part in everything(DOCUMENT) if "$ref" in part]
     assert referring
     for part in referring:
@@ -91,7 +91,7 @@ def test_pages_answer_as_the_description_says(servers: Surface, name: str, path:
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_the_description_is_served(servers: Surface, name: str) -> None:
+def test_every_server_serves_the_openapi_description(servers: Surface, name: str) -> None:
     (said,) = servers.exchange(
         name, b"GET /openapi.json HTTP/1.1\r\nHost: [::1]\r\nConnection: close\r\n\r\n"
     )

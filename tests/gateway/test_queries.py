@@ -45,7 +45,7 @@ def kind(said: Said) -> tuple[int, str]:
 
 
 @EACH_SERVER
-def test_get_asks_by_parameters(servers: Surface, server: str) -> None:
+def test_a_get_query_asks_by_its_parameters(servers: Surface, server: str) -> None:
     said = ask(servers, server, "GET", "/query/json/cam%2F1?since=5&stream=json", X_Stream="raw")
     assert said.status == 200
     assert json.loads(said.body) == {"key": "json/cam/1", "asked": {"since": "5", "stream": "json"}}
@@ -54,7 +54,7 @@ def test_get_asks_by_parameters(servers: Surface, server: str) -> None:
 
 
 @EACH_SERVER
-def test_post_asks_by_its_body(servers: Surface, server: str) -> None:
+def test_a_post_query_asks_by_its_body(servers: Surface, server: str) -> None:
     body = b'{"since": [5, null]}'
     said = ask(servers, server, "POST", "/query/json/a", body, Content_Type="application/json")
     assert json.loads(said.body) == {"key": "json/a", "asked": {"since": [5, None]}}

@@ -175,14 +175,14 @@ def safe(name: str, pod: Manifest) -> None:
 
 @pytest.mark.parametrize("program", HELMS)
 @by_name
-def test_lint_finds_nothing(program: str, example: Path) -> None:
+def test_helm_lint_finds_no_fault_in_any_example(program: str, example: Path) -> None:
     said = helm(program, "lint", "--strict", CHART, "--values", example)
     assert said.returncode == 0, said.stdout
 
 
 @pytest.mark.parametrize("program", HELMS)
 @by_name
-def test_every_example_is_valid(program: str, example: Path) -> None:
+def test_every_example_renders_to_valid_manifests(program: str, example: Path) -> None:
     valid(manifests(example, program))
 
 
@@ -333,7 +333,7 @@ def test_gateways_need_no_haproxy_unless_it_is_asked_for() -> None:
     assert arguments(gateway__dataPlane="haproxy") == ["--data-plane=haproxy"]
 
 
-def test_scaling_down_is_slow() -> None:
+def test_the_autoscaler_takes_nodes_away_slowly_and_one_at_a_time() -> None:
     (scaler,) = of_kind(manifests(ZOOKEEPER), "HorizontalPodAutoscaler").values()
     down = scaler["spec"]["behavior"]["scaleDown"]
     assert down["stabilizationWindowSeconds"] == 600
@@ -354,7 +354,7 @@ def test_only_the_release_and_prometheus_reach_nodes() -> None:
     assert [each.popitem()[0] for each in rule["from"]] == ["podSelector", "namespaceSelector"]
 
 
-def test_large_numbers_are_written_out() -> None:
+def test_large_numbers_are_written_without_an_exponent() -> None:
     pod = pods(manifests(POSTGRES, **{"settings.max_peer_bytes": 134217728}))["cams-holdfast-main"]
     assert variables(pod)["HOLDFAST_MAX_PEER_BYTES"] == "134217728"
 
@@ -365,7 +365,7 @@ def test_the_rules_are_those_of_the_code() -> None:
     assert CHART_RULES.read_text() == RULES.read_text()
 
 
-def test_no_secret_is_a_value() -> None:
+def test_no_secret_can_be_given_as_a_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     settings = schema["definitions"]["settings"]["properties"]
     assert not {"peer_secret", "peer_secret_also", "target_secrets", "prometheus_token"} & settings.keys()

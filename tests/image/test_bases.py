@@ -60,7 +60,7 @@ async def test_a_blob_that_is_damaged_is_refused(bases: BaseFolder, blobs: Blobs
         await facts_of(name, blobs)
 
 
-async def test_layers_by_zstd_are_read(bases: BaseFolder, blobs: Blobs) -> None:
+async def test_layers_of_a_base_packed_by_zstd_are_read(bases: BaseFolder, blobs: Blobs) -> None:
     from backports import zstd
 
     system = debian()

@@ -233,7 +233,7 @@ def test_a_shared_object_for_another_machine_is_refused_by_name(
 
 
 @pytest.mark.slow
-def test_two_platforms_make_an_index(project: Path, build: Any) -> None:
+def test_an_image_for_two_platforms_is_an_index_of_both(project: Path, build: Any) -> None:
     both = build("--platform", "linux/amd64", "--platform", "linux/arm64", architecture="arm64")
     assert [each["platform"]["architecture"] for each in both.read(both.digest)["manifests"]] == [
         "amd64",

@@ -122,7 +122,7 @@ def test_a_registry_that_keeps_what_refers_to_an_image_gets_no_fallback_tag(push
 
 
 @pytest.mark.slow
-def test_an_interrupted_push_goes_on(
+def test_an_interrupted_push_goes_on_without_sending_all_again(
     server: DockerRegistryServer, push: Any, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(registries, "PAUSE_S", 0.05)

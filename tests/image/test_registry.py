@@ -313,7 +313,7 @@ async def test_several_blobs_at_once_go_to_a_registry_that_asks_for_a_password(
             assert await registry.has_blob("team/app", descriptor.digest)
 
 
-async def test_what_netrc_has_goes_nowhere(
+async def test_the_passwords_of_netrc_are_sent_to_no_host(
     blobs: Blobs, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     netrc = home / "netrc"

@@ -111,7 +111,7 @@ def test_the_image_handles_a_stream_as_a_user_without_rights(
 
 
 @pytest.mark.slow
-def test_other_tools_read_the_image(image: Path, tmp_path: Path) -> None:
+def test_skopeo_reads_and_copies_a_built_image(image: Path, tmp_path: Path) -> None:
     told = subprocess.check_output([programs.find("skopeo"), "inspect", f"oci:{image}:1"])
     assert json.loads(told)["Labels"]["holdfast.app"] == "cameras:app"
     program, target = str(programs.find("skopeo")), f"oci-archive:{tmp_path}/copy.tar:1"

@@ -262,7 +262,7 @@ CORE = [
         "grants that lapsed stay",
         "if name != member and name not in lapsed}",
         "if name != member}",
-        "tests/tasks/rules/test_concurrency.py::test_lapsed_grants_are_dropped",
+        "tests/tasks/rules/test_concurrency.py::test_a_grant_that_lapsed_goes_to_others",
     ),
     _at(
         "src/holdfast/tasks/rules/concurrency.py",
@@ -473,7 +473,7 @@ CORE = [
         "a number may have a digit too many",
         "if value >= 10**digits:",
         "if value > 10**digits:",
-        "tests/common/test_message.py::test_unusable_numbers_name_the_field",
+        "tests/common/test_message.py::test_an_unusable_number_is_refused_by_the_name_of_its_field",
     ),
     _at(
         "src/holdfast/devices/rules/dialect.py",
@@ -848,7 +848,7 @@ TASKS = [
         "permits are gathered",
         "for name, at in self._lapse_at.items() if at <= now",
         "for name, at in self._lapse_at.items() if at < 0",
-        "tests/tasks/rules/test_rates.py::test_permits_lapse",
+        "tests/tasks/rules/test_rates.py::test_unused_permits_lapse_after_their_window",
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
@@ -1226,7 +1226,7 @@ ADAPTERS = [
         "epochs are counted only",
         "            if after.epoch > epoch:\n",
         "            if False:\n",
-        "tests/services/postgres/test_tasks.py::test_a_forgotten_attempt_stays_fenced",
+        "tests/services/postgres/test_tasks.py::test_an_attempt_that_the_server_forgot_stays_fenced",
     ),
     _at(
         "src/holdfast/common/migrations.py",
@@ -1443,7 +1443,7 @@ ADAPTERS = [
         "a delayed message comes early",
         "show(':delayed', now)",
         "show(':delayed', now + 1e12)",
-        "tests/services/redis/test_queue.py::TestOnOneServer::test_delayed_messages_come_late",
+        "tests/services/redis/test_queue.py::TestOnOneServer::test_a_delayed_message_comes_only_after_its_delay",
     ),
     _at(
         "src/holdfast/services/redis/queue_delete.lua",
@@ -1492,7 +1492,7 @@ ADAPTERS = [
         "a letter that is there is written over",
         "redis.call('HSETNX', root .. ':letter_bodies', ARGV[i], ARGV[i + 1]) == 1",
         "redis.call('HSET', root .. ':letter_bodies', ARGV[i], ARGV[i + 1]) >= 0",
-        "tests/services/redis/test_queue.py::TestOnOneServer::test_burying_again_changes_nothing",
+        "tests/services/redis/test_queue.py::TestOnOneServer::test_a_letter_that_is_buried_again_stays_as_it_was",
     ),
     _at(
         "src/holdfast/services/redis/queue_drop.lua",
@@ -1527,7 +1527,7 @@ ADAPTERS = [
         "a queue's keys lie in any slot",
         'return f"{{{connection.address.namespace}:queue:{name}}}"',
         'return f"{connection.address.namespace}:queue:{name}"',
-        "tests/services/redis/test_queue.py::TestInACluster::test_delivers_what_was_sent",
+        "tests/services/redis/test_queue.py::TestInACluster::test_messages_are_delivered_with_body_and_attributes_as_sent",
     ),
     _at(
         "src/holdfast/services/redis/queue.py",
@@ -1736,7 +1736,7 @@ GATEWAY = [
         "a query loses its parameters",
         'f"{{ path_beg {PATH} }}"',
         '"{ always_true }"',
-        "tests/gateway/test_queries.py::test_get_asks_by_parameters",
+        "tests/gateway/test_queries.py::test_a_get_query_asks_by_its_parameters",
     ),
     _at(
         "src/holdfast/gateway/clients.py",
@@ -1828,14 +1828,14 @@ GATEWAY = [
         "what follows a compressed body is dropped",
         "if not unzip.eof or unzip.unused_data:",
         "if not unzip.eof:",
-        "tests/gateway/test_bad_input.py::test_a_bad_compressed_body",
+        "tests/gateway/test_bad_input.py::test_a_compressed_body_that_cannot_be_unpacked_is_refused",
     ),
     _at(
         "src/holdfast/http/bodies.py",
         "half a compressed body is taken",
         "if not unzip.eof or unzip.unused_data:",
         "if unzip.unused_data:",
-        "tests/gateway/test_bad_input.py::test_a_bad_compressed_body",
+        "tests/gateway/test_bad_input.py::test_a_compressed_body_that_cannot_be_unpacked_is_refused",
     ),
     _at(
         "src/holdfast/http/bodies.py",
@@ -1863,7 +1863,7 @@ GATEWAY = [
         "a stream's id is decoded twice",
         "unquote_to_bytes(raw).decode()",
         "unquote_to_bytes(unquote_to_bytes(raw)).decode()",
-        "tests/gateway/test_node_routes.py::test_ids_are_decoded_once",
+        "tests/gateway/test_node_routes.py::test_an_id_in_a_path_is_decoded_exactly_once",
     ),
 ]
 

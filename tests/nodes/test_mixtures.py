@@ -41,7 +41,7 @@ MORE = [
     "queue, coordinator, state",
     [*MIXTURES, *(pytest.param(*mixture, marks=pytest.mark.soak) for mixture in MORE)],
 )
-async def test_a_killed_node_is_replaced(
+async def test_with_any_mixture_of_services_a_killed_node_is_replaced(
     queue: str, coordinator: str, state: str, make_queue: MakeQueue, make_cluster: MakeCluster
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:

@@ -298,7 +298,9 @@ async def test_a_transfer_that_was_killed_is_made_again(pilot: Pilot, hooks: Hoo
 
 
 @pytest.mark.slow
-async def test_there_and_back_again(pilot: Pilot, hooks: Hooks, target: str) -> None:
+async def test_what_is_transferred_there_and_back_still_finishes(
+    pilot: Pilot, hooks: Hooks, target: str
+) -> None:
     source, back = f"sqlite:///{pilot.place}/pilot.db", f"sqlite:///{pilot.place}/back.db"
     waits, ended = await work(pilot, source, hooks)
     assert (await pilot.transfer(source, target))[0] == 0

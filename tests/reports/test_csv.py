@@ -68,7 +68,7 @@ def every(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_every_type_has_its_text(every: str) -> None:
+def test_every_type_of_column_has_its_text_in_csv(every: str) -> None:
     rows = list(csv.reader(io.StringIO(csv_of(every), newline="")))
     assert rows[0] == EVERY_TYPE.column_names
     assert {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])} == TEXTS
@@ -113,7 +113,7 @@ def test_duckdb_reads_back_what_was_written(tmp_path: Path) -> None:
     st.sampled_from(["minimal", "all", "strings"]),
     st.sampled_from([",", ";", "\t", "|"]),
 )
-def test_any_text_is_read_back(
+def test_any_text_in_csv_is_read_back_unchanged(
     tmp_path: Path, rows: list[tuple[str, int]], quoting: Any, delimiter: str
 ) -> None:
     source = stored(tmp_path, {"text": [text for text, _ in rows], "n": [n for _, n in rows]})
@@ -234,7 +234,7 @@ def test_columns_with_only_nulls_are_written(tmp_path: Path) -> None:
 # --- encodings
 
 
-def test_encodings_are_as_ordered(tmp_path: Path) -> None:
+def test_a_csv_file_has_the_encoding_that_is_ordered(tmp_path: Path) -> None:
     source = stored(tmp_path, {"text": ["Grüße €"] * 3})
     for encoding, mark, codec in (
         ("utf-8", b"", "utf-8"),
@@ -261,7 +261,7 @@ def test_characters_that_the_encoding_lacks_are_refused_or_replaced(tmp_path: Pa
         csv_of(stored(tmp_path, {"id": [1], "text": ["→"]}), encoding="cp1252")
 
 
-def test_replaced_characters_are_counted(tmp_path: Path) -> None:
+def test_characters_that_the_encoding_lacks_are_replaced_and_counted(tmp_path: Path) -> None:
     source = stored(tmp_path, {"text": ["→→", "a\0", "fine"]})
     with Report(
         ordered(source, form=Csv(encoding="cp1252", unfit="replace")), ordered_at=ORDERED_AT

@@ -31,7 +31,7 @@ def test_credentials_are_found_in_config_environment_and_file(file: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "../acme", "a b", "a\n", "x" * 65, "-a"])
-def test_odd_names_are_refused(name: str) -> None:
+def test_a_credential_with_an_odd_name_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="no credential's name"):
         Credentials(environ={}).find(name)
 
@@ -67,7 +67,7 @@ def test_a_wrong_credential_file_is_a_config_error(tmp_path: Path) -> None:
     assert SECRET not in str(caught.value)
 
 
-def test_long_fields_may_be_files(tmp_path: Path) -> None:
+def test_a_field_of_credentials_may_be_read_from_a_file(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("PRIVATE")
     found = Credentials({"a": {"key": f"file:{tmp_path}/key"}, "b": {"key": "file:/none"}}, environ={})
     assert found.find("a").key == "PRIVATE"
@@ -75,7 +75,7 @@ def test_long_fields_may_be_files(tmp_path: Path) -> None:
         found.find("b")
 
 
-def test_credentials_hide_their_password() -> None:
+def test_credentials_never_show_their_password_as_text() -> None:
     assert SECRET not in repr(Credential("ann", SECRET))
     assert SECRET not in f"{Credential(password=SECRET)}"
     assert SECRET not in pretty_repr([Credential(password=SECRET)])

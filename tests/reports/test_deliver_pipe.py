@@ -20,7 +20,7 @@ async def test_bytes_come_in_order_and_whole() -> None:
     assert b"".join(await collected(*chunks)) == b"".join(chunks)
 
 
-async def test_large_chunks_are_cut() -> None:
+async def test_a_large_chunk_is_cut_into_pieces() -> None:
     body = bytes(range(256)) * 20_000
     got = await collected(body)
     assert b"".join(got) == body

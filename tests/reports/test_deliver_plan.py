@@ -90,7 +90,7 @@ def test_marks_are_where_an_upload_can_go_on(grain: int, apart: int) -> None:
     assert marks_every(grain) == apart
 
 
-def test_companions_have_the_usual_formats() -> None:
+def test_files_beside_a_report_have_the_usual_formats() -> None:
     done = record(DeliveryStage.PLACED, md5="0" * 32)
     assert companion(Companion.OK, done) == b""
     assert companion(Companion.SHA256, done) == f"{SUM}  b.csv\n".encode()

@@ -37,7 +37,7 @@ def pool(clock: Clock, **limits: object) -> SinkPool:
     return SinkPool(clock, PoolLimits(**limits))  # type: ignore[arg-type]
 
 
-async def test_a_connection_is_used_again(clock: Clock) -> None:
+async def test_a_connection_is_used_again_for_the_same_server_only(clock: Clock) -> None:
     shared = pool(clock)
     async with shared.sink("ftp://a", "ann", MemorySink) as first:
         pass

@@ -64,7 +64,7 @@ def test_a_date_in_the_order_is_used_unchanged() -> None:
         "half\ud800.csv",
     ],
 )
-def test_bad_names_are_refused(name: str) -> None:
+def test_a_file_name_that_could_do_harm_is_refused(name: str) -> None:
     with pytest.raises(InvalidMessage) as refused:
         check(ordered("x", name=name))
     assert refused.value.field == "name"
@@ -73,7 +73,7 @@ def test_bad_names_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     "template", ["{secret}", "{report.x}", "{report!r}", "{date:%s}", "{part:>9999}", "{", "{}"]
 )
-def test_bad_templates_are_refused(template: str) -> None:
+def test_a_template_with_unknown_fields_or_formats_is_refused(template: str) -> None:
     with pytest.raises(InvalidMessage) as refused:
         check(ordered("x", name=template))
     assert refused.value.field == "name"

@@ -47,7 +47,7 @@ def test_a_minimal_order_has_the_stated_defaults() -> None:
     assert decoded.empty == "header"
 
 
-def test_an_order_survives_the_wire() -> None:
+def test_an_order_with_every_setting_survives_the_wire() -> None:
     full = order(
         format={"type": "xlsx", "overflow": "files", "rows_per_sheet": 1000},
         tables=[
@@ -132,7 +132,7 @@ def test_what_is_no_order_is_refused(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("struct", [ReportOrder, Table, Column, Csv, Xlsx, ReportDelivery])
-def test_the_docs_name_every_field(struct: type[msgspec.Struct]) -> None:
+def test_the_docs_of_reports_name_every_field(struct: type[msgspec.Struct]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "reports.md").read_text()
     for field in msgspec.structs.fields(struct):
         assert f"`{field.name}`" in page, field.name

@@ -49,7 +49,7 @@ def test_the_first_error_in_order_is_raised() -> None:
             next(results)
 
 
-def test_reading_stays_within_its_bytes() -> None:
+def test_reading_ahead_stays_within_its_bytes() -> None:
     most = 0
     fetched = consumed = 0
 
@@ -94,7 +94,7 @@ def test_a_reader_nobody_listens_to_ends_and_cleans_up() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 100])
-def test_blocks_are_of_one_size(size: int) -> None:
+def test_every_block_but_the_last_has_the_same_size(size: int) -> None:
     chunks = [b"", b"abc", b"defghij", b"k", b"", b"lmnopqrstuvw"]
     cut = list(blocks(chunks, size))
     assert b"".join(cut) == b"".join(chunks)

@@ -37,7 +37,7 @@ def test_parquet_with_many_row_groups_is_read(tmp_path: Path) -> None:
     assert csv_of(stored(tmp_path, ROWS, row_group_size=1)) == TEXT
 
 
-def test_orc_is_read(tmp_path: Path) -> None:
+def test_an_orc_file_is_read_as_a_source(tmp_path: Path) -> None:
     pyarrow.orc.write_table(ROWS, str(tmp_path / "t.orc"))
     assert csv_of(str(tmp_path / "t.orc")) == TEXT
 
@@ -71,7 +71,7 @@ def test_csv_with_another_delimiter_and_newlines(tmp_path: Path) -> None:
     assert csv_of(str(tabs)) == "a,b\n1,2\n"
 
 
-def test_json_lines_are_read(tmp_path: Path) -> None:
+def test_a_file_of_json_lines_is_read_as_a_source(tmp_path: Path) -> None:
     path = tmp_path / "t.jsonl"
     path.write_text('{"n": 1, "t": "a", "o": {"k": [1]}}\n{"n": 2, "t": null}\n')
     assert csv_of(str(path)) == 'n,t,o\n1,a,"{""k"":[1]}"\n2,,\n'
@@ -79,7 +79,7 @@ def test_json_lines_are_read(tmp_path: Path) -> None:
     assert csv_of(typed) == "n\n1.00\n2.00\n"
 
 
-def test_compressed_text_is_read(tmp_path: Path) -> None:
+def test_csv_and_json_packed_by_gzip_are_read(tmp_path: Path) -> None:
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(b"a\n1\n"))
     (tmp_path / "t.jsonl.gz").write_bytes(gzip.compress(b'{"a": 1}\n'))
     assert csv_of(str(tmp_path / "t.csv.gz")) == "a\n1\n"
@@ -164,7 +164,9 @@ def test_files_that_a_filter_on_folders_excludes_are_not_read(tmp_path: Path) ->
     ],
 )
 @pytest.mark.parametrize("size", [1, 100])
-def test_filters_choose_rows(tmp_path: Path, op: Any, value: Any, rows: list[int | None], size: int) -> None:
+def test_a_filter_keeps_exactly_the_rows_that_fit(
+    tmp_path: Path, op: Any, value: Any, rows: list[int | None], size: int
+) -> None:
     source = stored(tmp_path, {"id": range(4), "n": [1, 2, 3, None]}, row_group_size=size)
     table = Table(
         sources=(source,), columns=(Column(source="n"),), filter=(Condition(column="n", op=op, value=value),)
@@ -276,7 +278,7 @@ def test_drift_beside_the_chosen_columns_does_not_matter(tmp_path: Path) -> None
     assert csv_of(Table(sources=(first, second), columns=(Column(source="n"),))) == "n\n1\n2\n"
 
 
-def test_drift_is_merged_as_ordered(tmp_path: Path) -> None:
+def test_files_whose_columns_drift_are_merged_where_ordered(tmp_path: Path) -> None:
     first = stored(tmp_path, {"n": pa.array([1], pa.int32()), "t": ["a"]}, "1.parquet")
     second = stored(tmp_path, {"more": [1.5], "n": [2**40]}, "2.parquet")
     merged = Table(sources=(first, second), drift="merge")
@@ -289,7 +291,7 @@ def test_drift_is_merged_as_ordered(tmp_path: Path) -> None:
 # --- files that are damaged
 
 
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
+def test_a_source_that_is_missing_is_named(tmp_path: Path) -> None:
     for source in (
         f"{tmp_path}/no.parquet",
         f"{tmp_path}/no/",
@@ -319,7 +321,7 @@ def test_a_truncated_file_is_an_error(tmp_path: Path, suffix: str) -> None:
             csv_of(str(path))
 
 
-def test_damaged_rows_are_an_error(tmp_path: Path) -> None:
+def test_a_source_with_damaged_rows_is_refused(tmp_path: Path) -> None:
     path = Path(stored(tmp_path, {"n": range(100_000)}, write_page_checksum=True))
     data = bytearray(path.read_bytes())
     data[1000:2000] = b"\xff" * 1000
@@ -349,12 +351,12 @@ def test_two_columns_with_one_name_are_refused(tmp_path: Path) -> None:
         csv_of(stored(tmp_path, table))
 
 
-def test_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
+def test_a_source_with_an_unknown_scheme_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidMessage, match="no URL of file, s3, http or https"):
         csv_of("gopher://host/t.parquet")
 
 
-def test_sources_stay_below_their_roots(tmp_path: Path) -> None:
+def test_a_source_outside_of_its_roots_is_refused(tmp_path: Path) -> None:
     source = stored(tmp_path / "in", ROWS)
     stored(tmp_path / "inside", ROWS)
     for roots in ([str(tmp_path / "in")], ["s3://b/", f"file://{tmp_path}/in/"]):
@@ -566,7 +568,7 @@ def url(web: Any, path: str) -> str:
     return f"http://127.0.0.1:{web.server_address[1]}{path}"
 
 
-def test_files_are_read_over_http(tmp_path: Path, web: Any) -> None:
+def test_a_source_over_http_is_read_as_a_local_file_is(tmp_path: Path, web: Any) -> None:
     rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}
     local = stored(tmp_path, rows, row_group_size=50_000)
     web.bodies["/t.parquet"] = Path(local).read_bytes()

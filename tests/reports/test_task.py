@@ -123,7 +123,7 @@ def test_an_attempt_that_was_replaced_changes_nothing(folders: Path) -> None:
     assert audit() == [before]
 
 
-def test_an_order_may_be_protobuf(folders: Path) -> None:
+def test_a_report_ordered_by_protobuf_is_made(folders: Path) -> None:
     message = OrderMessage.FromString(encode_protobuf(from_plain(order(folders))))
     assert not TaskTest(made_app()).run(message)["duplicated"]
     assert (folders / "in" / NAME).exists()
@@ -322,7 +322,7 @@ async def test_the_audit_is_kept_in_redis_too(folders: Path) -> None:
             assert await services.registry().list("reports/") == []
 
 
-async def test_a_task_keeps_its_day(folders: Path) -> None:
+async def test_a_report_keeps_the_time_of_its_first_attempt(folders: Path) -> None:
     async with Services(load()) as services:
         kept = Audit(services.registry(), services.clock)
         assert await kept.ordered_at("t", 10.0) == 10.0

@@ -71,7 +71,7 @@ FULL = ReportOrder(
         ordered("x", form=Csv(header=False, delimiter=";", null_text="-")),
     ],
 )
-def test_an_order_survives_both_wires(order: ReportOrder) -> None:
+def test_an_order_survives_both_protobuf_and_json(order: ReportOrder) -> None:
     assert decode_protobuf(encode_protobuf(order)) == order
     assert decode(encode(order)) == order
 

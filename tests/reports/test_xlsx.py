@@ -81,7 +81,7 @@ VALUES: dict[str, list[Any]] = {
 }
 
 
-def test_every_type_is_kept(tmp_path: Path) -> None:
+def test_every_type_of_column_is_kept_in_a_workbook(tmp_path: Path) -> None:
     path = tmp_path / "every.arrow"
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, EVERY_TYPE.schema) as writer:
         writer.write_table(EVERY_TYPE)
@@ -118,7 +118,7 @@ def _to_the_ms(value: object) -> object:
         max_size=20,
     )
 )
-def test_any_row_is_read_back(tmp_path: Path, rows: list[tuple[Any, ...]]) -> None:
+def test_any_row_of_a_workbook_is_read_back_unchanged(tmp_path: Path, rows: list[tuple[Any, ...]]) -> None:
     texts, floats, times, decimals = zip(*rows, strict=True)
     source = stored(
         tmp_path,
@@ -320,7 +320,7 @@ def test_more_rows_than_a_sheet_holds(tmp_path: Path) -> None:
     assert [row[0] for sheet in rolled for row in sheet[1:]] == list(range(25))
 
 
-def test_rows_split_over_files(tmp_path: Path) -> None:
+def test_rows_over_the_limit_of_a_sheet_go_to_more_files(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(25)})
     form = Xlsx(rows_per_sheet=11, overflow="files")
     with Report(ordered(source, form=form, name="{report}.xlsx"), ordered_at=ORDERED_AT) as report:
@@ -385,7 +385,7 @@ def test_columns_have_the_letters_of_excel() -> None:
 
 @pytest.mark.soak
 @pytest.mark.skipif(shutil.which("soffice") is None, reason="LibreOffice isn't installed")
-def test_libreoffice_reads_every_type(tmp_path: Path) -> None:
+def test_libreoffice_reads_every_type_as_it_was_written(tmp_path: Path) -> None:
     table = EVERY_TYPE.drop_columns(["null"])
     source = tmp_path / "every.arrow"
     with pa.OSFile(str(source), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

@@ -41,7 +41,7 @@ def test_no_seed_breaks_an_invariant_of_devices(first: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_seed_replays_the_same() -> None:
+def test_a_seed_replays_the_same_run() -> None:
     for seed in (3, 8, 25):
         assert simulate(seed, kind="devices") == simulate(seed, kind="devices")
 

@@ -154,7 +154,7 @@ def test_what_makes_a_commit_too_large_is_found(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("seed, kind", [(3, "streams"), (12, "streams"), (26, "streams"), (5, "tasks")])
-def test_a_seed_replays_the_same(seed: int, kind: str) -> None:
+def test_a_seed_replays_the_same_run(seed: int, kind: str) -> None:
     first, second = simulate(seed, kind=kind), simulate(seed, kind=kind)
     assert first == second
     assert first.counts, "this seed has faults"

@@ -245,7 +245,7 @@ async def test_a_cancelled_call_leaves_the_others_their_answers(make: Make) -> N
     assert sizes == [size for size in range(20) if not calls[size].cancelled()]
 
 
-async def test_closing_lets_handlers_close(make: Make, tmp_path: Path) -> None:
+async def test_closing_the_slots_lets_handlers_close_first(make: Make, tmp_path: Path) -> None:
     slots = make()
     slot = await opened(slots)
     await run(slot, last_word={"tell": str(tmp_path / "word")})
@@ -407,7 +407,7 @@ def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
     assert all_end(family)
 
 
-def test_slots_work_with_uvloop(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slots_run_their_handlers_with_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
 
     async def main() -> Ran:

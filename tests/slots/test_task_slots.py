@@ -27,7 +27,7 @@ async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: py
     await slots.close()
 
 
-async def test_a_full_tray_says_so() -> None:
+async def test_a_full_tray_refuses_until_there_is_room_again() -> None:
     slots, ear = (
         task_slots(TaskSlotSettings(app=APP, close_timeout_s=0.1), SystemClock()),
         RecordingListener(),

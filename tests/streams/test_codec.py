@@ -88,7 +88,7 @@ def test_one_field_may_be_key_and_seq() -> None:
     assert place(spec, {"at": {"shelf": 5}}) == ("5", Place(0, 5))
 
 
-def test_fields_may_have_any_name() -> None:
+def test_a_field_of_any_name_is_found_in_a_body() -> None:
     spec = declare(key="video id", seq="класс", seq_kind="dense")
     assert place(spec, {"video id": "v", "класс": 1}) == ("v", Place(0, 1))
 
@@ -99,12 +99,12 @@ def test_without_seq_the_delivery_tells_messages_apart() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "x" * 257, "a\nb"])
-def test_an_id_must_be_usable(text: str) -> None:
+def test_an_unusable_id_is_refused_by_name(text: str) -> None:
     with pytest.raises(InvalidMessage, match="attribute 'id'"):
         place(ARRIVALS, {"camera": "c"}, {"id": text})
 
 
-def test_the_queue_may_number_messages() -> None:
+def test_a_message_is_placed_by_the_number_of_its_queue() -> None:
     spec = declare(key="camera", seq="queue", seq_kind="increasing")
     assert place(spec, {"camera": "c"}, number=10**30) == ("c", Place(0, 10**30))
     with pytest.raises(InvalidMessage, match="declare seq="):
@@ -213,7 +213,7 @@ def test_what_cannot_be_placed_says_why(body: Any, field: str | None, text: str)
 
 
 @given(st.binary())
-def test_no_body_breaks_addressing(body: bytes) -> None:
+def test_any_bytes_are_refused_as_an_invalid_message(body: bytes) -> None:
     with pytest.raises(InvalidMessage):
         place(FRAMES, body)
 
@@ -226,7 +226,7 @@ json_values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["video", "frame", "meta", "other"]), json_values))
-def test_json_is_placed_or_invalid(body: dict[str, Any]) -> None:
+def test_any_json_is_placed_or_refused_as_invalid(body: dict[str, Any]) -> None:
     try:
         key, at = place(FRAMES, body)
     except InvalidMessage:
@@ -234,7 +234,7 @@ def test_json_is_placed_or_invalid(body: dict[str, Any]) -> None:
     assert (key, at) == (str(body["video"]), Place(int(body["meta"]["run"]), int(body["frame"])))
 
 
-def test_fields_must_not_overlap() -> None:
+def test_a_field_inside_another_field_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"'at' can't also hold 'at\.seq'"):
         place(declare(key="at", seq="at.seq", seq_kind="dense"), {})
 
@@ -278,7 +278,7 @@ class Typed(TypedDict):
         (bytes, b'{"x":1}'),
     ],
 )
-def test_bodies_become_messages(message: Any, expected: Any) -> None:
+def test_a_body_becomes_a_message_of_the_declared_type(message: Any, expected: Any) -> None:
     assert decoder(message)(b'{"x":1}') == expected
 
 
@@ -361,7 +361,7 @@ def test_a_number_that_json_lacks_does_not_become_null(result: Any) -> None:
         encode_result(result)
 
 
-def test_a_result_has_a_limit() -> None:
+def test_a_result_over_its_limit_is_refused() -> None:
     assert encode_result(b"x" * 10, 10)
     with pytest.raises(TooLarge, match="11 bytes"):
         encode_result("x" * 9, 10)

@@ -106,7 +106,7 @@ async def test_a_node_that_joins_gets_streams_of_those_that_are_hot(town: Town) 
     assert moves <= 6, "what is even is left alone"
 
 
-async def test_idle_nodes_are_left_alone(town: Town) -> None:
+async def test_no_stream_moves_between_idle_nodes(town: Town) -> None:
     limits = msgspec.structs.replace(LIMITS, balance_s=5.0, rest_s=0.0)
     a = await town.start(app(), "a", limits)
     await town.send(*({"key": f"k{k}", "n": 0} for k in range(4)))

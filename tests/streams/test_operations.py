@@ -199,7 +199,7 @@ async def test_skip_passes_a_failing_head_in_every_kind_of_stream(
         assert judge(skipped, done, kind=kind) is Verdict.DONE
 
 
-async def test_skipping_the_unknown_is_refused(state: MemoryState) -> None:
+async def test_a_skip_that_knows_no_gap_asks_for_a_seq(state: MemoryState) -> None:
     await commit(state, log=RunLog(0, 0, 9), identities=("0:a",), window=9)
     with pytest.raises(OperationRefused, match="name the seq to skip"):
         await operations.skip(state, KEY)
@@ -303,7 +303,7 @@ async def test_dropping_effects_sends_them_to_the_dead_letters_in_their_place(st
     assert (count, all(effect.refused for effect in after.effects)) == (1, True)
 
 
-async def test_unknown_streams_are_refused(state: MemoryState, queue: MemoryQueue) -> None:
+async def test_an_operation_on_an_unknown_key_is_refused(state: MemoryState, queue: MemoryQueue) -> None:
     for operation in (operations.pause, operations.skip, operations.reset):
         with pytest.raises(OperationRefused, match="no stream 'detect/cam-1'"):
             await operation(state, KEY)

@@ -93,7 +93,7 @@ async def test_who_would_wait_in_vain_is_told_at_once(town: Town) -> None:
     assert len(node.work.requests) == 0
 
 
-async def test_a_drain_goes_on_meanwhile(town: Town) -> None:
+async def test_a_node_drains_in_time_while_it_is_overloaded(town: Town) -> None:
     nodes = [await town.start(app(inbox_limit=1000), name) for name in "ab"]
     crowd = Crowd(town, nodes)
     asking = asyncio.create_task(crowd.ask_for(30))

@@ -239,7 +239,7 @@ async def ask_any(town: Town, key: str = "k", request: Any = None, timeout_s: fl
     return await asking.ask(town.coordinator, peer, town.clock, "s", key, request, timeout_s)
 
 
-async def test_a_program_asks_the_owner(town: Town) -> None:
+async def test_a_query_of_a_program_reaches_the_owner(town: Town) -> None:
     nodes = [await town.start(app(), name) for name in "abc"]
     await town.send({"key": "k"})
     await town.until(lambda: town.results("k") == [1])
@@ -278,7 +278,7 @@ async def test_a_program_is_told_what_a_node_says(town: Town) -> None:
         await ask_any(town, timeout_s=2.0)
 
 
-def test_clients_ask_a_whole_node() -> None:
+def test_a_query_of_a_client_is_answered_by_a_whole_node() -> None:
     made = app()
     with node_for_tests(made) as node:
         assert node.client.query("s", "k") == QueryAnswer(0, 0, 0)

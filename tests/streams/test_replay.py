@@ -85,7 +85,7 @@ async def test_what_came_again_without_a_seq_is_read_where_it_came() -> None:
     assert await archive.seqs(ordered=False) == ["a", "b", "c", "d"]
 
 
-async def test_each_message_is_read_once() -> None:
+async def test_a_message_archived_twice_is_read_once() -> None:
     archive = Archive()
     await archive.put(message(0), message(1))
     await archive.put(message(1, epoch=2), message(2, epoch=2), message(0, epoch=2, run=1))
@@ -193,7 +193,7 @@ async def test_timers_fire_between_messages_by_the_archived_time() -> None:
     assert +replay.counts == {"messages": 4, "timers": 1, "effects": 1, "timers left": 1}
 
 
-async def test_time_does_not_go_back() -> None:
+async def test_the_time_of_replayed_messages_does_not_go_back() -> None:
     _, found = await run(message(5), message(6, at=T0), message(7))
     assert [each.at - T0 for each in found] == [5, 5, 7]
 

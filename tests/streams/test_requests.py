@@ -192,7 +192,7 @@ async def test_what_the_handler_fails_on_is_set_aside_and_said(town: Town) -> No
         await ask(node, 0)
 
 
-async def test_a_full_inbox_is_busy(town: Town) -> None:
+async def test_a_request_to_a_full_inbox_is_told_busy(town: Town) -> None:
     node = await town.start(app(inbox_limit=2))
     waiting = [asyncio.create_task(ask(node, n)) for n in (5, 6)]
     await town.clock.sleep(1)

@@ -70,7 +70,7 @@ class Handler(StreamHandler[dict[str, Any]]):
         ({"seq": "n", "restart_after_s": 9.0}, ["restart_after_s is 9.0", "gap_timeout_s is 45.0"]),
     ],
 )
-def test_impossible_settings_are_refused(settings: dict[str, Any], named: list[str]) -> None:
+def test_an_impossible_setting_of_a_stream_is_named(settings: dict[str, Any], named: list[str]) -> None:
     with pytest.raises(ConfigError) as refusal:
         App("app").stream("s", **settings)(Handler)
     for part in ["stream 's'", *named]:
@@ -78,12 +78,12 @@ def test_impossible_settings_are_refused(settings: dict[str, Any], named: list[s
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb"])
-def test_impossible_names_are_refused(name: str) -> None:
+def test_an_impossible_name_of_a_stream_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="stream name"):
         App("app").stream(name)(Handler)
 
 
-def test_a_name_declared_twice() -> None:
+def test_a_stream_that_is_declared_twice_is_refused() -> None:
     app = App("app")
     app.stream("s")(Handler)
     with pytest.raises(ConfigError, match="declared twice"):
@@ -107,7 +107,9 @@ def test_the_kind_follows_from_the_seq(seq: str | None, kind: str) -> None:
         (("a", None), ("a",), True),
     ],
 )
-def test_a_run_may_be_optional(run: Any, names: tuple[str, ...], optional: bool) -> None:
+def test_a_run_with_none_among_its_fields_is_optional(
+    run: Any, names: tuple[str, ...], optional: bool
+) -> None:
     app = App("app")
     app.stream("s", run=run)(Handler)
     assert (app.streams["s"].run_names, app.streams["s"].run_optional) == (names, optional)

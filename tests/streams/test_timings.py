@@ -168,7 +168,7 @@ async def test_loads_of_models_are_counted_and_undeclared_ones_together(town: To
     assert numbers["models_loaded"] == {"weights": 1.0}
 
 
-async def test_slots_at_work_are_told(town: Town) -> None:
+async def test_the_number_of_slots_at_work_is_told(town: Town) -> None:
     node = await town.start(app())
     began, go_on = asyncio.Event(), asyncio.Event()
 

@@ -134,7 +134,7 @@ def test_a_run_ends_after_its_limit_or_time() -> None:
     assert len(run(worker, *[b"x"] * 9, after_s=0.0).results) == 1, "one at least, or nothing ever advances"
 
 
-def test_a_handler_learns_its_place() -> None:
+def test_a_handler_learns_its_key_run_seq_and_attempt() -> None:
     seen = []
 
     def look(message: bytes, context: Context) -> None:
@@ -147,7 +147,7 @@ def test_a_handler_learns_its_place() -> None:
     assert host.notes == ["half", "half"]
 
 
-def test_a_function_keeps_no_state() -> None:
+def test_a_function_as_a_handler_keeps_no_state() -> None:
     worker, _ = opened(lambda message, context: message.upper())
     assert run(worker, b"a") == Ran([b"A"], None, 0)
 
@@ -217,7 +217,7 @@ def test_a_result_that_json_can_t_hold_fails(monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.parametrize("junk", [None, "text", bytearray(b"x"), {"a": 1}])
-def test_a_snapshot_must_be_bytes(junk: Any) -> None:
+def test_a_snapshot_that_is_not_bytes_fails_the_message(junk: Any) -> None:
     class Junk(Log):
         def snapshot(self) -> bytes:
             state: bytes = junk
@@ -442,7 +442,7 @@ class Async(Log):
         await asyncio.sleep(0)
 
 
-def test_async_handlers_get_a_loop() -> None:
+def test_an_async_handler_is_run_in_a_loop() -> None:
     worker, _ = opened(Async)
     assert run(worker, b"a", b"b") == Ran([b"1", b"2"], b"a b", 3)
     drive(worker.stop())

@@ -111,7 +111,7 @@ def test_fifos_of_ended_event_loops_are_removed(here: Doorbell, tmp_path: Path) 
     assert list((tmp_path / "bells").iterdir()) == []
 
 
-async def test_closing_reaches_other_loops(here: Doorbell, tmp_path: Path) -> None:
+async def test_closing_a_doorbell_wakes_listeners_in_other_loops(here: Doorbell, tmp_path: Path) -> None:
     listening = asyncio.Event()
     loop = asyncio.get_running_loop()
 

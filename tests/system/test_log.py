@@ -60,7 +60,7 @@ def test_exceptions_are_logged_with_traceback() -> None:
     assert "ValueError: at redis://user:***@host" in line["exception"]
 
 
-def test_the_log_hides_secrets() -> None:
+def test_no_line_of_the_log_tells_a_secret() -> None:
     out = io.StringIO()
     set_up("json", "info", out)
     structlog.get_logger().info(

@@ -391,7 +391,7 @@ async def test_a_store_that_is_away_is_told(rig: Rig, monkeypatch: pytest.Monkey
     assert (await rig.ask("GET", f"{PATH}/t"))[0] == 503
 
 
-async def test_the_description_is_served(rig: Rig) -> None:
+async def test_the_api_of_tasks_serves_its_description(rig: Rig) -> None:
     async with rig.client.get("/v1/openapi.json") as response:
         assert await response.json() == DOCUMENT
 

@@ -390,7 +390,7 @@ def test_a_follow_up_that_has_its_own_id_is_sent_by_it() -> None:
     assert world.store.standing["mine"].state is State.SUCCEED
 
 
-def test_tasks_may_follow_each_other() -> None:
+def test_a_chain_of_three_tasks_runs_to_its_end() -> None:
     async def chain(world: TaskWorld) -> None:
         world.planned["first"] = FOLLOWED
         third = Order(task_type=QUICK, body={}, trace_id="third")

@@ -109,7 +109,9 @@ async def test_a_task_may_be_sent_for_a_time(bench: Bench) -> None:
         ),
     ],
 )
-async def test_an_impossible_time_is_refused(bench: Bench, options: dict[str, Any], says: str) -> None:
+async def test_a_task_with_an_impossible_time_is_refused(
+    bench: Bench, options: dict[str, Any], says: str
+) -> None:
     with pytest.raises(InvalidMessage, match=says):
         await bench.send(**options)
     assert not bench.store.standing

@@ -68,7 +68,7 @@ async def test_lost_answers_are_looked_for_and_junk_is_replaced() -> None:
     assert registry.writes == 1
 
 
-async def test_endless_conflicts_are_unavailable() -> None:
+async def test_a_change_that_others_always_outrun_is_unavailable() -> None:
     clock = SimClock(Random(0), "clock")
 
     class Busy(MemoryRegistry):

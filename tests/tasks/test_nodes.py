@@ -18,7 +18,7 @@ LIMIT_S = 1.0
 
 
 @pytest.mark.slow
-async def test_tasks_end_in_outcomes(make_fleet: MakeFleet) -> None:
+async def test_every_task_ends_in_an_outcome_with_its_attempts(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a", "b")
     good = await fleet.send("deed", *({"do": f"thing {n}"} for n in range(40)))

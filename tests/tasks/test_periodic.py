@@ -350,7 +350,7 @@ def test_names_can_be_part_of_a_trace(name: Any) -> None:
         App("reports").periodic(name, "30 2 * * *")(lambda when: [])
 
 
-def test_a_name_is_declared_once() -> None:
+def test_a_periodic_that_is_declared_twice_is_refused() -> None:
     app = App("reports")
     app.periodic("nightly", "30 2 * * *")(lambda when: [])
     with pytest.raises(ConfigError, match="dead letters"):

@@ -137,7 +137,7 @@ async def test_what_can_not_be_sent_is_refused_before_anything_is(rig: Rig, orde
     assert not rig.store.standing
 
 
-async def test_wait_returns_the_outcome(rig: Rig) -> None:
+async def test_waiting_for_a_task_returns_its_outcome(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     waiting = asyncio.ensure_future(rig.producer.wait(trace, 60))
     await rig.clock.sleep(3)
@@ -146,7 +146,7 @@ async def test_wait_returns_the_outcome(rig: Rig) -> None:
     assert (outcome.ok, outcome.value, outcome.attempts) == (True, "done", 1)
 
 
-async def test_wait_ends_after_its_timeout(rig: Rig) -> None:
+async def test_waiting_for_a_task_ends_after_its_timeout(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     with pytest.raises(TimeoutError, match="queued"):
         await rig.producer.wait(trace, 1)

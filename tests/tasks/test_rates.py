@@ -215,7 +215,7 @@ def test_a_declared_rate_holds_and_delays_no_other_type() -> None:
 
 
 @pytest.mark.parametrize("rate", [-1.0, float("nan"), "10/s"])
-def test_an_impossible_rate_is_refused(rate: Any) -> None:
+def test_a_task_with_an_impossible_rate_is_refused(rate: Any) -> None:
     with pytest.raises(ConfigError, match="rate is "):
         App("a").task("t", rate=rate)(lambda body, job: None)
 

@@ -148,7 +148,7 @@ async def test_an_entry_that_can_not_be_is_refused(
     assert not await rig.schedules.read()
 
 
-async def test_a_schedule_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_entry_over_the_limit_of_a_schedule_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ENTRIES_MAX == 1000
     monkeypatch.setattr("holdfast.tasks.schedule.ENTRIES_MAX", 2)
     rig = ScheduleRig()

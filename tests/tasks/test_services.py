@@ -106,7 +106,9 @@ async def test_tasks_end_in_outcomes_and_a_node_drains(
 
 
 @pytest.mark.slow
-async def test_what_follows_runs(on_services: OnServices, fauxqs_server: FauxqsServer) -> None:
+async def test_what_follows_upon_tasks_runs_on_every_service(
+    on_services: OnServices, fauxqs_server: FauxqsServer
+) -> None:
     fleet = await on_services(fauxqs_server)
     await fleet.start("a", "b")
     following = await fleet.send_followed(5)

@@ -170,7 +170,7 @@ async def test_a_handler_is_told_all_of_its_attempt(yard: Yard) -> None:
     assert ended.took_s > 0 < ended.memory_mb
 
 
-async def test_a_handler_may_return_nothing(yard: Yard) -> None:
+async def test_a_handler_that_returns_nothing_has_an_empty_result(yard: Yard) -> None:
     ended = await yard.run("noop")
     assert (ended.how, ended.result) == (How.RETURNED, b"")
 
@@ -231,7 +231,7 @@ async def test_an_exit_is_an_error_like_others(yard: Yard) -> None:
     assert yard.stats.slot_deaths == 0
 
 
-async def test_progress_is_reported(yard: Yard) -> None:
+async def test_every_step_of_the_progress_is_reported(yard: Yard) -> None:
     steps: list[tuple[float | None, str, dict[str, float]]] = []
     attempt = yard.app.tasks["steps"].attempt(body_of({"steps": 3}), Task("t", "steps"))
     ended = yard.pool.run(
@@ -582,7 +582,7 @@ async def test_what_lay_behind_a_death_runs_elsewhere_and_is_no_try(make: Make) 
     assert yard.stats.slot_deaths == 2
 
 
-async def test_closing_ends_everything(make: Make, fifo: Path) -> None:
+async def test_closing_the_pool_ends_all_attempts_and_their_children(make: Make, fifo: Path) -> None:
     this = psutil.Process()
     others = this.children(recursive=True)
     yard = await make(limit=1)

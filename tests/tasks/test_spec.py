@@ -160,7 +160,7 @@ def test_bodies_that_do_not_fit_say_why(kind: Any, sent: Any, complaint: str) ->
         declared(body=kind).read(sent if isinstance(sent, Body) else body_of(sent))
 
 
-def test_groups_are_read_from_bodies() -> None:
+def test_the_group_of_a_task_is_read_from_its_body() -> None:
     body = body_of({"customer": "c1", "number": 7, "deep": {"er": "c2"}, "none": None})
     assert declared().group_of(body) == ""
     assert declared(group="customer").group_of(body) == "c1"

@@ -300,7 +300,7 @@ def test_a_follow_up_is_told_the_outcome_before_it() -> None:
     assert decode_brief(message.after) == OUTCOME
 
 
-def test_follow_ups_may_be_json() -> None:
+def test_a_follow_up_in_json_is_decoded() -> None:
     task = {"Envelop": {"TaskType": "mail.send", "Tries": 2}, "Body": {"to": "a"}}
     sent = {
         "Envelop": {"App": "reports", "TraceID": "t-1"},

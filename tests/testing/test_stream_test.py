@@ -76,7 +76,7 @@ def sums(results: list[Any]) -> list[int]:
     return [result["sum"] for result in results]
 
 
-def test_messages_come_in_many_forms() -> None:
+def test_a_stream_test_takes_messages_in_many_forms() -> None:
     test = StreamTest(Sum)
     steps = [{"by": 1}, Step(1), StructStep(1), ModelStep(by=1), b'{"by": 1}']
     assert sums(test.send(*steps)) == [1, 2, 3, 4, 5]
@@ -306,7 +306,7 @@ def test_time_that_passes_runs_the_timers_that_come_due(restart_every: int) -> N
     assert test.state == b"2"
 
 
-def test_a_restart_keeps_timers() -> None:
+def test_a_restarted_stream_test_keeps_its_timers() -> None:
     test = StreamTest(Camera)
     test.send({"frame": 1})
     test.restart()
@@ -368,7 +368,7 @@ def test_timers_of_all_keys_fire_in_order_of_time() -> None:
     assert test.advance(10) == ["b", "c", "a"]
 
 
-def test_an_app_tells_the_targets() -> None:
+def test_a_stream_test_of_an_app_knows_its_targets() -> None:
     app = App("test")
 
     @app.stream("cameras")

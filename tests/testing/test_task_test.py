@@ -44,7 +44,7 @@ def test_a_handler_runs_and_says_how_far_it_is() -> None:
         (dict, Body(b'{"b": 2}'), {"b": 2}),
     ],
 )
-def test_bodies_come_in_any_form(kind: Any, sent: Any, got: Any) -> None:
+def test_a_task_test_takes_bodies_in_any_form(kind: Any, sent: Any, got: Any) -> None:
     def handle(body: Any, job: Job) -> Any:
         known: dict[Any, Any] = {bytes: len, duration_pb2.Duration: lambda body: body.seconds}
         return known[kind](body) if kind in known else body

@@ -55,7 +55,7 @@ def test_a_gap_between_head_and_body_is_closed() -> None:
     assert found.box == PERSON
 
 
-def test_specks_are_not_detected() -> None:
+def test_specks_are_not_detected_as_people() -> None:
     speckled = backdrop()
     speckled[10:12, 10:12] = speckled[30, 60] = 20
     assert taught().detect(speckled) == []
@@ -73,7 +73,7 @@ def test_a_lamp_that_switches_is_not_somebody(gain: float) -> None:
     assert found.box == PERSON
 
 
-def test_what_stays_becomes_background() -> None:
+def test_what_stays_in_place_becomes_background() -> None:
     detector = taught()
     parked = with_person(backdrop(), 20)
     seen = [bool(detector.detect(parked)) for _ in range(1500)]

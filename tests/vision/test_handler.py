@@ -96,7 +96,7 @@ def test_a_tracker_without_tracks_has_no_state(slot: Slot) -> None:
     assert opened(slot, b"").process(message(0), slot)["tracks"] == []
 
 
-def test_a_new_run_begins_anew(slot: Slot) -> None:
+def test_a_new_run_is_tracked_as_by_a_fresh_handler(slot: Slot) -> None:
     fresh, turned = opened(slot), opened(slot)
     for number in range(60):
         turned.process(message(number), slot)
@@ -193,7 +193,7 @@ def test_png_grey_and_large_frames_are_read(slot: Slot, grey: Callable[[int, int
         assert opened(slot).process(message(0, run, url), slot)["tracks"] == []
 
 
-def test_another_size_needs_another_run(slot: Slot, grey: Callable[[int, int], Image.Image]) -> None:
+def test_a_frame_of_another_size_needs_a_new_run(slot: Slot, grey: Callable[[int, int], Image.Image]) -> None:
     slot.objects["memory:///wide"] = encode(grey(640, 180))
     handler = opened(slot)
     handler.process(message(0), slot)

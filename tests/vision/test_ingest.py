@@ -96,7 +96,9 @@ def test_stills_are_numbered_and_timed(short: Rendered) -> None:
         (1000, 0.1, [0, 40, 80]),
     ],
 )
-def test_frames_can_be_left_out(short: Rendered, fps: float, seconds: float | None, times: list[int]) -> None:
+def test_stills_are_taken_at_the_given_rate_and_length(
+    short: Rendered, fps: float, seconds: float | None, times: list[int]
+) -> None:
     found = list(stills(short.video, fps=fps, seconds=seconds))
     assert [still.timestamp_ms for still in found] == times
     assert [still.number for still in found] == list(range(len(times)))

@@ -47,7 +47,7 @@ def test_what_is_kept_does_not_overlap_and_what_goes_overlaps_something_clearer(
             assert (ours.scores[near] >= score).any()
 
 
-def test_only_the_clearest_are_compared() -> None:
+def test_only_the_clearest_candidates_are_compared() -> None:
     count = CANDIDATES_MAX + 500
     boxes = np.arange(count)[:, None] * 10.0 + np.array([0, 0, 5, 5])
     kept = suppress(Candidates(boxes, np.arange(count) / count, np.zeros(count, np.int64)), IOU_MAX)

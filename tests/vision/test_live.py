@@ -202,7 +202,7 @@ def test_errors_say_where_and_hide_passwords(url: str, text: str) -> None:
     assert "secret-word" not in str(error.value)
 
 
-def test_any_live_source_will_do() -> None:
+def test_frames_of_any_live_source_are_read() -> None:
     stream = io.BytesIO()
     with av.open(stream, "w", format="mpegts") as container:
         video = container.add_stream("libx264", rate=FPS)

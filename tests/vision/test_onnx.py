@@ -70,7 +70,7 @@ def test_an_image_of_another_form_is_fitted_in_and_not_stretched(network: Path) 
         assert 4 * CELL <= top < bottom <= 7 * CELL
 
 
-def test_boxes_end_at_the_border(tmp_path: Path) -> None:
+def test_boxes_end_at_the_border_of_the_frame(tmp_path: Path) -> None:
     detector = find(build(tmp_path / "n.onnx", box=5 * CELL), iou_max=0.99)
     (found,) = detector.detect(cells((0, 0)))
     assert found.box == (0, 0, 3 * CELL, 3 * CELL)

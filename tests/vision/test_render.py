@@ -35,7 +35,7 @@ def test_the_same_scene_gives_the_same_bytes(tmp_path: Path) -> None:
         assert first.truth_file.read_bytes() == second.truth_file.read_bytes()
 
 
-def test_a_video_is_rendered_once(tmp_path: Path) -> None:
+def test_a_scene_that_was_rendered_is_not_rendered_again(tmp_path: Path) -> None:
     first = render(SCENE, tmp_path)
     before = first.video.stat()
     assert render(SCENE, tmp_path) == first

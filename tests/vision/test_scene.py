@@ -58,7 +58,7 @@ def test_people_in_a_scene_cross() -> None:
     assert {1, 2} <= set(leftmost)
 
 
-def test_light_drifts_and_switches() -> None:
+def test_the_light_of_a_scene_drifts_and_switches() -> None:
     steady = [frame.pixels.mean() for frame in play(Scene(seed=5, people=0, light=False))]
     moving = [frame.pixels.mean() for frame in play(Scene(seed=5, people=0))]
     assert np.ptp(steady) < 1
@@ -69,6 +69,6 @@ def test_light_drifts_and_switches() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"seconds": 0.0}, {"people": -1}, {"noise": -1.0}, {"width": 321}, {"height": 32}]
 )
-def test_impossible_scenes_are_refused(wrong: dict[str, Any]) -> None:
+def test_a_scene_with_an_impossible_setting_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="scene"):
         dataclasses.replace(Scene(seed=0), **wrong)

@@ -15,7 +15,7 @@ from holdfast.vision.score import Score, identity_switches, score, total
 HERE, THERE = (0.0, 0.0, 10.0, 20.0), (50.0, 0.0, 60.0, 20.0)
 
 
-def test_perfect_tracks_score_one() -> None:
+def test_tracks_that_equal_the_truth_score_one() -> None:
     truth = [{1: HERE, 2: THERE}] * 4
     found = score(truth, [{7: THERE, 9: HERE}] * 4)
     assert found == Score(objects=8, misses=0, false_alarms=0, switches=0, identity_matches=8, tracked=8)
@@ -44,7 +44,7 @@ def test_an_empty_video_has_no_score() -> None:
     assert total([]) == nothing == Score(0, 0, 0, 0, 0, 0)
 
 
-def test_lengths_must_agree() -> None:
+def test_truth_and_tracks_of_different_lengths_are_refused() -> None:
     with pytest.raises(ValueError, match="truth has 2 frames, tracks have 1"):
         score([{}, {}], [{}])
 

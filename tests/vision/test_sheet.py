@@ -34,7 +34,9 @@ def colours(image: Image.Image) -> set[object]:
 @pytest.mark.parametrize(
     "count, columns, shape", [(1, 0, (1, 1)), (12, 0, (4, 3)), (12, 6, (6, 2)), (2, 9, (2, 1))]
 )
-def test_panels_fill_rows(grey: Grey, count: int, columns: int, shape: tuple[int, int]) -> None:
+def test_the_panels_of_a_sheet_fill_its_rows(
+    grey: Grey, count: int, columns: int, shape: tuple[int, int]
+) -> None:
     sheet = contact_sheet([panel(grey)] * count, "Title", columns=columns)
     across, down = shape
     assert sheet.size == (14 + across * (400 + 14), 46 + down * (225 + 30 + 14))

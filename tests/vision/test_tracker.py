@@ -60,7 +60,7 @@ def test_a_faint_detection_continues_a_track_but_starts_none() -> None:
     assert [(track.id, track.score) for track in reported] == [(1, 0.1)]
 
 
-def test_ids_count_in_each_tracker() -> None:
+def test_each_tracker_counts_its_ids_from_one() -> None:
     trackers = Tracker(), Tracker()
     for frame in range(5):
         for tracker in trackers:
@@ -119,7 +119,7 @@ def test_nobody_shares_a_detection_for_ever() -> None:
     assert counts[-1] == 1
 
 
-def test_frames_may_be_left_out() -> None:
+def test_a_track_survives_a_short_gap_of_frames_but_no_long_one() -> None:
     tracker = Tracker()
     reported: list[Track] = []
     for frame in [*range(10), *range(15, 20), *range(29, 31)]:
@@ -131,7 +131,7 @@ def test_frames_may_be_left_out() -> None:
 
 
 @pytest.mark.parametrize("frame", [4, 5])
-def test_frames_must_ascend(frame: int) -> None:
+def test_a_frame_that_does_not_ascend_is_refused(frame: int) -> None:
     tracker = Tracker()
     tracker.update(5, [])
     with pytest.raises(ValueError, match=f"frame {frame} comes after frame 5"):

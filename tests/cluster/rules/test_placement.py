@@ -150,7 +150,7 @@ def test_what_was_placed_since_counts_as_load_and_takes_room() -> None:
     assert choose("k", [member("a", room=2)], {"a": 2}) is None
 
 
-def test_a_drained_node_gets_nothing() -> None:
+def test_a_node_that_drains_gets_no_key() -> None:
     assert choose("k", [member("a", draining=True)]) is None
 
 
@@ -170,7 +170,7 @@ def test_keys_that_must_leave_are_spread_one_after_another() -> None:
     assert Counter(node.id for node in placed.values()) == {"a": 2, "b": 4}
 
 
-def test_keys_without_room_stay() -> None:
+def test_keys_that_no_node_has_room_for_stay_unplaced() -> None:
     assert len(spread(dict.fromkeys("xyz", 0), [member("a", room=2)])) == 2
 
 
@@ -181,7 +181,7 @@ def test_spreading_does_not_depend_on_the_order_of_keys(keys: list[str]) -> None
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
-def test_load_is_counted_by_slot(slots: int) -> None:
+def test_of_two_nodes_the_one_with_less_load_a_slot_is_chosen(slots: int) -> None:
     small, large = member("small", streams=1), member("large", streams=slots, slots=slots * 2)
     assert choose("k", [small, large]) == large
 
@@ -216,7 +216,7 @@ def test_what_was_not_placed_is_not_owed() -> None:
     assert placed.pending([a]) == {"a": 0}
 
 
-def test_members_that_left_are_forgotten() -> None:
+def test_what_was_placed_at_a_member_that_left_is_forgotten() -> None:
     placed, a, b = Placed(), member("a"), member("b")
     placed.add(a)
     assert placed.pending([b]) == {"b": 0}

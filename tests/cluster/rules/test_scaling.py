@@ -78,15 +78,15 @@ class TestSteady:
         assert wanted == nodes or abs(wanted / nodes - 1) > 0.1
 
     @given(st.integers(1, 100), st.floats(0, 100), st.floats(0, 100))
-    def test_more_work_never_wants_fewer(self, nodes: int, need: float, more: float) -> None:
+    def test_more_work_never_wants_fewer_nodes(self, nodes: int, need: float, more: float) -> None:
         assert steady(nodes, need + more) >= steady(nodes, need)
 
-    def test_no_work_wants_one(self) -> None:
+    def test_without_work_one_node_is_wanted(self) -> None:
         assert [steady(nodes, 0.0) for nodes in (0, 1, 9)] == [1, 1, 1]
 
 
 class TestWish:
-    def test_busy_slots_want_nodes(self) -> None:
+    def test_busy_slots_want_as_many_nodes_as_their_load_needs(self) -> None:
         assert asked(10, 3.0).wanted == 10
         assert asked(10, 3.6).wanted == math.ceil(9 / LOW)
         assert asked(10, 1.4).wanted == 5
@@ -117,7 +117,7 @@ class TestWish:
     def test_long_tasks_keep_their_nodes_though_none_ends(self) -> None:
         assert asked(5, 4.0, handled=0, kind=TASKS, streams=0, room=0).wanted == math.ceil(5 / LOW)
 
-    def test_full_nodes_want_others(self) -> None:
+    def test_nodes_that_have_no_room_want_more_nodes(self) -> None:
         assert asked(2, 0.1, room=0).wanted == math.ceil(2 / LOW)
 
     def test_a_queue_that_does_not_tell_changes_nothing(self) -> None:
@@ -131,7 +131,7 @@ class TestWish:
         now = look(60.0, member("b"), member("c"), member("d"))
         assert wish("app", look(0.0, member("a")), now).wanted == 3
 
-    def test_nodes_that_tell_nothing_stay(self) -> None:
+    def test_nodes_that_tell_no_load_are_all_kept(self) -> None:
         mute = [member(name, works=()) for name in "abc"]
         assert wish("app", look(0.0, *mute), look(60.0, *mute)).wanted == 3
 
@@ -181,7 +181,7 @@ class TestLooks:
         compared = [looks.add(look(at)) for at in range(0, 600, 15)]
         assert [found.at for found in compared[4:] if found] == [at - SPAN_S for at in range(60, 600, 15)]
 
-    def test_an_old_look_is_forgotten(self) -> None:
+    def test_a_look_from_too_long_ago_is_forgotten(self) -> None:
         looks = Looks()
         looks.add(look(0.0))
         assert looks.add(look(STALE_S + 1)) is None

@@ -82,7 +82,9 @@ async def test_a_redrive_takes_exactly_what_was_previewed(
     assert again == {"asked": 2, "done": 0, "missing": preview["ids"], "failed": []}
 
 
-async def test_a_purge_removes_exactly_these(api: Api, letters: list[str], services: Services) -> None:
+async def test_a_purge_removes_exactly_the_letters_it_names(
+    api: Api, letters: list[str], services: Services
+) -> None:
     chosen = [letters[0], letters[4]]
     done = await api.do("POST", "/dead-letters/purge", {"queue": QUEUE, "ids": [*chosen, "letters/none:0:1"]})
     assert (done["done"], done["missing"]) == (2, ["letters/none:0:1"])
@@ -118,7 +120,9 @@ async def test_a_failed_task_that_is_redriven_gets_its_tries_again(api: Api, nod
         ("queue=letters&colour=red", "unknown field `colour`"),
     ],
 )
-async def test_a_wrong_parameter_is_named(api: Api, letters: list[str], query: str, told: str) -> None:
+async def test_a_wrong_parameter_of_dead_letters_is_named(
+    api: Api, letters: list[str], query: str, told: str
+) -> None:
     said = await api.raw("GET", f"/api/v1/dead-letters?{query}")
     assert (said.status, said.kind) == (400, "application/problem+json")
     assert told in said.body["detail"]

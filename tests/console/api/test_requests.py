@@ -28,7 +28,7 @@ async def test_without_a_token_one_reads_and_changes_nothing(reader: Api, consol
     assert (await reader.get("/audit"))["entries"] == []
 
 
-async def test_a_wrong_token_is_told(console: Console) -> None:
+async def test_a_request_with_a_wrong_token_gets_401(console: Console) -> None:
     async with Api(console, "wrong") as stranger:
         said = await stranger.raw("GET", "/api/v1/overview")
         assert (said.status, said.kind) == (401, "application/problem+json")
@@ -92,7 +92,7 @@ async def test_a_body_that_grows_while_it_is_sent_is_refused(api: Api) -> None:
         (b"{}", {**JSON, "Content-Encoding": "gzip"}, 415, "Content-Encoding"),
     ],
 )
-async def test_a_wrong_body_is_told(
+async def test_a_request_with_a_wrong_body_says_what_is_wrong(
     api: Api, data: bytes, headers: dict[str, str], status: int, told: str
 ) -> None:
     said = await api.raw("POST", "/api/v1/streams/frames/a/skip", data, headers)

@@ -97,7 +97,7 @@ async def test_a_stream_is_paused_and_goes_on(api: Api, node: NodeForTests) -> N
     assert (await api.get(path))["checkpoint"]["seq"] == 1
 
 
-async def test_what_is_missing_is_skipped(api: Api, node: NodeForTests) -> None:
+async def test_a_skip_passes_over_what_is_missing_and_only_once(api: Api, node: NodeForTests) -> None:
     await handled(node, "skipped", 0)
     node.stream("frames").send({"camera": "skipped", "frame": 3})
     path = "/streams/frames/skipped"

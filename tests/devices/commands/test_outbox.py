@@ -155,7 +155,9 @@ def test_what_operators_do_is_in_the_audit_log(
     }
 
 
-def test_a_rollout_is_aborted_once(capsys: pytest.CaptureFixture[str], url: str, commands: list[int]) -> None:
+def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
+    capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
+) -> None:
     async def add() -> int:
         store = SqlOutbox(url, SystemClock())
         number = await store._change(

@@ -34,8 +34,8 @@ class TestTurns(OutboxConformance):
         return store.transaction
 
     # No turns in these.
-    test_adding_wakes_who_waits = None  # type: ignore[assignment]
-    test_closing_ends_a_wait = None  # type: ignore[assignment]
+    test_a_new_command_wakes_who_waits_for_arrivals = None  # type: ignore[assignment]
+    test_closing_ends_who_waits_for_arrivals = None  # type: ignore[assignment]
 
     async def test_what_was_not_taken_for_a_device_that_is_away_waits_for_its_probe(
         self, dispatcher: ManualDispatcher, begin: Begin

@@ -29,7 +29,7 @@ def test_a_payload_without_a_place_for_an_id_is_refused(payload: bytes) -> None:
 
 
 @given(st.binary())
-def test_garbage_is_told_from_answers(payload: bytes) -> None:
+def test_any_bytes_are_an_answer_or_an_invalid_message(payload: bytes) -> None:
     with contextlib.suppress(InvalidMessage):
         assert DIALECT.read(payload).ok
 

@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError, InvalidMessage
 TOPICS = Topics()
 
 
-def test_a_device_has_its_topics() -> None:
+def test_a_device_has_topics_of_its_own() -> None:
     assert TOPICS.command_to("2042253") == "dev/face/2042253"
     assert TOPICS.heard_from("2042253") == ["dev/face/2042253/Ack", "dev/face/2042253/heartbeat"]
     assert TOPICS.heard_from_all() == ["dev/face/+/Ack", "dev/face/+/heartbeat"]
@@ -85,12 +85,12 @@ def test_a_template_that_cannot_work_is_refused(template: str) -> None:
             Topics(**{name: template})
 
 
-def test_answers_are_told_from_commands() -> None:
+def test_the_topics_of_answers_and_commands_must_differ() -> None:
     with pytest.raises(ConfigError, match="must differ"):
         Topics(command="a/{device}", answer="a/{device}")
 
 
-def test_heartbeats_may_be_missing() -> None:
+def test_without_a_heartbeat_topic_no_heartbeat_is_heard() -> None:
     quiet = Topics(heartbeat="")
     assert quiet.heard_from_all() == ["dev/face/+/Ack"]
     assert quiet.read("dev/face/7/heartbeat") is None

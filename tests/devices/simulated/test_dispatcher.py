@@ -31,7 +31,7 @@ async def test_commands_go_one_after_the_other(site: Site) -> None:
     assert site.clock.monotonic() < 1.0, "the next follows at once"
 
 
-async def test_an_idle_dispatcher_waits(site: Site) -> None:
+async def test_an_idle_dispatcher_turns_about_once_a_second(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     turns = site.dispatcher.counts.turns

@@ -42,7 +42,7 @@ def test_bad_names_are_refused_and_shown_safely(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["a.csv", "2026/11/a b.csv", "käse/☃.xlsx", "..a", "a..", "-rf", "~", "x" * 255]
 )
-def test_valid_names_are_kept(name: str) -> None:
+def test_a_valid_remote_name_is_kept_as_it_is(name: str) -> None:
     assert check(name) == name
 
 

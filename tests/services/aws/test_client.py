@@ -413,7 +413,7 @@ async def test_errors_of_s3_are_understood(make_client: MakeClient, service: Ser
         await call(client, "HeadObject")
 
 
-async def test_tries_again_when_throttled(
+async def test_a_throttled_call_is_tried_again_after_a_pause(
     client: AwsClient, service: Service, meter: Meter, quick: QuickClock
 ) -> None:
     service.answers = [THROTTLED, (503, ""), OK]
@@ -426,7 +426,7 @@ async def test_tries_again_when_throttled(
         await call(client)
 
 
-async def test_pauses_differ_and_grow(client: AwsClient, quick: QuickClock) -> None:
+async def test_the_pauses_between_tries_differ_and_grow(client: AwsClient, quick: QuickClock) -> None:
     for tried in (1, 4):
         for _ in range(40):
             await client.pause(tried, throttled=True)

@@ -58,12 +58,12 @@ def test_what_others_send_arrives_as_it_is() -> None:
     assert found == {"n": "1.50", "b": "AAE=", "holdfast-body": "base64", "holdfast-attributes": "[]"}
 
 
-def test_the_largest_body_leaves_room() -> None:
+def test_the_largest_body_fits_a_message_with_its_attributes() -> None:
     entry = encode(b"\xff" * MAX_BYTES, {f"name-{i}": "x" * 5000 for i in range(12)})
     assert size(entry) <= MESSAGE_BYTES
 
 
-def test_size_counts_as_sqs_does() -> None:
+def test_the_size_of_a_message_counts_as_sqs_counts_it() -> None:
     assert size(encode("ä".encode(), {"k": "ö"})) == 2 + 1 + len("String") + 2
 
 

@@ -148,7 +148,7 @@ async def test_slow_down_is_heeded_with_jitter(
     assert all(0 <= slept_s <= 4 for slept_s in clock.slept)
 
 
-async def test_an_outage_is_unavailable(objects: S3Objects, faults: S3Faults) -> None:
+async def test_objects_are_unavailable_during_an_outage_of_s3(objects: S3Objects, faults: S3Faults) -> None:
     url = await objects.put("a", BODY)
     faults.refuse()
     with pytest.raises(Unavailable):
@@ -175,14 +175,16 @@ LARGE = BODY * 12
 
 @pytest.mark.parametrize("operation", ["CreateMultipartUpload", "UploadPart", "CompleteMultipartUpload"])
 @pytest.mark.parametrize("fault", [CallFault.RESET, CallFault.ERROR, CallFault.LOSE_REPLY])
-async def test_failed_parts_are_retried(
+async def test_an_upload_whose_parts_fail_is_tried_again(
     objects: S3Objects, faults: S3Faults, operation: str, fault: CallFault
 ) -> None:
     faults.plan.add(Rule(fault=fault, operation=operation, times=2))
     assert await objects.get(await objects.put("large", LARGE)) == LARGE
 
 
-async def test_parts_that_fail_leave_nothing(objects: S3Objects, faults: S3Faults, bucket: str) -> None:
+async def test_an_upload_whose_parts_keep_failing_leaves_nothing(
+    objects: S3Objects, faults: S3Faults, bucket: str
+) -> None:
     faults.plan.add(Rule(fault=CallFault.ERROR, operation="UploadPart"))
     with pytest.raises(OutcomeUnknown):
         await objects.put("large", LARGE)

@@ -39,7 +39,9 @@ async def objects(bucket_url: str, server: str) -> AsyncIterator[S3Objects]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stream", ["waits", "awaits"])
-async def test_a_handler_fetches_objects(bucket_url: str, objects: S3Objects, stream: str) -> None:
+async def test_a_handler_in_a_slot_fetches_objects_from_s3(
+    bucket_url: str, objects: S3Objects, stream: str
+) -> None:
     urls = [await objects.put(f"{number}.jpg", BODY[number:]) for number in range(3)]
     meter = Meter()
     settings = StreamSlotSettings(

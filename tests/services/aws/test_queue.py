@@ -118,7 +118,7 @@ async def test_messages_without_key_wait_for_nobody(queue: SqsQueue) -> None:
 
 
 @FIFO
-async def test_any_key_is_a_group(queue: SqsQueue) -> None:
+async def test_messages_of_any_key_are_a_group_of_their_own(queue: SqsQueue) -> None:
     keys = ["käse ☃", "x" * 512, "a b", "plain"]
     await queue.send([Outgoing(key.encode(), key=key) for key in keys for _ in range(2)])
     assert set(bodies(await receive(queue, len(keys)))) == {key.encode() for key in keys}

@@ -170,7 +170,7 @@ async def test_nothing_is_lost_and_nothing_goes_that_nobody_deleted(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("queue_name", ["fifo"], indirect=True)
-async def test_groups_keep_their_order(queue: SqsQueue, faults: SqsFaults) -> None:
+async def test_groups_keep_their_order_whatever_calls_fail(queue: SqsQueue, faults: SqsFaults) -> None:
     faults.plan.rules = RULES
     keys = [f"k{i}" for i in range(8)]
     for number in range(EACH):

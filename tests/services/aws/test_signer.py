@@ -32,7 +32,7 @@ def stopped_time(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("lean", [Signer, S3Signer])
 @pytest.mark.parametrize("endpoint", ["http://127.0.0.1:4566", "https://service.eu-west-1.amazonaws.com"])
-def test_signs_as_botocore_does(
+def test_a_request_is_signed_as_botocore_signs_it(
     lean: type[Signer | S3Signer], path: str, token: str | None, endpoint: str
 ) -> None:
     credentials = ReadOnlyCredentials("AKIDEXAMPLE", "secret", token, None)

@@ -27,7 +27,7 @@ class TestFileObjectsReadInline(ObjectsConformance):
         return FileObjects(tmp_path / "frames", durable=False, read_in_thread=False)
 
 
-async def test_urls_name_the_file(objects: FileObjects) -> None:
+async def test_the_url_of_an_object_names_its_file(objects: FileObjects) -> None:
     url = await objects.put("cam 1/000.jpg", b"x")
     assert url == f"file://{objects.root}/cam%201/000.jpg"
     assert (objects.root / "cam 1" / "000.jpg").read_bytes() == b"x"

@@ -111,7 +111,7 @@ def forward(count: int, size: int) -> Forward:
     return Forward("m", "sender", "http://127.0.0.1:1", parcels)
 
 
-async def test_a_request_comes_back_answered(make_peer: MakePeer) -> None:
+async def test_a_request_is_answered_only_by_the_member_it_names(make_peer: MakePeer) -> None:
     server, client = make_peer(), make_peer()
     address = await server.serve(agree)
     assert await client.call(address, Probe("m"), 5) == Done(text="Probe")
@@ -121,7 +121,7 @@ async def test_a_request_comes_back_answered(make_peer: MakePeer) -> None:
     assert [answer.number for answer in reply.answers] == [0, 1, 2]
 
 
-async def test_a_node_reaches_itself(make_peer: MakePeer) -> None:
+async def test_a_node_can_call_its_own_address(make_peer: MakePeer) -> None:
     peer = make_peer()
     assert await peer.call(await peer.serve(agree), Probe("m"), 5) == Done(text="Probe")
 
@@ -201,7 +201,7 @@ async def test_a_node_of_another_version_is_unavailable(make_peer: MakePeer, mak
     assert not isinstance(caught.value, NobodyThere)
 
 
-async def test_unknown_fields_are_ignored(make_peer: MakePeer) -> None:
+async def test_a_request_with_unknown_fields_is_answered(make_peer: MakePeer) -> None:
     address = await make_peer().serve(agree)
     body = msgspec.msgpack.encode({"type": "Probe", "to": "m", "added_later": [1, 2]})
     headers = {"Holdfast-Protocol": str(protocol.VERSION)}
@@ -333,7 +333,7 @@ async def test_whatever_a_request_holds_the_server_answers_and_lives(
 # --- the secret
 
 
-async def test_the_secret_admits_and_refuses(make_peer: MakePeer) -> None:
+async def test_a_call_without_the_peer_secret_is_refused(make_peer: MakePeer) -> None:
     address = await make_peer(secret="s" * 16).serve(agree)
     assert await make_peer(secret="s" * 16).call(address, Probe("m"), 5) == Done(text="Probe")
     for secret in (None, "t" * 16, "ü" * 16):
@@ -498,7 +498,7 @@ def test_authorities_that_are_none_are_refused_instead_of_trusting_all_the_world
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "node-a.example"])
-async def test_beyond_loopback_needs_a_secret(make_peer: MakePeer, host: str) -> None:
+async def test_serving_beyond_loopback_needs_a_secret(make_peer: MakePeer, host: str) -> None:
     with pytest.raises(ConfigError, match="peer_secret"):
         await make_peer(host, advertise="node-a").serve(agree)
 
@@ -550,7 +550,7 @@ async def test_an_address_of_another_machine_is_a_config_error(make_peer: MakePe
 # --- presence
 
 
-async def test_presence_ends_with_the_process(make_peer: MakePeer) -> None:
+async def test_who_watches_a_peer_hears_when_it_is_gone(make_peer: MakePeer) -> None:
     asked = asyncio.Event()
 
     async def handler(request: Request) -> Reply:
@@ -696,7 +696,7 @@ async def test_a_reply_over_the_limit_is_of_unknown_outcome(make_peer: MakePeer)
         await make_peer(max_body_bytes=10_000).call(address, Probe("m"), 5)
 
 
-async def test_huge_headers_are_refused(make_peer: MakePeer) -> None:
+async def test_a_request_with_huge_headers_is_refused(make_peer: MakePeer) -> None:
     address = await make_peer().serve(agree)
     async with (
         aiohttp.ClientSession() as session,
@@ -833,7 +833,7 @@ async def test_with_a_secret_any_name_will_do(make_peer: MakePeer) -> None:
         assert said.status == 200
 
 
-async def test_all_errors_are_problems(make_peer: MakePeer) -> None:
+async def test_every_error_is_a_problem_that_hides_its_cause(make_peer: MakePeer) -> None:
     async def bug(request: web.Request) -> web.Response:
         raise RuntimeError("at 10.1.2.3")
 

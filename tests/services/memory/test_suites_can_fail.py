@@ -57,7 +57,7 @@ def any_version(*args: Any) -> Any:
 # What is switched off, with what in its place, and which test must notice. (In the queue: and where it is.)
 QUEUE_CASES = [
     (MemoryQueue, "_is_stale", never, QUEUE.test_a_stale_receipt_changes_nothing),
-    (MemoryQueue, "_show", nothing, QUEUE.test_given_back_shows_at_once),
+    (MemoryQueue, "_show", nothing, QUEUE.test_a_message_that_is_given_back_shows_at_once),
     (queues, "check_batch", nothing, QUEUE.test_batches_over_max_batch_are_refused),
 ]
 

@@ -40,7 +40,7 @@ def test_through_a_pool_nobody_listens_unless_told_where() -> None:
     assert parse(URL).listen == parse(URL).conninfo
 
 
-def test_a_password_is_never_shown() -> None:
+def test_the_password_of_a_url_is_never_shown() -> None:
     for shown in (str(parse(URL)), repr(parse(URL))):
         assert "cret" not in shown
         assert "db1" in shown
@@ -62,6 +62,6 @@ def test_a_password_is_never_shown() -> None:
         ("sslmood=1", "sslmood"),
     ],
 )
-def test_a_wrong_parameter_is_named(parameter: str, told: str) -> None:
+def test_a_wrong_parameter_of_a_url_is_named(parameter: str, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         parse(f"postgresql://db/shop?{parameter}")

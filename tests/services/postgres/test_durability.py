@@ -44,7 +44,9 @@ def test_a_sound_server_has_no_risk() -> None:
         ({"synchronous_commit": "local"}, "warning", "waits for no standby"),
     ],
 )
-def test_risky_settings_are_named(settings: dict[str, str], verdict: str, told: str) -> None:
+def test_a_setting_that_may_lose_writes_is_named_with_its_fix(
+    settings: dict[str, str], verdict: str, told: str
+) -> None:
     [risk] = judge(STANDING._replace(settings=SOUND | settings), "holdfast")
     assert risk.verdict == verdict
     assert told in risk.text
@@ -73,7 +75,9 @@ def test_commits_that_wait_for_no_disk_are_named_first() -> None:
         ),
     ],
 )
-def test_risky_servers_are_named(standing: Standing, verdict: str, told: str) -> None:
+def test_a_server_that_may_lose_or_refuse_writes_is_a_risk(
+    standing: Standing, verdict: str, told: str
+) -> None:
     [risk] = judge(standing, "holdfast")
     assert (risk.server, risk.verdict) == ("", verdict)
     assert told in risk.text

@@ -60,7 +60,7 @@ class TestWithoutWhatAPoolerTakesAway(QueueConformance):
         return make_queue(parameters="?pooled=yes")
 
 
-async def test_queues_are_apart(make_queue: MakeQueue) -> None:
+async def test_a_queue_sees_and_changes_nothing_of_another(make_queue: MakeQueue) -> None:
     queue = make_queue("q")
     other = PostgresQueue(queue._messages, "other", SystemClock())
     await queue.send([Outgoing(b"x")])

@@ -78,7 +78,7 @@ async def test_a_server_without_room_is_unavailable(
             holder.close()
 
 
-async def test_nobody_there_is_unavailable(make_database: MakeDatabase) -> None:
+async def test_a_port_where_nobody_listens_is_unavailable(make_database: MakeDatabase) -> None:
     error = await refused(make_database, f"postgresql://ann:{PASSWORD}@127.0.0.1:1/postgres")
     assert isinstance(error, Unavailable)
 

@@ -62,7 +62,9 @@ async def test_many_processes_migrate_each_step_once(
     assert await make_database(postgresql_server.url).migrate() == []
 
 
-async def test_schemas_are_apart(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> None:
+async def test_a_schema_sees_nothing_of_another(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
     one = PostgresRegistry(make_database(postgresql_server.url), SystemClock())
     other = PostgresRegistry(make_database(f"{postgresql_server.url}?schema=other"), SystemClock())
     await one.put("a", b"body", 0)

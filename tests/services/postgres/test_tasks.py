@@ -122,7 +122,9 @@ async def test_of_those_who_begin_a_new_task_together_one_does(
             assert len({(task.member, task.epoch) for task in records}) == 1
 
 
-async def test_apps_are_apart(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> None:
+async def test_an_app_sees_and_changes_no_tasks_of_another(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
     tasks = tasks_at(make_database, postgresql_server)
     other = tasks_at(make_database, postgresql_server, "another")
     await tasks.start([wish("k")])
@@ -134,7 +136,7 @@ async def test_apps_are_apart(postgresql_server: PostgresqlServer, make_database
     assert await tasks.get("k") is not None
 
 
-async def test_a_forgotten_attempt_stays_fenced(
+async def test_an_attempt_that_the_server_forgot_stays_fenced(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
     """The server loses its last writes; another attempt begins."""
@@ -158,7 +160,9 @@ async def test_epochs_differ_on_servers_whose_clocks_are_behind(
     assert min(task.epoch for task in begun) > ahead
 
 
-async def test_no_text_is_refused(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> None:
+async def test_a_text_with_a_nul_is_stored_and_found(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
     """The character NUL, which texts of PostgreSQL can't hold."""
     tasks = tasks_at(make_database, postgresql_server)
     [begun] = await tasks.start([wish("a\0b", member="m\0", group="g\0")])
@@ -171,7 +175,7 @@ async def test_no_text_is_refused(postgresql_server: PostgresqlServer, make_data
     assert (await tasks.cancel("a\0c", "\0"), await tasks.reset(["\0"])) == (None, [None])
 
 
-async def test_expiry_goes_in_small_batches(
+async def test_expiry_in_small_batches_drops_all_that_is_old(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXPIRE_BATCH", 3)

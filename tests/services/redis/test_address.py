@@ -35,7 +35,7 @@ from holdfast.services.redis.address import RedisAddress, parse
         ("rediss+cluster://a?shards=1", RedisAddress("cluster", (("a", 6379),), tls=True)),
     ],
 )
-def test_a_url_is_parsed(url: str, address: RedisAddress) -> None:
+def test_a_redis_url_is_parsed_into_its_parts(url: str, address: RedisAddress) -> None:
     assert parse(url) == address
 
 

@@ -40,7 +40,9 @@ async def test_a_script_is_sent_once_in_full_then_by_its_digest(
     assert sorted(await asyncio.gather(*calls)) == list(range(7, 107))
 
 
-async def test_every_call_is_counted(redis_server: RedisServer, connect: Connect, meter: Meter) -> None:
+async def test_every_call_to_redis_is_counted(
+    redis_server: RedisServer, connect: Connect, meter: Meter
+) -> None:
     connection = connect(redis_server.url)
     await connection.command("k", "GET", "k")
     await connection.everywhere("DBSIZE")
@@ -56,7 +58,7 @@ async def test_databases_of_a_server_do_not_share_keys(redis_server: RedisServer
         await connect(redis_server.url + "/99").command("k", "GET", "k")
 
 
-async def test_many_calls_take_one_connection(redis_server: RedisServer, connect: Connect) -> None:
+async def test_many_calls_at_once_share_one_connection(redis_server: RedisServer, connect: Connect) -> None:
     connection = connect(redis_server.url)
     await asyncio.gather(*(connection.command(str(i), "SET", str(i), i) for i in range(2000)))
     [(_, clients)] = await connection.everywhere("CLIENT", "LIST", "TYPE", "normal")
@@ -239,7 +241,7 @@ async def test_a_subscription_hears_all_that_is_published_after_it_began(
     ]
 
 
-async def test_a_lost_subscription_says_so(redis_server: RedisServer, connect: Connect) -> None:
+async def test_who_waits_on_a_lost_subscription_is_told(redis_server: RedisServer, connect: Connect) -> None:
     connection = connect(redis_server.url)
     subscription = await connection.subscribe("k", "channel")
     redis_server.kill()
@@ -261,7 +263,7 @@ async def test_a_silent_server_ends_the_subscription(
     redis_server.resume()
 
 
-async def test_a_quiet_subscription_goes_on(
+async def test_a_quiet_subscription_is_pinged_and_goes_on(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.services.redis.subscription.QUIET_S", 0.01)

@@ -157,7 +157,9 @@ async def test_a_lost_part_of_the_data_costs_nobody_a_claim(
     assert await coordinator.claims() == [taken]
 
 
-async def test_a_lapse_wakes_who_watches(redis_server: RedisServer, coordinate: Coordinate) -> None:
+async def test_a_membership_that_lapses_wakes_who_watches(
+    redis_server: RedisServer, coordinate: Coordinate
+) -> None:
     watching, coordinator = coordinate(redis_server.url), coordinate(redis_server.url)
     number, _ = await watching.watch(-1, 0)
     await coordinator.join(B, 60)

@@ -156,7 +156,9 @@ async def test_numbers_grow_though_the_server_was_emptied(
     assert int(after[0]) > int(before[1]) > int(before[0])
 
 
-async def test_a_deleted_message_leaves_nothing(redis_server: RedisServer, make_queue: MakeQueue) -> None:
+async def test_a_deleted_message_leaves_no_keys_of_its_own(
+    redis_server: RedisServer, make_queue: MakeQueue
+) -> None:
     queue = make_queue(redis_server.url)
     await queue.send([Outgoing(b"x", {"a": "b"}), Outgoing(b"y", delay_s=0.001)])
     left = 2

@@ -547,7 +547,7 @@ async def blocked(server: RedisServer, clients: int) -> None:
         await until(are_blocked, f"{clients} clients wait")
 
 
-async def test_expiry_goes_in_small_batches(
+async def test_expiry_in_small_batches_drops_all_that_is_old(
     redis_server: RedisServer, make_state: MakeState, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
@@ -581,7 +581,9 @@ async def test_a_name_used_again_outlives_its_first_result(state: RedisState) ->
 # --- replicas
 
 
-async def test_a_commit_waits_for_replicas(redis_sentinel: RedisSentinel, make_state: MakeState) -> None:
+async def test_a_commit_is_on_all_replicas_when_it_is_answered(
+    redis_sentinel: RedisSentinel, make_state: MakeState
+) -> None:
     state = make_state(redis_sentinel.url + "?wait_replicas=2")
     opened = {f"s/{i}": await state.open(f"s/{i}", 0, "member") for i in range(20)}
     await asyncio.gather(

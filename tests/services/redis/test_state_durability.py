@@ -40,7 +40,9 @@ def test_a_sound_server_has_no_risk() -> None:
         ({"min-replicas-to-write": "0"}, "warning", "fail-over"),
     ],
 )
-def test_risky_settings_are_named(settings: dict[str, str], verdict: str, told: str) -> None:
+def test_a_setting_that_may_lose_writes_is_named_with_its_fix(
+    settings: dict[str, str], verdict: str, told: str
+) -> None:
     [risk] = judge("h:1", SOUND | settings, INFO)
     assert (risk.server, risk.verdict) == ("h:1", verdict)
     assert told in risk.text
@@ -56,7 +58,9 @@ def test_risky_settings_are_named(settings: dict[str, str], verdict: str, told: 
         ({"connected_slaves": "0"}, "warning", "no replica"),
     ],
 )
-def test_risky_servers_are_named(info: dict[str, str], verdict: str, told: str) -> None:
+def test_a_server_that_may_lose_or_refuse_writes_is_a_risk(
+    info: dict[str, str], verdict: str, told: str
+) -> None:
     [risk] = judge("", SOUND, INFO | info)
     assert risk.verdict == verdict
     assert told in risk.text

@@ -95,14 +95,18 @@ def tasks(redis_server: RedisServer, make_tasks: MakeTasks) -> RedisTasks:
     return make_tasks(redis_server.url)
 
 
-async def test_apps_are_apart(tasks: RedisTasks, redis_server: RedisServer, make_tasks: MakeTasks) -> None:
+async def test_an_app_sees_no_tasks_of_another(
+    tasks: RedisTasks, redis_server: RedisServer, make_tasks: MakeTasks
+) -> None:
     other = make_tasks(redis_server.url, "app:task")
     await tasks.start([wish("k")])
     assert await other.get("k") is None
     assert await other.counts() == {}
 
 
-async def test_a_forgotten_attempt_stays_fenced(tasks: RedisTasks, redis_server: RedisServer) -> None:
+async def test_an_attempt_that_the_server_forgot_stays_fenced(
+    tasks: RedisTasks, redis_server: RedisServer
+) -> None:
     """The server loses its last writes; another attempt begins."""
     [forgotten] = await tasks.start([wish("k", member="a")])
     await redis_server.reset()
@@ -137,7 +141,9 @@ async def test_a_batch_is_one_call_a_shard(redis_server: RedisServer, make_tasks
     assert sum(meter.calls.values()) - before == 6
 
 
-async def test_expiry_goes_in_small_batches(tasks: RedisTasks, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expiry_in_small_batches_drops_all_that_is_old(
+    tasks: RedisTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
     await tasks.start([wish(f"running{i}", lease_s=1e9) for i in range(4)])
     await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
@@ -177,7 +183,9 @@ async def test_calls_work_again_after_a_server_restart(tasks: RedisTasks, redis_
     assert begun.state is State.RUNNING
 
 
-async def test_changes_wait_for_replicas(redis_sentinel: RedisSentinel, make_tasks: MakeTasks) -> None:
+async def test_changes_of_tasks_are_on_all_replicas_when_answered(
+    redis_sentinel: RedisSentinel, make_tasks: MakeTasks
+) -> None:
     tasks = make_tasks(redis_sentinel.url + "?wait_replicas=2")
     begun = await tasks.start([wish(f"k{i}") for i in range(20)])
     await tasks.end([EndAttempt(task.trace, task.epoch, State.SUCCEED) for task in begun])

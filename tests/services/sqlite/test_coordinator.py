@@ -28,7 +28,7 @@ async def test_old_changes_are_pruned_and_who_missed_them_starts_again(
     assert rows <= 30
 
 
-async def test_a_lapse_wakes_who_watches(
+async def test_a_membership_that_lapses_wakes_who_watches(
     database: Database, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "SAFETY_S", 3600.0)  # it never looks of its own accord

@@ -207,7 +207,7 @@ async def test_a_disk_that_fails_is_not_trusted_again(
     await database.close()
 
 
-def test_a_third_durability_is_refused(path: Path, clock: Clock) -> None:
+def test_an_unknown_durability_is_refused_by_name(path: Path, clock: Clock) -> None:
     with pytest.raises(ConfigError, match=r"'none'.*'full' or 'normal'"):
         Database.open(path, clock, durability="none")  # type: ignore[arg-type]
 
@@ -334,7 +334,7 @@ def damage(path: Path) -> None:
     path.write_bytes(content)
 
 
-async def test_a_damaged_database_says_so(path: Path, clock: Clock) -> None:
+async def test_a_damaged_database_is_refused_by_name(path: Path, clock: Clock) -> None:
     database = Database.open(path, clock)
     await SqliteQueue(database, "q", clock).send([Outgoing(b"x" * 1000)] * 100)
     await database.close()

@@ -18,7 +18,9 @@ def queue(database: Database, clock: Clock) -> SqliteQueue:
     return SqliteQueue(database, "q", clock)
 
 
-async def test_queues_are_apart(queue: SqliteQueue, database: Database, clock: Clock) -> None:
+async def test_a_queue_sees_and_changes_nothing_of_another(
+    queue: SqliteQueue, database: Database, clock: Clock
+) -> None:
     other = SqliteQueue(database, "other", clock)
     await queue.send([Outgoing(b"x")])
     await queue.bury([DeadLetter("a", b"x", "r")])
@@ -110,7 +112,7 @@ async def test_junk_for_a_receipt_is_stale(queue: SqliteQueue, receipt: str) -> 
     assert (await queue.depth()).in_flight == 1
 
 
-async def test_deleting_leaves_no_bodies(queue: SqliteQueue, database: Database) -> None:
+async def test_a_deleted_message_leaves_no_body_behind(queue: SqliteQueue, database: Database) -> None:
     await queue.send([Outgoing(b"x")] * 10)
     await queue.delete([d.receipt for d in await queue.receive(10, 0, 60, "me")])
     assert await database.read(lambda c: c.execute("SELECT count(*) FROM bodies").fetchone()) == (0,)

@@ -176,7 +176,9 @@ async def test_identities_out_of_the_window_take_no_room(
     assert (await state.open("s/k", 1, "m")).recent == ("98a", "98b", "99a", "99b", "100a", "100b")
 
 
-async def test_expiry_goes_in_small_batches(state: SqliteState, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expiry_in_small_batches_drops_all_that_is_old(
+    state: SqliteState, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
     for i in range(8):
         epoch = (await state.open(f"s/{i}", 0, "m")).epoch

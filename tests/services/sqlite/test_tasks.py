@@ -109,7 +109,9 @@ async def test_calls_in_batches_do_the_same_as_one_by_one(tasks: SqliteTasks, se
     assert await tasks.counts() == Counter((task.type, task.state) for task in model.values())
 
 
-async def test_apps_are_apart(tasks: SqliteTasks, database: Database, clock: SystemClock) -> None:
+async def test_an_app_sees_and_changes_no_tasks_of_another(
+    tasks: SqliteTasks, database: Database, clock: SystemClock
+) -> None:
     other = SqliteTasks(database, "other", clock)
     await asyncio.gather(tasks.start([wish("k")]), other.start([wish("k", member="b")]))
     await tasks.end([EndAttempt("k", 1, State.SUCCEED)])
@@ -121,7 +123,9 @@ async def test_apps_are_apart(tasks: SqliteTasks, database: Database, clock: Sys
     assert await other.counts() == {("report.publish", State.RUNNING): 1}
 
 
-async def test_expiry_goes_in_small_batches(tasks: SqliteTasks, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_expiry_in_small_batches_drops_all_that_is_old(
+    tasks: SqliteTasks, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "EXPIRE_BATCH", 3)
     await tasks.start([wish(f"running{i}", lease_s=1e13) for i in range(4)])
     await tasks.queue([Task(f"k{i}", "t") for i in range(8)])
@@ -130,7 +134,7 @@ async def test_expiry_goes_in_small_batches(tasks: SqliteTasks, monkeypatch: pyt
     assert len(await tasks.list(100)) == 4
 
 
-async def test_tasks_are_found_by_trace(tasks: SqliteTasks, database: Database) -> None:
+async def test_queries_of_tasks_look_rows_up_by_an_index(tasks: SqliteTasks, database: Database) -> None:
     await tasks.queue([Task("k", "t")])
     looks = [
         (module.STANDING.replace("{rows}", ",".join(["(?)"] * 64)), [None] * 64 + [1], "trace=?"),

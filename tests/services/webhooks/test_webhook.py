@@ -169,7 +169,7 @@ async def test_a_pause_that_makes_no_sense_is_ignored(office: Office, open_targe
     assert not (isinstance(caught.value, Busy) and told != "1e999")
 
 
-async def test_redirects_are_not_followed(office: Office, open_target: Open) -> None:
+async def test_a_redirect_is_refused_and_not_followed(office: Office, open_target: Open) -> None:
     office.answer = lambda: web.Response(status=307, headers={"Location": f"{office.url}/elsewhere"})
     with pytest.raises(EffectRefused, match=r"redirects are not followed: send to http://127.*/elsewhere"):
         await open_target(f"{office.url}/alerts").take([effect()])

@@ -29,7 +29,7 @@ def test_tls_is_spoken_if_its_files_are_named() -> None:
     assert parse("zookeeper://zk1/x?ca=ca.pem").tls
 
 
-def test_the_password_is_not_shown() -> None:
+def test_the_password_of_an_address_is_not_shown() -> None:
     address = parse("zookeeper://me:s3cret@zk1:2181,zk2:2181/app")
     assert str(address) == "zookeeper://me@zk1:2181,zk2:2181/app"
     assert "s3cret" not in repr(address)

@@ -448,7 +448,7 @@ async def test_joining_twice_under_one_id_is_refused(
     assert await other_coordinator.members() == [A]
 
 
-async def test_nothing_runs_on_after_close(address: ZooKeeperAddress, clock: Clock) -> None:
+async def test_a_closed_coordinator_leaves_no_thread_running(address: ZooKeeperAddress, clock: Clock) -> None:
     before = set(threading.enumerate())
     coordinator = ZooKeeperCoordinator(address, clock, Meter())
     await coordinator.join(A, TTL_S)

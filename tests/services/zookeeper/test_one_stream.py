@@ -38,7 +38,7 @@ async def test_every_call_says_the_bare_id_below() -> None:
     await coordinator.close()
 
 
-async def test_another_stream_is_refused() -> None:
+async def test_a_key_of_another_stream_is_refused() -> None:
     coordinator = OneStream(MemoryCoordinator(SystemClock()), "frames")
     with pytest.raises(ConfigError, match="'tracks/cam-1' is of another"):
         await coordinator.lookup("tracks/cam-1")

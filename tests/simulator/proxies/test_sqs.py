@@ -44,7 +44,7 @@ async def test_without_rules_all_passes_and_is_counted(sqs: Sqs, faults: SqsFaul
     assert faults.plan.log == []
 
 
-async def test_errors_of_the_server_pass(sqs: Sqs) -> None:
+async def test_errors_of_the_server_pass_through_the_proxy(sqs: Sqs) -> None:
     with pytest.raises(Refused, match=r"DoesNotExist|NonExistentQueue"):
         await sqs("GetQueueUrl", QueueUrl=None, QueueName="none-such")
 
@@ -77,7 +77,9 @@ async def test_a_share_of_the_messages_comes_twice(sqs: Sqs, faults: SqsFaults) 
     assert await sqs.receive() == []
 
 
-async def test_a_receive_is_reordered(sqs: Sqs, direct: Sqs, faults: SqsFaults) -> None:
+async def test_a_receive_brings_its_messages_in_another_order(
+    sqs: Sqs, direct: Sqs, faults: SqsFaults
+) -> None:
     sent = [str(i) for i in range(8)]
     await sqs.send(*sent)
     plain = await direct.receive(visibility_s=30)
@@ -90,7 +92,9 @@ async def test_a_receive_is_reordered(sqs: Sqs, direct: Sqs, faults: SqsFaults) 
     assert bodies(mixed) != bodies(plain)
 
 
-async def test_fifo_queues_keep_their_promises(http: aiohttp.ClientSession, faults: SqsFaults) -> None:
+async def test_fifo_queues_are_neither_reordered_nor_repeated(
+    http: aiohttp.ClientSession, faults: SqsFaults
+) -> None:
     sqs = Sqs(http, faults.endpoint)
     await sqs.make_queue(f"faults-{uuid4().hex}.fifo", FifoQueue="true", ContentBasedDeduplication="true")
     faults.plan.add(Rule(fault=CallFault.DUPLICATE), Rule(fault=CallFault.REORDER))
@@ -156,7 +160,7 @@ async def test_entries_fail_and_the_others_are_done(
     assert faults.messages["DeleteMessageBatch"] == len(got) - len(failed)
 
 
-async def test_all_entries_may_fail(sqs: Sqs, faults: SqsFaults) -> None:
+async def test_every_entry_of_a_batch_may_be_failed(sqs: Sqs, faults: SqsFaults) -> None:
     faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, share=1.0, times=1, sender_fault=True))
     said = await sqs("SendMessageBatch", Entries=[{"Id": "0", "MessageBody": "a"}])
     assert [entry["Code"] for entry in said["Failed"]] == ["InvalidMessageContents"]
@@ -185,7 +189,7 @@ async def test_the_next_calls_are_throttled(sqs: Sqs, faults: SqsFaults, status:
     assert bodies(await sqs.receive()) == ["b"]
 
 
-async def test_credentials_expire(sqs: Sqs, faults: SqsFaults) -> None:
+async def test_a_call_with_expired_credentials_is_refused(sqs: Sqs, faults: SqsFaults) -> None:
     faults.plan.add(Rule(fault=CallFault.EXPIRE, times=1, status=403))
     with pytest.raises(Refused, match="403, 'ExpiredTokenException'"):
         await sqs.send("a")
@@ -228,7 +232,7 @@ async def test_an_answer_is_cut_in_its_middle(sqs: Sqs, direct: Sqs, faults: Sqs
     assert await direct.counts() == (0, 1)
 
 
-async def test_an_answer_is_late(sqs: Sqs, faults: SqsFaults) -> None:
+async def test_the_answer_to_a_slow_call_is_late(sqs: Sqs, faults: SqsFaults) -> None:
     faults.plan.add(Rule(fault=CallFault.SLOW, delay_s=0.3))
     loop = asyncio.get_running_loop()
     asked_at = loop.time()

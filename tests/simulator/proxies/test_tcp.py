@@ -43,7 +43,7 @@ async def number(redis: RedisServer, name: str = "number") -> str:
         writer.close()
 
 
-async def test_all_passes_and_is_counted(faults: TcpFaults) -> None:
+async def test_bytes_pass_through_the_proxy_and_are_counted(faults: TcpFaults) -> None:
     connection = await connect(faults.port)
     assert await ask(connection, "PING") == "+PONG"
     assert (faults.accepted, faults.connections) == (1, 1)
@@ -113,7 +113,7 @@ async def test_connections_are_cut_once_so_much_went_over_them_which_the_server_
             assert count < known
 
 
-async def test_an_outage_refuses_and_ends(faults: TcpFaults) -> None:
+async def test_an_outage_cuts_and_refuses_connections_until_it_ends(faults: TcpFaults) -> None:
     connection = await connect(faults.port)
     await ask(connection, "PING")
     faults.refuse()

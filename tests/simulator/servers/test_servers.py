@@ -196,7 +196,7 @@ async def test_sentinels_make_a_replica_the_master_when_it_dies(redis_sentinel: 
     assert await redis_sentinel.master() is new
 
 
-async def test_a_cluster_shares_the_slots(redis_cluster: RedisCluster) -> None:
+async def test_every_node_of_a_redis_cluster_holds_keys(redis_cluster: RedisCluster) -> None:
     from redis.asyncio import RedisCluster as Client
 
     host, port = redis_cluster.nodes[0].address.split(":")
@@ -262,7 +262,7 @@ def hosts(*servers: ZooKeeperServer) -> str:
     return ",".join(server.address for server in servers)
 
 
-async def test_a_single_zookeeper_keeps_nodes(zookeeper_server: ZooKeeperServer) -> None:
+async def test_a_single_zookeeper_keeps_what_is_created(zookeeper_server: ZooKeeperServer) -> None:
     assert await zookeeper_server.mode() == "standalone"
     client = KazooClient(hosts(zookeeper_server))
     client.start()

@@ -128,7 +128,7 @@ def test_one_run_of_a_target_and_key_is_handed_over_at_a_time() -> None:
     assert bench.write().dropped == (first.id, second.id, third.id)
 
 
-def test_a_run_is_bounded() -> None:
+def test_effects_are_handed_over_in_runs_of_limited_size() -> None:
     bench = ActingBench()
     bench.opened()
     effects = bench.sent(0, *[to("a")] * (RUN_MAX + 1)).effects

@@ -112,7 +112,7 @@ def test_only_the_newest_suspects_are_remembered() -> None:
 
 
 @pytest.mark.parametrize("standing, stands", [(None, 0), (STANDING, 3)])
-def test_start_and_commit_are_fenced(standing: Checkpoint | None, stands: int) -> None:
+def test_a_start_or_commit_of_another_epoch_is_fenced(standing: Checkpoint | None, stands: int) -> None:
     with pytest.raises(Fenced) as caught:
         start(standing, "s/k", 2, "0:7")
     assert caught.value.epoch == stands
@@ -185,7 +185,7 @@ def test_a_log_knows_which_seqs_were_skipped() -> None:
     assert [seq for seq in range(10) if log.skipped(seq)] == [2, 3, 7]
 
 
-def test_identity_is_key_run_seq() -> None:
+def test_the_identity_of_a_message_is_its_key_run_and_seq() -> None:
     assert identity("s/k", Place(1, 0, "x")) == "s/k:1:x"
 
 
@@ -225,7 +225,7 @@ def test_a_resumed_stream_is_due_for_its_timers_and_effects() -> None:
     assert due_when_resumed(msgspec.structs.replace(timed, due=7.0)) == 7.0
 
 
-def test_what_acts_does_not_expire() -> None:
+def test_a_checkpoint_with_effects_or_timers_does_not_expire() -> None:
     idle = msgspec.structs.replace(STANDING, at=1.0)
     assert may_expire(idle, 2.0)
     assert not may_expire(idle, 1.0)

@@ -261,7 +261,7 @@ class TestDeliveries:
         assert list(bench.owner.holding()) == [later]
         assert bench.only(Start).head == name(5)
 
-    def test_a_done_message_is_deleted(self) -> None:
+    def test_a_message_that_was_done_before_is_settled_as_duplicate(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         message = held(3)
         bench.offer(message)
@@ -486,7 +486,7 @@ class TestRunning:
         commit = bench.write()
         assert (commit.identities, commit.window) == ((name(4),), 7)
 
-    def test_state_is_written_once(self) -> None:
+    def test_a_commit_that_ran_nothing_writes_no_state_again(self) -> None:
         bench = Bench(order={"first": 5}).opened()
         handled(bench, held(5))
         bench.offer(held(1))
@@ -569,7 +569,7 @@ class TestRunning:
         assert [message.place.seq for message in bench.only(Run).messages] == [2]
 
     @pytest.mark.parametrize("every, size", [(1, RUN_LIMIT), (RUN_LIMIT + 3, RUN_LIMIT + 3)])
-    def test_a_run_is_bounded(self, every: int, size: int) -> None:
+    def test_a_run_takes_no_more_messages_than_its_limit(self, every: int, size: int) -> None:
         bench = Bench(checkpoint_every=every).opened()
         bench.begin(held(0))
         bench.offer(*map(held, range(1, 100)))
@@ -726,7 +726,7 @@ class TestFailing:
         assert message.tries == 1
         assert bench.owner.wake_at == RETRY_S
 
-    def test_failure_may_park_the_stream(self) -> None:
+    def test_a_failure_parks_the_stream_where_declared(self) -> None:
         bench = Bench(max_tries=1, on_failure="park").opened()
         message = held(0)
         bench.begin(message)
@@ -1689,7 +1689,7 @@ class TestMoving:
         bench.committed()
         assert bench.out() == [Transfer("n2")]
 
-    def test_a_move_without_target_releases(self) -> None:
+    def test_a_move_without_a_target_releases_the_key(self) -> None:
         bench = Bench().opened()
         waiting = held(3)
         bench.offer(waiting)

@@ -238,7 +238,7 @@ class TestStart:
         assert seq.next(0, 8) == Wait(GAP_S, gap=True)
         assert seq.next(GAP_S, 8) == Gap(0, Span(3, 4))
 
-    def test_first_is_whatever_comes_first(self) -> None:
+    def test_a_run_declared_to_begin_at_first_begins_at_what_comes_first(self) -> None:
         seq = offered(sequencer(first="first"), at(5))
         assert seq.next(0, 8) == ready(at(5))
         offered(seq, at(4))

@@ -71,13 +71,13 @@ def test_who_wants_little_gets_it_and_the_rest_is_shared() -> None:
     assert counts(limits) == {"a": 5, "b": 1, "c": 4}
 
 
-def test_lapsed_grants_are_dropped() -> None:
+def test_a_grant_that_lapsed_goes_to_others() -> None:
     rich = give(ConcurrencyLimits(10), "a", 10).limits
     after = ConcurrencyLimits(10, 0, {"b": Grant(10, 10, 1, LEASE_S, 2)})
     assert give(rich, "b", 10, lapsed=("a",)) == LimitShare(after, 10)
 
 
-def test_leaving_gives_back_the_grant() -> None:
+def test_a_node_that_leaves_gives_its_grant_back() -> None:
     limits = give(give(ConcurrencyLimits(10), "a", 4).limits, "b", 4).limits
     assert counts(leave(limits, "a")) == {"b": 4}
 

@@ -31,7 +31,7 @@ def test_a_large_group_lets_small_ones_in() -> None:
     assert taken(queue, 3) == ["s1", "s2", "large"]
 
 
-def test_types_share_by_weight() -> None:
+def test_types_of_tasks_share_the_queue_by_weight() -> None:
     queue: FairQueue[str] = FairQueue({"light": TypeShare(weight=1), "heavy": TypeShare(weight=3)})
     for name in ("light", "heavy"):
         for _ in range(100):
@@ -39,7 +39,7 @@ def test_types_share_by_weight() -> None:
     assert Counter(taken(queue, 40)) == {"heavy": 30, "light": 10}
 
 
-def test_a_higher_priority_goes_first() -> None:
+def test_a_task_of_higher_priority_goes_first() -> None:
     queue: FairQueue[str] = FairQueue({"t": TypeShare()})
     for priority in (0, 5, -1):
         queue.add("t", "", priority, str(priority))

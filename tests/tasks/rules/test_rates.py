@@ -54,13 +54,13 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
     assert take(buckets, 10, 10.0, 1e9 + 0.35)[1] == 3
 
 
-def test_full_buckets_are_forgotten() -> None:
+def test_a_bucket_that_is_full_again_is_forgotten() -> None:
     buckets, _, _ = take(RateBuckets(), 10, 10.0, 1e9)
     assert buckets.full_at
     assert reserve(buckets, {}, {}, 1e9 + 2.0).buckets == RateBuckets()
 
 
-def test_permits_lapse() -> None:
+def test_unused_permits_lapse_after_their_window() -> None:
     permits = Permits(lambda name: 1.0 if name == TYPE else 0.0)
     assert (permits.left(TYPE), permits.left("other")) == (0, math.inf)
     permits.add({TYPE: 2}, 10.0)

@@ -34,7 +34,7 @@ def of_text(body: str, job: Job) -> str:
     return body
 
 
-def test_by_themselves() -> None:
+def test_tests_of_handlers_without_a_node_are_typed() -> None:
     assert_type(StreamTest(Count).send({"key": "a"}), list[Any])
     StreamTest(app, "counts", restart_every=1).restart()
     acting = StreamTest(Count, targets=["sites"])
@@ -47,7 +47,7 @@ def test_by_themselves() -> None:
     TaskTest(of_text, body=str, timeout_s=5, permanent=KeyError).run("text")
 
 
-def test_on_a_node(holdfast_node: StartNode) -> None:
+def test_tests_of_an_app_on_a_node_are_typed(holdfast_node: StartNode) -> None:
     assert_type(holdfast_node(app, settings={"max_message_bytes": 1000}), NodeForTests)
     with node_for_tests(app) as node:
         assert_type(node, NodeForTests)

@@ -181,7 +181,7 @@ def test_an_undisturbed_run_is_good(picture: Picture) -> None:
     ],
     ids=["lost", "out of order", "twice", "other identity", "nothing"],
 )
-def test_what_goes_wrong_is_counted(
+def test_lost_frames_disorder_and_switches_are_counted(
     time: Time, results: list[tuple[int, int]], lost: int, disorder: int, switches: int, differing: int
 ) -> None:
     picture = Picture({"cam-1": 3}, time)

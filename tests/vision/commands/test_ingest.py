@@ -95,7 +95,7 @@ def test_one_bad_video_keeps_no_other_back(holdfast: Any, arrange: Any, video: P
         (["rtsp://127.0.0.1/live", "--key", "a", "--run", "3"], "leave --run and --realtime out"),
     ],
 )
-def test_keys_that_do_not_fit(holdfast: Any, arguments: list[str], said: str) -> None:
+def test_keys_that_do_not_fit_the_videos_are_refused(holdfast: Any, arguments: list[str], said: str) -> None:
     outcome = holdfast("ingest", *arguments)
     assert (outcome.code, said in outcome.err) == (2, True)
 

@@ -122,7 +122,7 @@ class DeviceConformance:
         accepted = {(await ears.until(Accepted)).id for _ in range(50)}
         assert accepted == set(came)
 
-    async def test_signs_of_life_are_told(self, bench: DeviceBench) -> None:
+    async def test_a_heartbeat_is_told_as_a_sign_of_life(self, bench: DeviceBench) -> None:
         _, ears = await self.start(bench)
         await bench.heartbeat("8")
         assert await ears.next() == Seen("8")
@@ -134,7 +134,7 @@ class DeviceConformance:
             "8", "1.5.1", b'{"messageId":"1.5.1","device":"7"}'
         )
 
-    async def test_retained_answers_are_none(self, bench: DeviceBench) -> None:
+    async def test_an_answer_that_the_broker_retained_is_not_told(self, bench: DeviceBench) -> None:
         await bench.answer("7", "", b'{"messageId":"1.4.1"}', retained=True)
         _, ears = await self.start(bench)
         await bench.answer("7", "", b'{"messageId":"1.5.1"}')
@@ -162,7 +162,7 @@ class DeviceConformance:
         with pytest.raises(TooLarge, match="max_payload"):
             devices.publish(Command("7", "1.1.1", msgspec.json.encode({"x": "x" * devices.max_payload})))
 
-    async def test_the_largest_payload_arrives(self, bench: DeviceBench) -> None:
+    async def test_a_payload_of_the_largest_size_reaches_the_device(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         devices, ears = await self.start(bench)
         overhead = len(b'{"messageId":"1.1.1","x":""}')
@@ -235,7 +235,9 @@ class DeviceConformance:
         await devices.start()
         assert (await Ears(devices).until(Disconnected)).taken
 
-    async def test_who_cannot_ask_asks_again(self, bench: DeviceBench) -> None:
+    async def test_who_could_not_ask_whether_devices_are_still_ours_asks_again(
+        self, bench: DeviceBench
+    ) -> None:
         asked = []
 
         async def soon() -> bool:
@@ -266,7 +268,7 @@ class DeviceConformance:
         told = {event.id: event.nobody for event in [await ears.until(Accepted), await ears.until(Accepted)]}
         assert told == {"1.1.1": False, "1.2.1": devices.tells_nobody}
 
-    async def test_closing_ends_the_events(self, bench: DeviceBench) -> None:
+    async def test_closing_ends_the_events_and_refuses_commands(self, bench: DeviceBench) -> None:
         devices, ears = await self.start(bench)
         waiting = asyncio.ensure_future(ears.until(Disconnected))
         await devices.close()

@@ -162,7 +162,7 @@ class OutboxConformance:
             db.add([new("d1", b"1"), new("d2", b"2")])
         assert bodies(await dispatcher.send()) == [b"1", b"2"]
 
-    async def test_adding_wakes_who_waits(
+    async def test_a_new_command_wakes_who_waits_for_arrivals(
         self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
         await store.arrived(OUTBOX, 0.01)  # whatever came before anybody listened
@@ -176,7 +176,7 @@ class OutboxConformance:
         await other_store.add([new("d2")])
         await asyncio.wait_for(waiting, PATIENCE_S)
 
-    async def test_outboxes_are_apart(
+    async def test_an_outbox_sees_no_commands_of_another(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         await store.prepare("gates", SHARDS)
@@ -517,7 +517,9 @@ class OutboxConformance:
         assert len(freed.sendings) == 5
         assert freed.freed == 5
 
-    async def test_the_longest_due_go_first(self, dispatcher: ManualDispatcher, begin: Begin) -> None:
+    async def test_of_devices_that_are_due_the_longest_due_goes_first(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
         with begin() as db:
             db.add([new("d1", b"1"), new("d1", b"3")])
         [sending] = await dispatcher.send()
@@ -693,7 +695,7 @@ class OutboxConformance:
         assert {sending.shard for sending in taken} == {0}
         assert len(turned.sendings) + len(taken) == 8
 
-    async def test_a_zombie_changes_no_row(
+    async def test_a_dispatcher_that_lost_its_shards_changes_no_row(
         self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
@@ -852,7 +854,9 @@ class OutboxConformance:
         assert not await store.retry(ids[3])
 
     @pytest.mark.usefixtures("dispatcher")
-    async def test_rollouts_are_listed(self, store: OutboxStore, begin: Begin) -> None:
+    async def test_rollouts_are_listed_by_page_from_either_end(
+        self, store: OutboxStore, begin: Begin
+    ) -> None:
         with begin() as db:
             first, second, third, fourth = (
                 db.add_rollout(OUTBOX, "firmware", 1, None, 1.0, NOW) for _ in range(4)
@@ -1186,7 +1190,7 @@ class OutboxConformance:
         turned = await dispatcher.turn()
         assert (turned.paused, bodies(turned.sendings)) == (False, [b"2", b"3"])
 
-    async def test_commands_are_listed(
+    async def test_commands_are_listed_by_page_state_and_device(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
@@ -1205,7 +1209,7 @@ class OutboxConformance:
         assert await store.command(numbers[-1] + 1000) is None
         assert await store.counts(OUTBOX) == {CommandState.SCHEDULED: 4, CommandState.PUBLISHED: 2}
 
-    async def test_devices_are_listed(
+    async def test_devices_are_listed_with_what_waits_and_when_seen(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
         with begin() as db:
@@ -1277,7 +1281,9 @@ class OutboxConformance:
         [status] = await store.devices(OUTBOX, device="d1")
         assert (status.seen_at, status.away) == (NOW - 500, True), "what was seen stands"
 
-    async def test_closing_ends_a_wait(self, dispatcher: ManualDispatcher, store: OutboxStore) -> None:
+    async def test_closing_ends_who_waits_for_arrivals(
+        self, dispatcher: ManualDispatcher, store: OutboxStore
+    ) -> None:
         await store.arrived(OUTBOX, 0.01)
         waiting = asyncio.ensure_future(store.arrived(OUTBOX, 3600))
         await asyncio.sleep(0)

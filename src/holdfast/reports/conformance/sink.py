@@ -92,11 +92,11 @@ class SinkConformance:
         assert await other_sink.stat(NAME) == made
         assert await held(other_sink, NAME) == body
 
-    async def test_nothing_stays_beside_it(self, sink: Sink) -> None:
+    async def test_a_committed_file_leaves_no_temporary_beside_it(self, sink: Sink) -> None:
         await put(sink, NAME, b"x")
         assert await sink.stat(temporary(NAME, "0")) is None
 
-    async def test_small_files(self, sink: Sink) -> None:
+    async def test_files_of_few_bytes_or_none_arrive_whole(self, sink: Sink) -> None:
         for size in (0, 1, 10):
             await put(sink, NAME, b"x" * size, attempt=str(size))
             found = await sink.stat(NAME)
@@ -109,7 +109,7 @@ class SinkConformance:
         assert (await upload.commit(sha256(b""))).size == 0
         assert await held(sink, NAME) == b""
 
-    async def test_views_are_written_too(self, sink: Sink) -> None:
+    async def test_memory_views_are_written_as_bytes_are(self, sink: Sink) -> None:
         body = part(1)
         upload = await sink.open(NAME, NEW)
         await upload.write(memoryview(body)[:100_000])
@@ -117,7 +117,7 @@ class SinkConformance:
         await upload.commit(sha256(body))
         assert await held(sink, NAME) == body
 
-    async def test_names_may_be_odd(self, sink: Sink) -> None:
+    async def test_a_file_with_an_odd_name_is_written_and_read(self, sink: Sink) -> None:
         for name in ODD_NAMES:
             await put(sink, name, name.encode())
             assert await held(sink, name) == name.encode()
@@ -171,7 +171,9 @@ class SinkConformance:
         await put(sink, "reports/other.csv", part(2), replace=False)
         assert await held(sink, "reports/other.csv") == part(2)
 
-    async def test_the_first_of_two_stands(self, sink: Sink, other_sink: Sink) -> None:
+    async def test_of_two_uploads_that_must_not_replace_the_first_stands(
+        self, sink: Sink, other_sink: Sink
+    ) -> None:
         first = await sink.open(NAME, OLD, replace=False)
         second = await other_sink.open(NAME, NEW, replace=False)
         await first.write(part(1))
@@ -276,7 +278,7 @@ class SinkConformance:
         assert await other_sink.resume(NAME, NEW, first.token) is None
         assert await other_sink.stat(NAME) is None
 
-    async def test_content_is_compared(self, sink: Sink) -> None:
+    async def test_a_file_that_differs_when_read_back_is_damaged(self, sink: Sink) -> None:
         upload = await sink.open(NAME, NEW)
         await upload.write(part(1))
         await upload.commit(sha256(part(1)), read_back=True)
@@ -299,7 +301,7 @@ class SinkConformance:
             await sink.open(NAME, NAME, replace=False)
         assert await held(sink, NAME) == part(2, 150_000)
 
-    async def test_a_folder_is_no_file(self, sink: Sink) -> None:
+    async def test_a_folder_is_not_taken_for_a_file(self, sink: Sink) -> None:
         await put(sink, "folder/a.csv", b"x")
         assert await sink.stat("folder") is None
 
@@ -322,7 +324,7 @@ class SinkConformance:
         assert await other_sink.stat(NAME) is None
         assert await other_sink.resume(NAME, OLD, upload.token) is None
 
-    async def test_a_closed_sink_says_so(self, sink: Sink) -> None:
+    async def test_a_closed_sink_refuses_and_may_close_again(self, sink: Sink) -> None:
         await put(sink, NAME, b"x")
         await sink.close()
         await sink.close()

@@ -56,13 +56,13 @@ class BackupConformance:
         assert await backup.add([again, other]) == 0
         assert [found async for found in backup.letters("reports")] == [first, other, again]
 
-    async def test_apps_are_apart(self, backup: Backup) -> None:
+    async def test_an_app_sees_no_letters_of_another(self, backup: Backup) -> None:
         mine, theirs = kept("a", 1.0), kept("a", 1.0, app="invoices")
         assert await backup.add([mine, theirs]) == 2
         assert [found async for found in backup.letters("reports")] == [mine]
         assert [found async for found in backup.letters("invoices")] == [theirs]
 
-    async def test_many_come_back_oldest_first(self, backup: Backup) -> None:
+    async def test_many_letters_come_back_oldest_first(self, backup: Backup) -> None:
         many = [kept(f"{n:04}", at=1000.0 - n // 2) for n in range(1201)]
         assert await backup.add(many) == len(many)
         expected = sorted(many, key=lambda kept: (kept.letter.at, kept.letter.id))

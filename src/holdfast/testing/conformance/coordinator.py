@@ -60,7 +60,7 @@ class CoordinatorConformance:
         await coordinator.renew(busy, LONG_S)
         assert await other_coordinator.members() == [busy]
 
-    async def test_an_unrenewed_membership_lapses(self, coordinator: Coordinator) -> None:
+    async def test_a_membership_that_is_not_renewed_lapses(self, coordinator: Coordinator) -> None:
         number = await _present(coordinator)
         await coordinator.join(A, 4 * self.tick_s)
         await coordinator.join(B, LONG_S)
@@ -70,7 +70,7 @@ class CoordinatorConformance:
             await coordinator.renew(A, LONG_S)
         assert await coordinator.members() == [B]
 
-    async def test_renewal_prolongs_from_now(self, coordinator: Coordinator) -> None:
+    async def test_a_renewal_counts_its_ttl_from_now(self, coordinator: Coordinator) -> None:
         await coordinator.join(A, LONG_S)
         await coordinator.join(B, LONG_S)
         number = await _present(coordinator)
@@ -110,7 +110,7 @@ class CoordinatorConformance:
 
     # --- claims
 
-    async def test_a_free_key_is_claimed(
+    async def test_the_claim_of_a_free_key_is_seen_by_others(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         await coordinator.join(A, LONG_S)
@@ -129,7 +129,7 @@ class CoordinatorConformance:
         assert len(set(claims)) == 1
         assert await coordinator.lookup("s/k") == claims[0]
 
-    async def test_claiming_again_changes_nothing(self, coordinator: Coordinator) -> None:
+    async def test_claiming_a_key_again_returns_the_same_claim(self, coordinator: Coordinator) -> None:
         await coordinator.join(A, LONG_S)
         claim = await coordinator.claim("s/k", A.id)
         assert await coordinator.claim("s/k", A.id) == claim
@@ -156,7 +156,7 @@ class CoordinatorConformance:
         assert new.member == B.id
         assert new.version > old.version
 
-    async def test_versions_grow_with_every_change(self, coordinator: Coordinator) -> None:
+    async def test_the_version_of_a_claim_grows_with_every_change(self, coordinator: Coordinator) -> None:
         for member in (A, B, C):
             await coordinator.join(member, LONG_S)
         claims = [await coordinator.claim("s/k", A.id)]
@@ -170,7 +170,7 @@ class CoordinatorConformance:
         versions = [claim.version for claim in claims]
         assert versions == sorted(set(versions))
 
-    async def test_transfer_hands_a_claim_over(
+    async def test_a_transfer_hands_a_claim_to_another_member(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         await coordinator.join(A, LONG_S)
@@ -232,7 +232,7 @@ class CoordinatorConformance:
         assert moved == [await coordinator.lookup("s/k")]
         assert sum(isinstance(outcome, ClaimLost) for outcome in outcomes) == len(attempts) - 1
 
-    async def test_release_frees_the_key(
+    async def test_a_released_key_is_claimed_by_nobody(
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         await coordinator.join(A, LONG_S)

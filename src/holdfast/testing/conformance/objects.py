@@ -31,11 +31,11 @@ class ObjectsConformance:
         """Override: make a fresh adapter."""
         raise NotImplementedError("define the fixture objects")
 
-    async def test_what_was_put_is_got(self, objects: Objects) -> None:
+    async def test_an_object_is_read_as_it_was_put(self, objects: Objects) -> None:
         for body in (b"", b"x", bytes(range(256)) * 1000):
             assert await objects.get(await objects.put("a/b", body)) == body
 
-    async def test_names_may_be_odd(self, objects: Objects) -> None:
+    async def test_an_object_with_an_odd_name_is_stored_and_read(self, objects: Objects) -> None:
         urls = {name: await objects.put(name, name.encode()) for name in ODD_NAMES}
         assert len(set(urls.values())) == len(ODD_NAMES)
         assert {name: await objects.get(url) for name, url in urls.items()} == {
@@ -49,7 +49,7 @@ class ObjectsConformance:
             with pytest.raises(InvalidMessage):
                 objects.url(name)
 
-    async def test_urls_are_plain_text(self, objects: Objects) -> None:
+    async def test_the_url_of_an_odd_name_is_plain_ascii(self, objects: Objects) -> None:
         for name in ODD_NAMES:
             url = await objects.put(name, b"x")
             assert url.isascii()
@@ -82,13 +82,13 @@ class ObjectsConformance:
             with pytest.raises(InvalidMessage):
                 [url async for url in objects.urls(bad)]
 
-    async def test_urls_that_climb_are_refused(self, objects: Objects) -> None:
+    async def test_a_url_that_climbs_out_of_its_folder_is_refused(self, objects: Objects) -> None:
         url = await objects.put("a/b", b"x")
         for climbing in ("a/../a/b", "../a/b", "a/%2e%2e/a/b", "%2e%2e%2fb", "..", "a/..%2fb", "a%00b"):
             with pytest.raises((InvalidMessage, FileNotFoundError)):
                 await objects.get(url.removesuffix("a/b") + climbing)
 
-    async def test_foreign_urls_are_refused(self, objects: Objects) -> None:
+    async def test_what_is_no_url_of_this_store_is_refused(self, objects: Objects) -> None:
         for url in (
             "",
             "frame.jpg",

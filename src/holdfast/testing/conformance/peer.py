@@ -48,7 +48,7 @@ class PeerConformance:
         """Override: make fresh adapters."""
         raise NotImplementedError("define the fixture make_peer")
 
-    async def test_a_call_is_answered(self, make_peer: MakePeer) -> None:
+    async def test_every_request_arrives_whole_and_brings_its_reply(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         asked: list[Request] = []
 
@@ -68,7 +68,7 @@ class PeerConformance:
             assert await client.call(address, request, PATIENCE_S) == Done(ok=False, text=f"no: {ODD}")
         assert asked == requests
 
-    async def test_parcels_arrive_whole(self, make_peer: MakePeer) -> None:
+    async def test_forwarded_parcels_arrive_with_all_their_fields(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
         taken: list[Parcel] = []
 
@@ -137,7 +137,7 @@ class PeerConformance:
         assert await client.call(address, Probe("member-a"), PATIENCE_S) == Stranger("member-b")
         assert await client.call(address, Probe("member-b"), PATIENCE_S) == Done()
 
-    async def test_a_handler_may_refuse(self, make_peer: MakePeer) -> None:
+    async def test_a_refusal_is_not_taken_for_nobody_there(self, make_peer: MakePeer) -> None:
         server, client = await make_peer(), await make_peer()
 
         async def refuse(request: Request) -> Reply:

@@ -51,7 +51,9 @@ class QueueConformance:
 
     # --- sending and receiving
 
-    async def test_delivers_what_was_sent(self, queue: Queue, other_queue: Queue) -> None:
+    async def test_messages_are_delivered_with_body_and_attributes_as_sent(
+        self, queue: Queue, other_queue: Queue
+    ) -> None:
         sent = [Outgoing(b"one"), Outgoing(b"two", {"kind": "frame"}), Outgoing(b"three")]
         ids = await queue.send(sent)
         deliveries = await _receive(other_queue, 3)
@@ -107,7 +109,7 @@ class QueueConformance:
             await queue.give_back(["receipt"] * over, 0)
         assert await queue.receive(1, self.glance_s, LONG_S, "node") == []
 
-    async def test_empty_batches_do_nothing(self, queue: Queue) -> None:
+    async def test_an_empty_batch_changes_nothing_and_fails_nowhere(self, queue: Queue) -> None:
         assert await queue.send([]) == []
         assert await queue.extend([], LONG_S) == await queue.delete([]) == await queue.give_back([], 0) == []
         assert await queue.redrive([]) == await queue.purge([]) == 0
@@ -170,7 +172,7 @@ class QueueConformance:
         [delivery] = await _receive(queue, 1)
         assert delivery.body == b"x"
 
-    async def test_delayed_messages_come_late(self, queue: Queue) -> None:
+    async def test_a_delayed_message_comes_only_after_its_delay(self, queue: Queue) -> None:
         if queue.delay_max_s == 0:
             pytest.skip("this queue delays no single message")
         await queue.send([Outgoing(b"soon", delay_s=self.tick_s), Outgoing(b"late", delay_s=LONG_S)])
@@ -197,7 +199,7 @@ class QueueConformance:
             (first.id, b"x", "b", first.number)
         }
 
-    async def test_extending_counts_from_now(self, queue: Queue) -> None:
+    async def test_an_extension_counts_from_now_longer_or_shorter(self, queue: Queue) -> None:
         await queue.send([Outgoing(b"shorter"), Outgoing(b"longer")])
         receipts = {d.body: d.receipt for d in await _receive(queue, 2, self.lease_s)}
         assert await queue.extend([receipts[b"longer"]], LONG_S) == []
@@ -214,7 +216,7 @@ class QueueConformance:
         assert await other_queue.give_back([y.receipt], 0) == []
         assert [d.id for d in await _receive(queue, 1)] == [y.id]
 
-    async def test_a_deleted_message_is_gone(self, queue: Queue) -> None:
+    async def test_a_deleted_message_is_never_delivered_again(self, queue: Queue) -> None:
         await queue.send([Outgoing(b"x")])
         [delivery] = await _receive(queue, 1, self.lease_s)
         assert await queue.delete([delivery.receipt]) == []
@@ -250,7 +252,7 @@ class QueueConformance:
         [delivery] = await _receive(queue, 1)
         assert (delivery.body, delivery.receives) == (b"x", 3)
 
-    async def test_given_back_shows_at_once(self, queue: Queue) -> None:
+    async def test_a_message_that_is_given_back_shows_at_once(self, queue: Queue) -> None:
         await queue.send([Outgoing(b"x")])
         [first] = await _receive(queue, 1)
         assert await queue.give_back([first.receipt], 0) == []
@@ -265,7 +267,7 @@ class QueueConformance:
         assert [d.body for d in await _receive(queue, 1)] == [b"soon"]
         assert await queue.receive(1, self.glance_s, LONG_S, "node") == []
 
-    async def test_giving_back_wakes_who_waits(self, queue: Queue, other_queue: Queue) -> None:
+    async def test_giving_a_message_back_wakes_who_waits(self, queue: Queue, other_queue: Queue) -> None:
         await queue.send([Outgoing(b"x")])
         [delivery] = await _receive(queue, 1)
         waiting = asyncio.create_task(other_queue.receive(1, 3 * PATIENCE_S, LONG_S, "other"))
@@ -342,7 +344,9 @@ class QueueConformance:
             **{f: getattr(letter, f) for f in letter.__struct_fields__} | {"at": kept.at}
         )
 
-    async def test_burying_again_changes_nothing(self, queue: Queue, other_queue: Queue) -> None:
+    async def test_a_letter_that_is_buried_again_stays_as_it_was(
+        self, queue: Queue, other_queue: Queue
+    ) -> None:
         await queue.bury([DeadLetter("a", b"x", "first")])
         [before] = await queue.dead_letters(10)
         await other_queue.bury([DeadLetter("a", b"x", "second"), DeadLetter("b", b"y", "first")])
@@ -385,7 +389,7 @@ class QueueConformance:
             assert [d.body for d in ordered] == [b"c", b"a", b"b"]
         assert await queue.redrive(["a", "b", "c"]) == 0
 
-    async def test_purged_letters_are_gone(self, queue: Queue) -> None:
+    async def test_purged_letters_are_gone_and_no_others(self, queue: Queue) -> None:
         await queue.bury([DeadLetter(i, b"x", "r") for i in ("a", "b", "c")])
         assert await queue.purge(["a", "c", "none such"]) == 2
         assert [letter.id for letter in await queue.dead_letters(10)] == ["b"]

@@ -35,7 +35,7 @@ class RegistryConformance:
 
     # --- compare and set
 
-    async def test_an_unknown_document(self, registry: Registry) -> None:
+    async def test_an_unknown_document_is_neither_read_dropped_nor_replaced(self, registry: Registry) -> None:
         assert await registry.get("apps/a") is None
         assert await registry.list("") == []
         assert not await registry.drop("apps/a", 0)
@@ -65,7 +65,7 @@ class RegistryConformance:
             assert not await registry.drop("apps/a", wrong)
         assert await registry.get("apps/a") == second
 
-    async def test_a_version_never_comes_again(self, registry: Registry) -> None:
+    async def test_the_version_of_a_dropped_document_never_comes_again(self, registry: Registry) -> None:
         first = await registry.put("apps/a", b"one", 0)
         assert first is not None
         assert await registry.drop("apps/a", first.version)
@@ -119,7 +119,9 @@ class RegistryConformance:
             wanted = [made[name] for name in sorted(names) if name.startswith(prefix)]
             assert await registry.list(prefix) == wanted
 
-    async def test_names_may_be_odd(self, registry: Registry, other_registry: Registry) -> None:
+    async def test_a_document_with_an_odd_name_is_stored_and_listed(
+        self, registry: Registry, other_registry: Registry
+    ) -> None:
         for name in ODD_NAMES:
             made = await registry.put(name, name.encode(), 0)
             assert made is not None

@@ -71,7 +71,7 @@ class SlotsConformance:
         """True if a slot runs its handlers."""
         raise NotImplementedError
 
-    async def test_names_are_unique(self, slots: SlotMaker) -> None:
+    async def test_no_two_slots_have_the_same_name_even_after_a_kill(self, slots: SlotMaker) -> None:
         first, second = await self.spawn(slots), await self.spawn(slots)
         await first.kill("test")
         third = await self.spawn(slots)
@@ -196,7 +196,7 @@ class StreamSlotsConformance(SlotsConformance):
             "attempt": 1,
         }
 
-    async def test_a_handler_may_return_nothing(self, slots: StreamSlotMaker) -> None:
+    async def test_a_handler_that_returns_nothing_has_no_result(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         ran = await _run(slot, "count", MessageWork(0, 1, b"none"), MessageWork(0, 2, b"none"))
@@ -230,7 +230,7 @@ class StreamSlotsConformance(SlotsConformance):
             assert answer == {"count": 5, "key": "k", "asked": {"a": [1]}}
         assert _counts(await _run(slot, "count", MessageWork(0, 2, b"x"))) == [7]
 
-    async def test_a_query_opens_nothing(self, slots: StreamSlotMaker) -> None:
+    async def test_a_query_of_a_closed_key_leaves_it_closed(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         queried = await slot.query("count", "k", b"7", 1, b"null")
         assert msgspec.json.decode(queried.answer or b"")["count"] == 7, "migrated"
@@ -276,7 +276,7 @@ class StreamSlotsConformance(SlotsConformance):
         with pytest.raises(SlotDied, match="no progress"):
             await hanging
 
-    async def test_calls_wait_their_turn(self, slots: StreamSlotMaker) -> None:
+    async def test_calls_that_come_at_once_all_run_each_in_its_turn(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         keys = [f"k{i}" for i in range(5)]
         await asyncio.gather(*(slot.open("count", key, None, 0) for key in keys))
@@ -312,7 +312,9 @@ class StreamSlotsConformance(SlotsConformance):
 
     # --- failing
 
-    async def test_a_failing_message_says_how(self, slots: StreamSlotMaker) -> None:
+    async def test_a_failing_message_tells_its_error_and_stops_only_its_key(
+        self, slots: StreamSlotMaker
+    ) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.open("count", "other", b"v2:7", 2)
@@ -346,7 +348,7 @@ class StreamSlotsConformance(SlotsConformance):
         ran = await _run(slot, "double", MessageWork(0, 3, b"\xff junk"))
         assert (ran.results, ran.permanent) == ([], True)
 
-    async def test_older_state_is_migrated(self, slots: StreamSlotMaker) -> None:
+    async def test_a_state_of_an_older_version_is_migrated(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", b"41", 1)
         assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [42]
@@ -426,7 +428,7 @@ class StreamSlotsConformance(SlotsConformance):
         await other.open("count", "k", None, 0)
         assert _counts(await _run(other, "count", MessageWork(0, 1, b"x"))) == [1]
 
-    async def test_a_dead_slot_says_so(self, slots: StreamSlotMaker) -> None:
+    async def test_a_dead_slot_refuses_calls_and_tells_why_it_died(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         await slot.kill("test")
@@ -448,7 +450,7 @@ class StreamSlotsConformance(SlotsConformance):
         await slot.open("count", "k", b"v2:1", 2)
         assert _counts(await _run(slot, "count", MessageWork(0, 1, b"x"))) == [2]
 
-    async def test_working_shows_as_progress(self, slots: StreamSlotMaker) -> None:
+    async def test_a_call_at_work_shows_when_it_began_and_advanced(self, slots: StreamSlotMaker) -> None:
         slot = await slots.spawn()
         await slot.open("count", "k", None, 0)
         call = SlotCall()
@@ -553,7 +555,7 @@ class TaskSlotsConformance(SlotsConformance):
         assert ear.order == list(range(20))
         assert not any(tried.error for tried in ear.tried.values())
 
-    async def test_large_bodies_arrive(self, slots: TaskSlotMaker) -> None:
+    async def test_a_body_of_a_megabyte_arrives_whole(self, slots: TaskSlotMaker) -> None:
         ear = RecordingListener()
         slot = await slots.spawn(ear)
         slot.offer(1, _attempt("echo", "x" * 1_000_000))
@@ -612,7 +614,7 @@ class TaskSlotsConformance(SlotsConformance):
         slot.cancel(8, "enough")
         assert (await ear.outcome(8)).cancelled
 
-    async def test_progress_is_reported(self, slots: TaskSlotMaker) -> None:
+    async def test_the_progress_of_an_attempt_is_reported(self, slots: TaskSlotMaker) -> None:
         ear = RecordingListener()
         slot = await slots.spawn(ear)
         slot.offer(1, _attempt("wait"))

@@ -238,7 +238,9 @@ class StateConformance:
 
     # --- committing
 
-    async def test_commits_apply_in_order(self, state: StateStore, other_state: StateStore) -> None:
+    async def test_commits_of_two_clients_apply_one_after_another(
+        self, state: StateStore, other_state: StateStore
+    ) -> None:
         await state.open(KEY, 0, "member")
         for number in range(1, 6):
             client = state if number % 2 else other_state
@@ -438,7 +440,7 @@ class StateConformance:
             entry for entry in wanted if entry[0] != "t/c"
         ]
 
-    async def test_results_of_one_stream_only(self, state: StateStore) -> None:
+    async def test_results_of_a_stream_leave_out_streams_of_similar_names(self, state: StateStore) -> None:
         for key in ("s/1", "s_/1", "s%/1", "sx/1", "S/1", "s"):
             opened = await state.open(key, 0, "member")
             await state.commit(next_commit(opened, results=(Result("0:1", b"r"),)))

@@ -54,7 +54,7 @@ class TasksConformance:
 
     # --- one task's life
 
-    async def test_an_unknown_task(self, tasks: TaskStore) -> None:
+    async def test_a_task_that_is_unknown_is_neither_found_nor_changed(self, tasks: TaskStore) -> None:
         assert await tasks.get("k") is None
         assert await tasks.cancel("k", "why") is None
         assert await tasks.reset(["k"]) == [None]
@@ -202,7 +202,7 @@ class TasksConformance:
         assert await tasks.get("a") is not None
         assert await tasks.expire(now + 2 * EFFECTS_KEEP_S) == 1
 
-    async def test_empty_batches_change_nothing(self, tasks: TaskStore) -> None:
+    async def test_an_empty_batch_changes_nothing_and_fails_nowhere(self, tasks: TaskStore) -> None:
         assert await tasks.queue([]) == []
         assert await tasks.start([]) == []
         assert await tasks.beat([]) == await tasks.give_back([]) == await tasks.end([]) == []
@@ -269,7 +269,7 @@ class TasksConformance:
         [again] = await other_tasks.start([wish("k", follow_ups=b"of its message")])
         assert again.follow_ups == b"of its message"
 
-    async def test_a_task_may_begin_unannounced(self, tasks: TaskStore) -> None:
+    async def test_a_task_may_begin_that_was_never_queued(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         assert (begun.state, begun.attempts, begun.type) == (State.RUNNING, 1, TYPE)
         assert begun.queued_at > 0
@@ -284,7 +284,7 @@ class TasksConformance:
         assert [task.trace for task in await tasks.list(100)] == sorted(ODD_TRACES)
         assert await tasks.counts() == {(trace, State.FAILED): 1 for trace in ODD_TRACES}
 
-    async def test_results_may_be_large(self, tasks: TaskStore) -> None:
+    async def test_a_large_result_is_stored_whole(self, tasks: TaskStore) -> None:
         result = bytes(range(256)) * 1024
         [begun] = await tasks.start([wish("k")])
         await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, result, "x" * 50_000)])
@@ -294,7 +294,7 @@ class TasksConformance:
 
     # --- who may
 
-    async def test_one_of_many_begins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
+    async def test_of_many_starts_at_once_one_begins(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         clients = [tasks, other_tasks] * 4
         answers = await asyncio.gather(
             *(client.start([wish("k", member=f"m{i}")]) for i, client in enumerate(clients))
@@ -389,7 +389,7 @@ class TasksConformance:
         assert (ended.state, ended.epoch, ended.detail) == (State.FAILED, epoch, "broken 2")
         assert ended.ended_at > 0
 
-    async def test_attempts_that_died_are_tries(self, tasks: TaskStore) -> None:
+    async def test_an_attempt_that_died_counts_as_a_try(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k", member="a", tries=1, lease_s=0.0)])
         [ended] = await tasks.start([wish("k", member="b", tries=1)])
         assert (ended.state, ended.epoch) == (State.FAILED, begun.epoch)
@@ -491,7 +491,7 @@ class TasksConformance:
         [ended] = await other_tasks.start([wish("k", member="b")])
         assert (ended.state, ended.detail) == (State.FAILED, "cancelled: not needed")
 
-    async def test_tasks_are_queued_anew(self, tasks: TaskStore) -> None:
+    async def test_only_tasks_that_do_not_run_are_queued_anew(self, tasks: TaskStore) -> None:
         [first, *_] = await tasks.start(
             [wish("failed", group="g", tries=1), wish("running"), wish("lapsed", lease_s=0.0)]
         )
@@ -599,7 +599,7 @@ class TasksConformance:
             ("t", State.RUNNING): 4,
         }
 
-    async def test_listing_what_has_moved_since(self, tasks: TaskStore) -> None:
+    async def test_only_tasks_that_moved_since_a_time_are_listed(self, tasks: TaskStore) -> None:
         await tasks.queue([Task("a", TYPE), Task("c", TYPE)])
         [begun] = await tasks.start([wish("b")])
         [ended] = await tasks.end([EndAttempt("b", begun.epoch, State.SUCCEED)])

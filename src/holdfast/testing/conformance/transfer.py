@@ -115,7 +115,7 @@ class StateTransferConformance:
         keys = [checkpoint.key for checkpoint in reversed(CHECKPOINTS)]
         assert await target.stored([*keys, "s/unknown"]) == list(reversed(CHECKPOINTS))
 
-    async def test_a_restored_stream_goes_on(self, target: TransferableState) -> None:
+    async def test_a_restored_stream_goes_on_where_it_was(self, target: TransferableState) -> None:
         await target.restore(CHECKPOINTS)
         opened = await target.open(KEY, RICH.epoch, "member-b")
         assert opened.epoch > RICH.epoch
@@ -131,7 +131,7 @@ class StateTransferConformance:
         assert stored.state == RICH.state
         assert stored.timers == TIMERS
 
-    async def test_a_restored_key_is_due(self, target: TransferableState) -> None:
+    async def test_a_restored_key_is_due_at_its_time(self, target: TransferableState) -> None:
         await target.restore(CHECKPOINTS)
         assert await target.due(RICH.due, 10, 60.0) == []
         assert await target.due(RICH.due + 1, 10, 60.0) == [KEY]
@@ -151,7 +151,7 @@ class StateTransferConformance:
         await target.restore([Checkpoint("s/bare", epoch=9)])
         assert await target.stored(["s/bare"]) == [CHECKPOINTS[1]]
 
-    async def test_all_suspects_are_kept(self, target: TransferableState) -> None:
+    async def test_a_restored_checkpoint_keeps_all_its_suspects(self, target: TransferableState) -> None:
         suspects = tuple(Started(f"0:{i}", i + 1, i) for i in range(SUSPECTS_MAX))
         many = Checkpoint(KEY, epoch=1, suspects=suspects, recent=tuple(f"0:{i}" for i in range(10_000)))
         await target.restore([many])
@@ -294,7 +294,7 @@ class QueueTransferConformance:
             )
         assert await target.waiting(10) == []
 
-    async def test_letters_keep_their_times(self, target: TransferableQueue) -> None:
+    async def test_restored_letters_keep_the_times_they_had(self, target: TransferableQueue) -> None:
         await target.restore_letters(LETTERS)
         assert await target.dead_letters(10) == LETTERS
         await target.restore_letters([msgspec.structs.replace(LETTERS[0], reason="other", at=1.0)])
@@ -325,7 +325,7 @@ class TasksTransferConformance:
         await target.restore([Task(TASK.trace, "other")])
         assert await target.get(TASK.trace) == TASK
 
-    async def test_a_restored_task_goes_on(self, target: TransferableTasks) -> None:
+    async def test_a_restored_task_keeps_its_message_and_its_tries(self, target: TransferableTasks) -> None:
         await target.restore(TASKS)
         [due] = await target.due(0.0, 10, 60.0)
         assert due.trace == "delayed"

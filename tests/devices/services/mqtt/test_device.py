@@ -158,7 +158,7 @@ async def test_the_window_is_kept_and_what_waits_in_it_was_not_sent(bench: MqttB
     assert {(await ears.until(Accepted)).id for _ in range(20)} == {f"1.{number}.2" for number in range(20)}
 
 
-async def test_a_brokers_limits_are_kept() -> None:
+async def test_commands_keep_to_the_limits_that_the_broker_sets() -> None:
     settings = {"max_packet_size": "2000", "max_inflight_messages": "3"}
     async with (
         MosquittoServer(settings=settings) as server,

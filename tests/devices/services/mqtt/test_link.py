@@ -63,7 +63,7 @@ def test_garbage_in_place_of_properties_is_refused_or_ends_within_the_packet(pac
 @pytest.mark.parametrize(
     "factory", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
 )
-def test_small_packets_do_not_wait(kept_mosquitto: MosquittoServer, factory: type) -> None:
+def test_a_small_packet_is_sent_without_delay(kept_mosquitto: MosquittoServer, factory: type) -> None:
     async def connect() -> int:
         wire = Wire(lambda: None, lambda: None)
         loop = asyncio.get_running_loop()

@@ -41,6 +41,6 @@ class TestPostgresql(SqlConformance):
         return postgresql_server.url
 
 
-def test_another_database_is_refused() -> None:
+def test_a_backup_in_another_kind_of_database_is_refused() -> None:
     with pytest.raises(ConfigError, match="sqlite:/// or postgresql://"):
         SqlBackup("mysql://root@host/letters")

@@ -154,7 +154,7 @@ async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: Postg
     await store.close()
 
 
-async def test_a_full_disk_is_unavailable(tmp_path: Path) -> None:
+async def test_a_full_disk_is_unavailable_and_stores_nothing(tmp_path: Path) -> None:
     store = SqlOutbox(f"sqlite:///{tmp_path}/app.db", SystemClock())
     await store.prepare("doors", 1)
     engine = store._engine

@@ -99,7 +99,7 @@ async def test_a_dispatcher_is_woken_by_them(store: SqlOutbox, engine: Engine) -
     await asyncio.wait_for(waiting, 30)
 
 
-async def test_all_fields_are_kept(store: SqlOutbox, engine: Engine) -> None:
+async def test_a_command_from_a_foreign_writer_keeps_all_its_fields(store: SqlOutbox, engine: Engine) -> None:
     given = {"dedupe_key": "k", "priority": 5, "delay_s": 100.0, "expires_in_s": 10.0, "trace_id": "t" * 80}
     add(engine, device="d1", body=b"\x00\xff", **given)
     add(engine, device="d1", body=b"again", dedupe_key="k")

@@ -176,7 +176,7 @@ def test_what_a_transaction_may_try_again_stays_the_database_s_own_error(
     engine.dispose()
 
 
-def test_other_databases_are_refused(outbox: Outbox) -> None:
+def test_an_outbox_in_another_kind_of_database_is_refused(outbox: Outbox) -> None:
     db: Any = SimpleNamespace(dialect=SimpleNamespace(name="mysql"))
     with pytest.raises(ConfigError, match="mysql: outboxes are in SQLite or PostgreSQL"):
         outbox.add(db, device="d1", command=b"1")
