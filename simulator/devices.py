@@ -348,10 +348,13 @@ class DeviceWorld(Stage):
         """When an answer to a try was first heard, by its id."""
         self.ended: Counter[int] = Counter()
         """How often a command was retried after its end."""
+        self.retried_at: dict[int, float] = {}
         self.taken_back: list[tuple[StoredCommand, int]] = []
         """What was to be taken back, as it stood, and how often it had been retried."""
         self.works: dict[SimNode, DeviceWork] = {}
         self.uplinks: dict[SimNode, BrokerConnections] = {}
+        self.crashed_at: list[float] = []
+        """When the database crashed."""
         self.jump_s = 0.0
         self.jumped = False
         """Whether any clock was set."""
@@ -431,6 +434,7 @@ class DeviceWorld(Stage):
             for entry in await self.store.commands(OUTBOX, limit=10_000, device=wish.device):
                 if entry.state in ended and await self.store.retry(entry.id):
                     self.ended[entry.id] += 1
+                    self.retried_at[entry.id] = self.clock.monotonic()
                     self.counts["retried"] += 1
         elif wish.kind == "cancel":
             device = wish.device or "d0"
@@ -487,6 +491,7 @@ class DeviceWorld(Stage):
         elif kind == "stall":
             self.spawn(self.uplinks[node].stall(fault.for_s))
         elif kind == "database":
+            self.crashed_at.append(self.clock.monotonic())
             self.counts["marks lost"] += self.store.crash()
         elif kind == "jump":
             self.jump_s += self._random.choice(CLOCK_STEPS_S)
@@ -740,9 +745,13 @@ def _tries(entry: StoredCommand) -> list[str]:
 
 
 def _heard(world: DeviceWorld, entry: StoredCommand) -> list[str]:
-    """Which of its tries were answered before it was closed."""
+    """Which of its tries were answered while it was out: since it was first sent after the last time that an
+    operator retried it, and before it was closed."""
     closed_at = (entry.closed_at or 0.0) - world.wall() + world.clock.monotonic()
-    return [name for name in _tries(entry) if world.answered.get(name, math.inf) < closed_at]
+    retried_at = world.retried_at.get(entry.id, 0.0)
+    arrivals = [arrived.at for arrived in world.arrived if arrived.correlation.command == entry.id]
+    out_at = min((at for at in arrivals if at > retried_at), default=math.inf)
+    return [name for name in _tries(entry) if out_at < world.answered.get(name, math.inf) < closed_at]
 
 
 def _check_order(world: DeviceWorld, entries: dict[int, StoredCommand]) -> list[str]:
@@ -759,13 +768,19 @@ def _check_order(world: DeviceWorld, entries: dict[int, StoredCommand]) -> list[
             newest = max(newest, number)
             if number not in world.committed:
                 wrong.append(f"{device}: command {number} was never committed")
-            if entries[number].state is CommandState.SUPERSEDED and not world.ended[number]:
+            is_superseded = entries[number].state is CommandState.SUPERSEDED and not world.ended[number]
+            if is_superseded and not _may_be_forgotten(world, arrived):
                 wrong.append(f"{device}: command {number} was sent although it was superseded")
         for before, after in pairwise(arrivals):
             too_soon = after.at - before.at < PATIENCE.retry_s - DELIVERY_S
             if too_soon and not _ended(world, before, after):
                 wrong.append(f"{device}: {after} came too soon after {before}, which was not answered")
     return wrong
+
+
+def _may_be_forgotten(world: DeviceWorld, arrived: Arrived) -> bool:
+    """Whether the database crashed soon after a try was sent: who takes over may know nothing of it."""
+    return any(0.0 <= crash - arrived.at <= UNWRITTEN_S + DELIVERY_S for crash in world.crashed_at)
 
 
 def _ended(world: DeviceWorld, before: Arrived, after: Arrived) -> bool:

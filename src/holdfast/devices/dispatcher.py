@@ -629,7 +629,9 @@ class Dispatcher:
     def _note_time(self, device: str, took_s: float) -> None:
         """How long an answer took. A device that answers late, but does, is waited for."""
         waited_s = self._spec.patience.interval_s(1, 0.0)
-        slow_s = max(took_s, self._slow.pop(device, 0.0) * SLOW_DECAY)
+        before_s = self._slow.pop(device, 0.0) * SLOW_DECAY
+        # An answer that was on its way for many minutes must not be remembered for as many answers.
+        slow_s = max(min(took_s, self._spec.patience.slowest_s), before_s)
         if slow_s <= waited_s:
             return
         self._slow[device] = slow_s

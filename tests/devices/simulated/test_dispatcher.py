@@ -337,6 +337,29 @@ async def test_what_a_crash_took_back_is_known_when_the_shard_comes_back(site: S
     assert times[1] - times[0] >= PATIENCE.retry_s
 
 
+async def test_one_answer_that_was_on_its_way_for_very_long_is_soon_forgotten(site: Site) -> None:
+    await site.start(0, patience=PATIENCE, presence=NO_PRESENCE)
+    slow = SlowAnswer(site)
+    await site.until(await slow.command(), CommandState.FAILED)
+    await site.clock.sleep(3000.0)
+    await slow.answer()
+    answer = [True]
+
+    def hear(id_: str, payload: bytes) -> None:
+        slow.came.append(id_)
+        if answer[0]:
+            site.broker.answer("slow", id_, b"{}")
+
+    site.broker.listen("slow", hear)
+    for _ in range(20):
+        await site.until(await site.add("slow"), CommandState.ACKNOWLEDGED)
+    answer[0] = False
+    await site.add("slow")
+    sent = len(slow.came)
+    await site.clock.sleep(2 * PATIENCE.retry_s)
+    assert len(slow.came) - sent >= 2, "it is sent again after the usual time"
+
+
 async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site) -> None:
     await site.start(1)
     before = (await site.store.epochs("doors"))[0]

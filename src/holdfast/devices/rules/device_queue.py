@@ -171,7 +171,7 @@ LATE_SHARE = 0.25
 JITTER = 0.15
 
 SLOW_MAX_S = 60.0
-"""What a device is seen to take for its answers counts up to this, or up to ``retry_max_s``."""
+"""The least limit of what a device is seen to take for its answers."""
 
 SLOW_SHARE = 1.5
 """How much longer a slow device is waited for than its answers have taken."""
@@ -199,14 +199,19 @@ class Patience(msgspec.Struct, frozen=True):
         backoff = Backoff(
             first_s, max(self.retry_max_s, first_s), (1.0 + LATE_SHARE) * self.retry_s / first_s
         )
-        slow_s = min(answers_after_s, max(self.retry_max_s, SLOW_MAX_S))
+        slow_s = min(answers_after_s, self.slowest_s)
         return max(backoff.delay_s(max(spent, 1), random), slow_s * SLOW_SHARE)
 
     def longest_s(self, answers_after_s: float = 0.0) -> float:
         """No answer, and no device, is waited for longer than this before something is done, if no device's
         answers take longer than ``answers_after_s``."""
-        slow_s = min(answers_after_s, max(self.retry_max_s, SLOW_MAX_S)) * SLOW_SHARE
+        slow_s = min(answers_after_s, self.slowest_s) * SLOW_SHARE
         return max(max(self.retry_max_s, self.probe_s) * (1.0 + LATE_SHARE + JITTER), slow_s)
+
+    @property
+    def slowest_s(self) -> float:
+        """What a device is seen to take for its answers counts up to this."""
+        return max(self.retry_max_s, SLOW_MAX_S)
 
     @property
     def late_s(self) -> float:
