@@ -53,6 +53,21 @@ def test_no_test_sleeps_instead_of_waiting_on_events() -> None:
     assert sleeping == [], "wait on an event, not for a time"
 
 
+NAME_WORDS_MIN = 4
+"""The name of a test says what broke when it fails. Fewer words can't."""
+
+
+def test_the_name_of_every_test_has_words_enough_to_say_what_broke() -> None:
+    of_tests = re.compile(r"^\s*(?:async )?def test_(\w+)\(", re.MULTILINE)
+    short = [
+        f"{name(path)}: test_{words}"
+        for path in [*TESTS, *(ROOT / "src" / "holdfast" / "testing").rglob("*.py")]
+        for words in of_tests.findall(path.read_text())
+        if len(words.split("_")) < NAME_WORDS_MIN
+    ]
+    assert short == []
+
+
 DEFINED_TWICE: dict[str, str] = {
     "Retry": "errors: what a failed operation's caller may do; tasks: what a handler raises for a pause",
 }

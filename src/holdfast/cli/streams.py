@@ -81,7 +81,8 @@ async def skip(
     ```
 
     Args:
-        through: The last seq to pass over; without it, the message at the head.
+        through: The last seq to pass over, of messages that have yet to come too; without it, the message at
+            the head.
         run: The run that --through counts in; without it, the current one.
         json: Print the stream as a JSON object.
     """
