@@ -298,24 +298,24 @@ def _lapses(world: World) -> list[str]:
     where a FIFO queue told which message comes before it, and the store has forgotten that this one is done
     with, it is left to the queue to say so again."""
     wrong: list[str] = []
-    owners: dict[str, str] = {}
-    last: dict[str, QueueEvent] = {}
+    owners: dict[str, list[str]] = defaultdict(lambda: [""])
+    last: dict[str, tuple[QueueEvent, int]] = {}
+    """By message, and how many owners its key had had before the one of that time."""
     lost = _lost_commits(world) if world.scenario.fifo else []
     for event in world.log:
         if isinstance(event, Change) and event.claim is not None:
-            owners[event.claim.key] = event.claim.member
+            owners[event.claim.key].append(event.claim.member)
         if not isinstance(event, QueueEvent) or event.kind in ("extended", "stale"):
             continue
-        before = last.get(event.id)
+        key = identity(world, event).partition(":")[0]
+        before, since = last.get(event.id, (None, 0))
         if event.kind == "received" and before is not None and before.kind == "received":
             node = before.holder.rpartition(".")[0]
-            key = identity(world, event).partition(":")[0]
             forgotten = any(at <= event.at and (before.at <= at or key in keys) for at, keys in lost)
-            owner = owners.get(key, "")
             cut_off = any(
                 fault.kind == "cut"
                 and fault.detail == "queue"
-                and owner.startswith(f"n{fault.node}.")
+                and any(owner.startswith(f"n{fault.node}.") for owner in owners[key][since:])
                 and fault.at_s <= event.at
                 and before.at <= fault.at_s + fault.for_s
                 for fault in world.scenario.faults
@@ -325,7 +325,7 @@ def _lapses(world: World) -> list[str]:
                 wrong.append(
                     f"{event.body.decode()} lapsed at {event.at:.1f}, received by the healthy {node}"
                 )
-        last[event.id] = event
+        last[event.id] = event, len(owners[key]) - 1
     return wrong
 
 
