@@ -307,7 +307,7 @@ def _lapses(world: World) -> list[str]:
             owners[event.claim.key].append(event.claim.member)
         if not isinstance(event, QueueEvent) or event.kind in ("extended", "stale"):
             continue
-        key = identity(world, event).partition(":")[0]
+        key = f"{STREAM}/{world.plan_by_body[event.body].key}"
         before, since = last.get(event.id, (None, 0))
         if event.kind == "received" and before is not None and before.kind == "received":
             node = before.holder.rpartition(".")[0]
