@@ -204,8 +204,6 @@ def _excused(world: World, streams: Streams, letter: DeadLetter) -> bool:
     """A stream that is paused sets aside what finds no room, and gets it back. Beyond that only an order that
     can't be kept is a reason to set a healthy message aside; or that the store has forgotten that the message
     was handled, so that a late copy of it looks like one that never was."""
-    if letter.body in streams.repeats:
-        return True
     if not letter.reason.startswith("late"):
         return letter.reason.startswith("parked: paused")
     key, _, name = letter.id.partition(":")

@@ -34,8 +34,8 @@ PATIENCE = 0.25
 failures."""
 
 MODEL_MISSING = "a model that the stream uses does not load on this node at present"
-STATE_NEWER = "the state of the stream is newer than the handler on this node; another node takes it over"
 """The text for clients. The error of the load itself is for operators only."""
+STATE_NEWER = "the state of the stream is newer than the handler on this node; another node takes it over"
 
 ANSWERS, ANSWERS_MIN = 64, 16
 """The rate of a node is that of its last answers: the most that count, and the fewest that are needed."""

@@ -893,8 +893,9 @@ class Owner:
         self._advance(now)
 
     def models_failed(self, obstacle: str, now: float, handled: int = 0) -> None:
-        """Answer to LoadModels and Run: a model doesn't load here, which costs no message a try. After a Run,
-        its first ``handled`` messages run again before the one that needed the model."""
+        """Answer to LoadModels and Run: a model doesn't load here, or the handler is older than the state.
+        That costs no message a try. After a Run, its first ``handled`` messages run again before the one that
+        needed the model."""
         places, self._running = self._running, ()
         self._loading = self._loaded = False
         self._equipped = not self.rules.needs_models
