@@ -493,6 +493,42 @@ async def test_what_another_program_released_is_not_left_to_it(rig: Rig, seen: b
     assert len(rig.owners.offered) == 1
 
 
+def full_for(*seqs: int) -> Judge:
+    """An owner that has no room for these, and takes all others."""
+    return lambda parcel: ParcelAnswer(parcel.number, "full" if int(parcel.seq) in seqs else "accepted")
+
+
+@pytest.mark.parametrize("fifo, given_back", [(True, ["m2", "m3"]), (False, ["m2"])])
+@pytest.mark.parametrize("stops", [False, True])
+async def test_what_follows_a_message_goes_back_with_it_where_the_queue_keeps_order(
+    rig: Rig, fifo: bool, given_back: list[str], stops: bool
+) -> None:
+    """The queue delivers the one before only once the later one is no longer in flight."""
+    rig.queue.fifo = fifo
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = full_for(1)
+    await rig.dispatch(*await rig.receive(3))
+    if stops:
+        assert await rig.router.give_back_all() == len(given_back)
+    else:
+        await rig.clock.sleep(VISIBILITY_S / 3)
+    assert sorted(event.id for event in rig.queue.log if event.kind == "given back") == given_back
+    assert rig.router.custody == 3 - len(given_back), "an owner has the others"
+
+
+async def test_another_stream_keeps_its_messages_when_one_of_a_fifo_queue_goes_back(rig: Rig) -> None:
+    rig.queue.fifo = True
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = full_for(0)
+    first, other = await rig.receive(2)
+    await rig.dispatch(first)
+    rig.router.dispatch("s", "s/other", other)
+    await rig.clock.sleep(VISIBILITY_S / 3)
+    assert [event.id for event in rig.queue.log if event.kind == "given back"] == ["m1"]
+
+
 async def test_messages_given_back_return_at_different_times(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")

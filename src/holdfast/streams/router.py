@@ -529,13 +529,29 @@ class Router:
         item.tries += 1
         if item.tries > self._limits.give_back_after or self.kept > self._limits.custody_limit:
             if self._host.membership.alive:
-                self._end(item.number)
-                self._tasks.spawn(self._give_back(item.stream, [item]))
+                items = self._let_go([item])
+                self._tasks.spawn(self._give_back(item.stream, items))
                 return
             item.tries = self._limits.give_back_after
         pause_s = self._limits.defer.delay_s(item.tries, self._clock.random())
         heapq.heappush(self._deferred, (self._clock.monotonic() + pause_s, item.number))
         self._defer_changed.set()
+
+    def _let_go(self, items: list[Custody]) -> list[Custody]:
+        """End the custody of messages that go back to the queue. A queue that keeps order delivers nothing of
+        a key while any of it is in flight. So what comes after such a message goes back with it, though an
+        owner may hold it: that one waits for the message which goes back. Returns all that go back."""
+        first: dict[str, tuple[int, int]] = {}
+        for item in items:
+            if self._queues[item.stream].fifo:
+                first[item.key] = min(_order(item), first.get(item.key, _order(item)))
+        kept = self._custody.values() if first else ()
+        later = (item for item in kept if item.key in first and _order(item) > first[item.key])
+        gone = {item.number: item for item in (*items, *later)}
+        for item in gone.values():
+            self._take_from_owner(item)
+            self._end(item.number)
+        return list(gone.values())
 
     async def _give_back(self, stream: str, items: list[Custody]) -> None:
         for item in items:
@@ -553,9 +569,7 @@ class Router:
 
     async def give_back_all(self) -> int:
         """Give messages that no owner has accepted back to the queue, before a stop. Returns how many."""
-        items = [item for item in self._custody.values() if not item.accepted]
-        for item in items:
-            self._end(item.number)
+        items = self._let_go([item for item in self._custody.values() if not item.accepted])
         for stream, queue in self._queues.items():
             own = [item for item in items if item.stream == stream]
             for start in range(0, len(own), queue.max_batch):
@@ -595,6 +609,11 @@ def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> No
     routes[key] = route
     if len(routes) > most:
         del routes[next(iter(routes))]
+
+
+def _order(item: Custody) -> tuple[int, int]:
+    """Where a message stands in its stream. Messages without a seq have no order."""
+    return item.held.place.run, item.held.place.seq
 
 
 def _lapsed(receipt: Receipt, now: float) -> bool:
