@@ -204,6 +204,23 @@ async def test_only_what_no_commit_has_passed_over_is_the_same_message_when_it_i
     assert again.attributes == ({"id": "m0"} if waits else {})
 
 
+async def test_a_message_that_was_skipped_and_redriven_keeps_its_first_reason(rig: Rig) -> None:
+    (message,) = await rig.receive()
+    reason = "cannot reach ftp://user:hunter2@lab: " + "x" * 1000
+    await rig.settle([message], [PendingDeadLetter(reason, message, skipped=True)])
+    for _ in range(2):
+        (letter,) = rig.queue.standing.letters.values()
+        assert await rig.queue.standing.redrive([letter.id]) == 1
+        (delivery,) = await rig.queue.standing.receive(1, 0, VISIBILITY_S, "me")
+        again = held(0, delivery.receipt)
+        again.attributes, again.life = delivery.attributes, Life.COMMITTED
+        await rig.settle([again], [PendingDeadLetter(again.skipped_before, again)])
+    (letter,) = rig.queue.standing.letters.values()
+    assert letter.reason.startswith("skipped before: cannot reach ftp://")
+    assert len(letter.reason) < 600, "an attribute of a queue is no place for a long text"
+    assert "hunter2" not in str(letter)
+
+
 # --- extending
 
 

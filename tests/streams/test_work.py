@@ -159,6 +159,17 @@ async def test_a_seq_far_away_is_a_gap_like_any_other_where_no_limit_is_set(town
     assert len(town.results("k")) == 3
 
 
+async def test_a_message_that_was_skipped_and_redriven_still_tells_why(town: Town) -> None:
+    await town.start(app_of())
+    await town.send(*good(0), *good(1, do="raise"), *good(2))
+    await town.until_over()
+    (first,) = town.letters()
+    assert await town.queue().redrive([first.id]) == 1
+    await town.until(town.letters)
+    (again,) = town.letters()
+    assert again.reason == f"skipped before: {first.reason}"
+
+
 async def test_a_seq_far_away_is_set_aside_and_the_stream_goes_on(town: Town) -> None:
     await town.start(app_of())
     await town.send(*good(0), *good(10 ** (SEQ_DIGITS - 1)), *good(1))

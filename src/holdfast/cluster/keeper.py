@@ -315,7 +315,7 @@ def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> 
         id=f"{key}:{held.place.name}",
         body=held.body,
         reason=reason,
-        attributes=held.again if letter.waits else held.attributes,
+        attributes=letter.attributes,
         detail=detail,
         stream=stream,
         key=plain,

@@ -9,7 +9,14 @@ import msgspec
 
 from holdfast.common.message import Life, Place, Span, may_follow
 from holdfast.common.progress import Visibility
+from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT, checked
+
+SKIPPED_FOR = "skipped_for"
+"""The attribute of a dead letter that holds why a commit skipped its message. Sent again, the message brings
+it along, because the checkpoint doesn't know."""
+
+SKIPPED_FOR_CHARS = 500
 
 
 class Receipt(Visibility):
@@ -70,6 +77,13 @@ class Held(msgspec.Struct, eq=False):
         """Return the attributes that show a copy to be the same message."""
         return {**self.attributes, "id": self.place.id} if self.place.id else self.attributes
 
+    @property
+    def skipped_before(self) -> str:
+        """Return why it is set aside once more if an earlier commit has skipped it, with that commit's reason
+        if the message brings it along."""
+        reason = self.attributes.get(SKIPPED_FOR, "")
+        return f"skipped before: {reason}" if reason else "skipped before"
+
     def become(self, then: Life) -> None:
         """Take the next step of a message's life. A step that isn't in the table is a bug."""
         assert may_follow(self.life, then), (
@@ -86,7 +100,8 @@ class Held(msgspec.Struct, eq=False):
 class PendingDeadLetter(msgspec.Struct, frozen=True):
     """A dead letter to send, for a message or for seqs that never came. ``waits``: no commit has passed over
     the message, so it stays the same one when it is sent again, and isn't handled a second time if another
-    delivery of it was handled meanwhile."""
+    delivery of it was handled meanwhile. ``skipped``: a commit skips the message for this reason, and so it
+    stays skipped when it is sent again."""
 
     reason: str
     held: Held | None = None
@@ -94,3 +109,15 @@ class PendingDeadLetter(msgspec.Struct, frozen=True):
     span: Span | None = None
     detail: str = ""
     waits: bool = False
+    skipped: bool = False
+
+    @property
+    def attributes(self) -> dict[str, str]:
+        """Return the attributes with which the message is sent again."""
+        if self.held is None:
+            return {}
+        if self.waits:
+            return self.held.again
+        if self.skipped:
+            return {**self.held.attributes, SKIPPED_FOR: redact(self.reason)[:SKIPPED_FOR_CHARS]}
+        return self.held.attributes

@@ -378,6 +378,14 @@ class TestDeliveries:
             Settle((PendingDeadLetter("skipped before", message),), (message,), duplicate=True)
         ]
 
+    def test_a_skipped_message_that_is_redriven_keeps_its_first_reason(self) -> None:
+        bench = Bench().opened(log=RunLog(0, 0, 4, (Span(3, 3),)))
+        message = held(3)
+        message.attributes = {"skipped_for": "Boom"}
+        bench.offer(message)
+        bench.known()
+        assert bench.only(Settle).letters == (PendingDeadLetter("skipped before: Boom", message),)
+
     @pytest.mark.parametrize("on_late, letters", [("dead-letter", 1), ("discard", 0)])
     def test_a_late_message_is_recorded_first(self, on_late: str, letters: int) -> None:
         bench = Bench(on_late=on_late).opened(log=RunLog(0, 5, 9))
@@ -671,7 +679,8 @@ class TestFailing:
         assert commit.log == RunLog(0, 0, 0, (Span(0, 0),))
         assert (commit.done, commit.skipped, commit.starting) == (0, 1, "")
         bench.committed()
-        assert bench.out() == [Settle((PendingDeadLetter("Boom", message, detail="trace"),), (message,))]
+        letter = PendingDeadLetter("Boom", message, detail="trace", skipped=True)
+        assert bench.out() == [Settle((letter,), (message,))]
 
     def test_no_retry_helps_a_permanent_failure(self) -> None:
         bench = Bench().opened()

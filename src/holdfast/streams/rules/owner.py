@@ -531,7 +531,7 @@ class Owner:
 
     def _settle_judged(self, held: Held, verdict: Verdict) -> None:
         held.become(Life.COMMITTED)
-        held.aside = "skipped before" if verdict is Verdict.SKIPPED else ""
+        held.aside = held.skipped_before if verdict is Verdict.SKIPPED else ""
         letters = (PendingDeadLetter(held.aside, held),) if held.aside else ()
         self._settle(letters, (held,), duplicate=True)
 
@@ -1290,8 +1290,15 @@ class Owner:
                 messages.append(self._held.pop(entry.held.place))
                 discard = entry.kind == "late" and self.rules.on_late == "discard"
                 if entry.kind != "done" and not discard:
-                    detail, waits = entry.held.detail, entry.kind == "parked"
-                    letters.append(PendingDeadLetter(entry.reason, entry.held, detail=detail, waits=waits))
+                    letters.append(
+                        PendingDeadLetter(
+                            entry.reason,
+                            entry.held,
+                            detail=entry.held.detail,
+                            waits=entry.kind == "parked",
+                            skipped=entry.kind == "skip",
+                        )
+                    )
             elif entry.kind == "gap" and self.rules.order.on_gap == "dead-letter":
                 letters.append(PendingDeadLetter(entry.reason, run=entry.run, span=entry.span))
         if messages or letters:
