@@ -23,6 +23,7 @@ from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenReco
 from holdfast.streams import due
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.queries import Answered
+from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.timers import place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.target import StreamTarget
@@ -387,7 +388,7 @@ class Acted:
         self.marked: dict[str, int] = {}
         """Refused effects, and when a commit said so, as a place in the history."""
         self.settings: set[tuple[str, str]] = set()
-        """The full keys and settings of all timers that ever stood."""
+        """The full keys and settings of all timers that ever stood, by what the store remembers."""
 
 
 def check(world: ActingWorld, unfinished: str) -> list[str]:
@@ -395,22 +396,29 @@ def check(world: ActingWorld, unfinished: str) -> list[str]:
     numbers = copy.copy(world)
     numbers.log = [event for event in world.log if _is_of_numbers(event)]
     wrong = [*invariants.check(numbers, unfinished), *world.early]
-    acted = Acted(world.older)
-    for place, event in enumerate(world.log):
+    acted, amiss = judge(world.log, older=world.older, rewound=world.rewound)
+    wrong += amiss
+    if not unfinished:
+        wrong += _delivered(world, acted)
+    wrong += _in_order(world, acted)
+    return wrong
+
+
+def judge(log: Sequence[Any], *, older: str = "", rewound: bool = False) -> tuple[Acted, list[str]]:
+    """What a history says of effects and timers, and what is wrong in it. ``older`` is as in the world."""
+    acted, wrong = Acted(older), list[str]()
+    for place, event in enumerate(log):
         if isinstance(event, CommitRecord) and event.after is not None and not event.repeated:
             wrong += _committed(event, acted, place)
         elif isinstance(event, Forgot):
             _forgot(event, acted)
         elif isinstance(event, QueryEvent):
-            wrong += _answered(event, acted, world.rewound)
+            wrong += _answered(event, acted, rewound)
         elif isinstance(event, SinkEvent):
             wrong += _arrived(event, acted, place)
         elif isinstance(event, QueueEvent) and event.kind == "buried" and event.letter is not None:
             wrong += _buried(event.letter.attributes.get(EFFECT, ""), acted)
-    if not unfinished:
-        wrong += _delivered(world, acted)
-    wrong += _in_order(world, acted)
-    return wrong
+    return acted, wrong
 
 
 def _answered(event: QueryEvent, acted: Acted, rewound: bool) -> list[str]:
@@ -502,10 +510,7 @@ def _due_though_parked(event: CommitRecord, acted: Acted) -> list[str]:
 def _superseded(event: CommitRecord, acted: Acted) -> list[str]:
     """A timer fires in the setting that stands, or in one that was made in the same commit."""
     key = event.commit.key
-    before, after = (
-        {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set[str]()
-        for standing in (event.before, event.after)
-    )
+    before, after = _settings(event.before), _settings(event.after)
     fired = {
         effect.cause
         for effect in event.commit.effects
@@ -516,10 +521,20 @@ def _superseded(event: CommitRecord, acted: Acted) -> list[str]:
     return [f"{key}: {cause} fired, which stands no more" for cause in sorted(gone)]
 
 
+def _settings(standing: Checkpoint | None) -> set[str]:
+    """The timers of a checkpoint, as their firings are named."""
+    return {f"wake:{timer.name}:{timer.setting}" for timer in standing.timers} if standing else set()
+
+
 def _forgot(event: Forgot, acted: Acted) -> None:
+    """Effects of commits that the store has forgotten don't stand. Neither does a setting that was made then:
+    its owner commits again what set the timer, and may do so in one commit with its firing."""
     while acted.applied and acted.applied[-1].at >= event.since:
         for effect in acted.applied.pop().commit.effects:
             acted.standing.remove(effect.id)
+    acted.settings = {
+        (known.commit.key, setting) for known in acted.applied for setting in _settings(known.after)
+    }
 
 
 def _arrived(event: SinkEvent, acted: Acted, place: int) -> list[str]:
