@@ -25,7 +25,7 @@ from simulator.servers import (
     ZooKeeperEnsemble,
     ZooKeeperServer,
 )
-from tests import left_open
+from tests import left_behind, left_open
 
 # The same examples on every machine in CI; new ones each run at a developer's.
 settings.register_profile("ci", derandomize=True, deadline=None)
@@ -41,6 +41,7 @@ S = TypeVar("S", bound=Server | Group)
 def pytest_configure(config: pytest.Config) -> None:
     # As a plugin, for the hooks of a conftest are not asked about fixtures of the whole session.
     config.pluginmanager.register(left_open, "left-open")
+    config.pluginmanager.register(left_behind, "left-behind")
 
 
 def pytest_collection() -> None:

@@ -42,15 +42,14 @@ def test_commands_that_no_connection_takes_are_refused_at_the_start() -> None:
         open_devices(Services(Config(devices_url="mqtt://broker?max_payload=999")), spec)
 
 
-async def test_briefs_go_to_a_queue_of_their_own() -> None:
+async def test_briefs_go_to_a_queue_of_their_own(services: Services) -> None:
     app = App("office")
     app.outbox("faces", briefs="office-briefs")
     app.outbox("doors", briefs="readings")
     assert set(queues_of(app)) == {"office-briefs", "readings"}
     app.stream("readings", key="meter")(lambda message, context: None)
-    async with Services(Config()) as services:
-        with pytest.raises(ConfigError, match="'doors': briefs is 'readings'"):
-            check_app(services, app)
+    with pytest.raises(ConfigError, match="'doors': briefs is 'readings'"):
+        check_app(services, app)
 
 
 @pytest.mark.parametrize("shards, hears", [(1, "all"), (4, "own")])
