@@ -11,6 +11,7 @@ from playwright.async_api import Browser, expect
 
 from holdfast.console.service import Console
 from holdfast.testing import NodeForTests
+from holdfast.wiring import Services
 from tests.console.chromium import PATIENCE_MS, PHONE_PX, Tab, opened
 from tests.console.conftest import HOSTILE, LET_GO
 
@@ -100,6 +101,59 @@ async def test_a_schedule_is_written_and_a_running_task_looked_at(
         await expect(tab.page.get_by_role("region", name="Schedule")).not_to_contain_text("0 6 * * 1")
     LET_GO.set()
     await asyncio.to_thread(node.outcome, trace)
+
+
+@pytest.mark.slow
+async def test_a_ticked_dead_letter_is_sent_again_after_its_preview(
+    chromium: Browser, console: Console, node: NodeForTests, services: Services
+) -> None:
+    node.stream("cameras").send({"camera": "ticked", "frame": 0, "bad": True})
+    async with opened(chromium, console) as tab:
+        await tab.open("/streams?text=ticked")
+        await expect(tab.page.locator("#streams")).to_contain_text("cameras/ticked", timeout=PATIENCE_MS)
+        await tab.open("/stream?key=cameras%2Fticked")
+        await expect(tab.page.locator(".life")).to_contain_text("0:0 was set aside", timeout=PATIENCE_MS)
+        await tab.page.get_by_role("link", name="Dead letters of this stream").click()
+        [before] = await services.queue("cameras").dead_letters(10, "", "ticked")
+        await tab.page.get_by_role("checkbox", name=before.id).check()
+        await tab.page.get_by_role("button", name="Send again…").click()
+        await expect(tab.page.locator("h1")).to_have_text("Send 1 again?")
+        assert await tab.serious_faults() == []
+        await tab.page.get_by_role("button", name="Send again").click()
+        await expect(tab.page.locator(".notice")).to_contain_text("1 of 1 dead letters of cameras")
+    async with asyncio.timeout(PATIENCE_MS / 1000):
+        while not (after := await services.queue("cameras").dead_letters(10, "", "ticked")):
+            pass
+    assert after[0].at > before.at, "it was handled again, and failed again"
+
+
+@pytest.mark.slow
+async def test_a_waiting_task_ends_by_its_button_with_the_reason_given(
+    chromium: Browser, console: Console, node: NodeForTests
+) -> None:
+    trace = node.client.send("mail.send", {"to": "x"}, delay_s=3600)
+    async with opened(chromium, console) as tab:
+        await tab.open(f"/task?app=shop&trace={trace}")
+        await tab.page.get_by_label("Reason", exact=True).fill("ordered twice")
+        await tab.page.get_by_role("button", name="Cancel the task").click()
+        await expect(tab.page.locator("#task")).to_contain_text("ordered twice", timeout=PATIENCE_MS)
+        await expect(tab.page.locator("#task .tag")).to_have_text("failed", timeout=PATIENCE_MS)
+    assert "ordered twice" in (await asyncio.to_thread(node.outcome, trace)).detail
+
+
+@pytest.mark.slow
+async def test_a_limit_that_is_set_on_the_page_is_shown_and_taken_off_again(
+    chromium: Browser, console: Console, node: NodeForTests
+) -> None:
+    await asyncio.to_thread(node.outcome, node.client.send("mail.send", {"to": "x"}))
+    async with opened(chromium, console) as tab:
+        limits = tab.page.get_by_role("region", name="Limits")
+        for given, shown in (("3", "On all nodes3 "), ("0", "On all nodesno limit")):
+            await tab.open("/tasks?app=shop")
+            await limits.get_by_text("Change").click()
+            await limits.get_by_label("On all nodes (0: none)").fill(given)
+            await limits.get_by_role("button", name="Set").click()
+            await expect(limits).to_contain_text(shown, timeout=PATIENCE_MS)
 
 
 @pytest.mark.slow
