@@ -2,13 +2,18 @@
 
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
+import uvloop
 
+from holdfast.cli.children import Launcher
+from holdfast.config import Config
+from holdfast.errors import Unavailable
 from tests.cli.test_node import APP, Process, results, send
 
 
@@ -31,6 +36,20 @@ def start(place: Path) -> Iterator[Callable[..., Process]]:
 def nodes(process: Process) -> list[psutil.Process]:
     """The node processes of a supervisor."""
     return psutil.Process(process.child.pid).children()
+
+
+def test_a_python_that_can_t_be_run_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = tmp_path / "python"
+    closed.touch(0o600)
+    launcher = Launcher([], Config())
+    monkeypatch.setattr(sys, "executable", str(closed))
+    with pytest.raises(Unavailable, match=f"{closed}: .*enter all folders on its path"):
+        uvloop.run(launcher.node("lab"))  # its errors name no path
+    closed.unlink()
+    with pytest.raises(Unavailable, match=f"{closed}: .*install Holdfast again"):
+        uvloop.run(launcher.node("lab"))
+    for end in (launcher._ours, launcher._theirs):
+        end.close()
 
 
 @pytest.mark.slow

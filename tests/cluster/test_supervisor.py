@@ -70,7 +70,7 @@ class House:
     async def launch(self, name: str) -> Child:
         if self.refusals:
             self.refusals -= 1
-            raise OSError("no more processes")
+            raise Unavailable("no more processes")
         self.children.append(Child(100 + len(self.children), name, self.obedient))
         self.started_at.append(self.clock.monotonic())
         return self.children[-1]

@@ -18,7 +18,7 @@ import psutil
 import pytest
 import uvloop
 
-from holdfast.errors import ConfigError, SlotDied
+from holdfast.errors import ConfigError, SlotDied, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran
 from holdfast.slots.slots import ForkserverSlots
@@ -99,6 +99,19 @@ def target(link: Path) -> str:
     with contextlib.suppress(OSError):
         return str(link.readlink())
     return ""
+
+
+async def test_a_python_that_can_t_be_run_is_named_and_tried_again(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "python"
+    closed.touch(0o600)
+    slots = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(sys, "executable", str(closed))
+        with pytest.raises(Unavailable, match=f"{closed}: Permission denied; let"):
+            await slots.spawn()
+    await slots.spawn()
 
 
 @pytest.mark.parametrize("deed", ["spin", "wait_for_ever", "hang_in_c_with_the_lock_held"])

@@ -10,7 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from holdfast.errors import Unavailable
 from holdfast.slots import lifeline
+from holdfast.system.interpreter import not_run
 
 if TYPE_CHECKING:
     from holdfast.config import Config
@@ -39,16 +41,22 @@ class Launcher:
         self._ours, self._theirs = socket.socketpair()
 
     async def node(self, name: str) -> asyncio.subprocess.Process:
-        """Start a node under a name. Raises OSError."""
+        """Start a node under a name. Raises Unavailable if this Python can't be run."""
         fd = self._theirs.fileno()
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", PROGRAM, str(os.getpid()), str(fd), *self._arguments),
-            env=os.environ | self._config.environment() | self._environment | {"HOLDFAST_NODE_NAME": name},
-            cwd=self._folder,
-            stdin=asyncio.subprocess.DEVNULL,
-            stderr=self._stderr,
-            pass_fds=[fd],
-        )
+        try:
+            return await asyncio.create_subprocess_exec(
+                *(sys.executable, "-c", PROGRAM, str(os.getpid()), str(fd), *self._arguments),
+                env=os.environ
+                | self._config.environment()
+                | self._environment
+                | {"HOLDFAST_NODE_NAME": name},
+                cwd=self._folder,
+                stdin=asyncio.subprocess.DEVNULL,
+                stderr=self._stderr,
+                pass_fds=[fd],
+            )
+        except OSError as error:
+            raise Unavailable(not_run(error, self._folder)) from error
 
 
 def main() -> None:

@@ -56,9 +56,9 @@ class Supervisor(Startable):
     """Starts a process for each of ``names`` and restarts it when it dies, with growing pauses if it keeps
     dying. The membership of a dead node is ended at once.
 
-    ``launch`` starts a node under the given name. A node whose exit code is in ``final`` isn't restarted;
-    ``ended`` is set when all nodes have ended in this way. ``stop`` lets the nodes drain for
-    ``drain_timeout_s``, then kills them."""
+    ``launch`` starts a node under the given name, or raises Unavailable. A node whose exit code is in
+    ``final`` isn't restarted; ``ended`` is set when all nodes have ended in this way. ``stop`` lets the nodes
+    drain for ``drain_timeout_s``, then kills them."""
 
     def __init__(
         self,
@@ -135,7 +135,7 @@ class Supervisor(Startable):
         own_name = f"{name}-{self._clock.new_id()[-4:]}"
         try:
             child = await self._launch(own_name)
-        except OSError as error:
+        except HoldfastError as error:
             self._log.error("could not start a node", node=own_name, error=str(error))
             return NOT_STARTED
         life = self.lives[name] = NodeLife(own_name, child)

@@ -42,7 +42,8 @@ class ForkServer:
         self._splitter = wire.Splitter()
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
-        with theirs:
+        with theirs, contextlib.ExitStack() as failing:
+            failing.callback(self._control.close)
             # Its output is the node's log: the node's own standard output is for programs to read.
             self._process = subprocess.Popen(  # noqa: S603 - this interpreter, with arguments of our own
                 [sys.executable, "-u", "-c", PROGRAM, str(theirs.fileno()), *sys.path],
@@ -52,6 +53,7 @@ class ForkServer:
                 stdout=2,
                 process_group=0,
             )
+            failing.pop_all()
         self._open = True
         self._send(start)
         self._control.setblocking(False)

@@ -11,12 +11,13 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from typing import Concatenate, Generic, ParamSpec, TypeVar
 
-from holdfast.errors import ConfigError, SlotDied
+from holdfast.errors import ConfigError, SlotDied, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.slots import wire
 from holdfast.slots.descendants import memory_mb
 from holdfast.slots.launcher import ForkServer
 from holdfast.slots.process import ProcessSetup, SlotProcess
+from holdfast.system.interpreter import not_run
 
 A = ParamSpec("A")
 P = TypeVar("P", bound=SlotProcess)
@@ -85,14 +86,18 @@ class ForkserverSlots(Generic[A, P]):
         self._watch: asyncio.Task[None] | None = None
 
     async def spawn(self, *args: A.args, **kwargs: A.kwargs) -> P:
-        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load."""
+        """A new slot, the app imported and its handlers ready. Raises ConfigError if the app can't load,
+        Unavailable if the system gives no process."""
         if self._closed:
             raise ConfigError("these slots are closed")
-        if self._server is None:
-            self._server = ForkServer(self._setup, self._heard, self._settings.environment)
+        try:
+            if self._server is None:
+                self._server = ForkServer(self._setup, self._heard, self._settings.environment)
+            slot = await self._fork(self._server, *args, **kwargs)
+        except OSError as error:
+            raise Unavailable(not_run(error)) from error
         if self._watch is None and (self._settings.memory_mb or self._setup.tasks):
             self._watch = asyncio.create_task(self._watch_memory())
-        slot = await self._fork(self._server, *args, **kwargs)
         timeout_s = self._settings.spawn_timeout_s
         try:
             if not await self._clock.wait(slot.ready, timeout_s):

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import ssl
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from structlog.testing import capture_logs
 
 from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy import admin
+from holdfast.gateway.haproxy.binary import Build
+from holdfast.gateway.haproxy.config import HaproxyFiles
 from holdfast.gateway.haproxy.process import HaproxyProcess
 from holdfast.gateway.listen import Tls
+from holdfast.system.clock import SystemClock
 from simulator.servers import certificate
 from tests.gateway.haproxy.conftest import JSON, SECRET, Load, MakeSetting, Setting
 from tests.nodes.cluster import until
@@ -332,6 +336,17 @@ async def test_a_renewed_certificate_is_tried_until_a_haproxy_has_it(
         return shown.strip() == renewed.read_text().strip()
 
     await until(is_shown, "the renewed one is shown")
+
+
+async def test_a_python_that_can_t_run_haproxy_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "python"
+    closed.touch(0o600)
+    monkeypatch.setattr(sys, "executable", str(closed))
+    build, files = Build("/usr/sbin/haproxy", (3, 0, 0)), HaproxyFiles(tmp_path, 1)
+    with pytest.raises(ConfigError, match=f"HAProxy is not started: can't run {closed}: "):
+        await HaproxyProcess.start(build, files, [], {}, SystemClock(), None)
 
 
 def test_files_of_tls_that_vanish_meanwhile_are_refused(tls: Tls, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from holdfast.gateway.haproxy import admin
 from holdfast.gateway.haproxy.binary import Build
 from holdfast.gateway.haproxy.config import HaproxyFiles
 from holdfast.ports.clock import Clock
+from holdfast.system.interpreter import not_run
 
 READY_TIMEOUT_S = 20.0
 LOOK_S = 0.01
@@ -67,7 +68,7 @@ class HaproxyProcess:
                 pass_fds=inherited,
             )
         except OSError as error:
-            raise ConfigError(f"can't start {build.path}: {error}") from error
+            raise ConfigError(f"HAProxy is not started: {not_run(error)}") from error
         child = cls(files, process, log)
         try:
             await child._ready(clock)
