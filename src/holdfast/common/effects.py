@@ -89,6 +89,7 @@ class Effects:
         "_limits",
         "_refused",
         "_taken",
+        "is_full",
         "taken_at",
     )
 
@@ -100,6 +101,8 @@ class Effects:
         self._taken: list[str] = []
         self._refused: list[RefusedEffect] = []
         self._flying = EffectChanges()
+        self.is_full = False
+        """True while no further message may run."""
         self.taken_at = 0.0
         """When the first effect was taken that no commit has dropped."""
         for effect in pending:
@@ -107,11 +110,6 @@ class Effects:
 
     def __len__(self) -> int:
         return self._count
-
-    @property
-    def is_full(self) -> bool:
-        """True while no further message may run."""
-        return self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
 
     def report(self) -> PendingReport | None:
         """Return what is pending; None for nothing."""
@@ -244,8 +242,7 @@ class Effects:
         name = (effect.target, effect.key, *alone)
         self._lane_of[effect.id] = name
         self._lanes.setdefault(name, EffectLane()).effects.append(effect)
-        self._count += 1
-        self._bytes += len(effect.body)
+        self._size_changed(1, len(effect.body))
 
     def _remove(self, lane: EffectLane) -> None:
         effect = lane.effects.popleft()
@@ -253,8 +250,12 @@ class Effects:
         lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0
         if not lane.effects:
             del self._lanes[name]
-        self._count -= 1
-        self._bytes -= len(effect.body)
+        self._size_changed(-1, -len(effect.body))
+
+    def _size_changed(self, count: int, size: int) -> None:
+        self._count += count
+        self._bytes += size
+        self.is_full = self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
 
 
 class EffectMaker:

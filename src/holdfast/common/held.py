@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.common.message import Life, Place, Span, may_follow
+from holdfast.common.message import NEXT, Life, Place, Span
 from holdfast.common.progress import Visibility
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT, checked
@@ -86,9 +86,7 @@ class Held(msgspec.Struct, eq=False):
 
     def become(self, then: Life) -> None:
         """Take the next step of a message's life. A step that isn't in the table is a bug."""
-        assert may_follow(self.life, then), (
-            f"{self.place.name} is {self.life.value}, so can't be {then.value}"
-        )
+        assert then in NEXT[self.life], f"{self.place.name} is {self.life.value}, so can't be {then.value}"
         self.life = then
 
     def come_back(self) -> None:

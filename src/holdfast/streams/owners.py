@@ -85,6 +85,7 @@ class Owned:
         "last",
         "looks",
         "owner",
+        "plain_key",
         "reopened",
         "seat",
         "since",
@@ -99,6 +100,8 @@ class Owned:
     def __init__(self, spec: StreamSpec, key: str, owner: Owner, claim: Claim, since: float) -> None:
         self.spec = spec
         self.key = key
+        self.plain_key = key.partition("/")[2]
+        """The key without the name of its stream."""
         self.owner = owner
         self.claim = claim
         self.since = since
@@ -122,11 +125,6 @@ class Owned:
         """The contexts of handled messages of recorded traces that no commit covers yet."""
         self.tries_alone = False
         """True while it waits for such a model, which perhaps no other stream needs."""
-
-    @property
-    def plain_key(self) -> str:
-        """The key without the name of its stream."""
-        return self.key.partition("/")[2]
 
 
 class Warming:

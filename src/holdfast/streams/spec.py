@@ -33,7 +33,7 @@ def names_of(given: Any) -> tuple[Any, ...]:
     return given if isinstance(given, tuple) else () if given is None else (given,)
 
 
-class StreamSpec(msgspec.Struct, frozen=True, kw_only=True):
+class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     """A declared stream. Made by ``App.stream``, which describes each setting."""
 
     name: str

@@ -362,6 +362,13 @@ class TestJumps:
         handle(made, at(0))
         assert commit(made) == [(at(10**9), Verdict.FAR)]
 
+    def test_a_place_far_ahead_in_the_next_run_is_found_once_that_run_has_begun(self) -> None:
+        made = offered(sequencer(RunLog(1, 0, 20), first="lowest", max_jump=100), at(5, 2), at(10**9, 2))
+        assert made.next(0, 9) == Wait(GAP_S, gap=True)
+        assert made.next(GAP_S, 9) == ready(at(5, 2))
+        handle(made, at(5, 2))
+        assert commit(made) == [(at(10**9, 2), Verdict.FAR)]
+
 
 class TestWhatIsMissing:
     def test_nothing_is_while_places_are_ready_or_there_are_none(self) -> None:

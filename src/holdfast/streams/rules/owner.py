@@ -726,13 +726,14 @@ class Owner:
         self._plan_run(now)
         if self._effects.is_full:
             self._refuse_requests(now)
-        self._plan_hand_over(now)
+        if self._effects:
+            self._plan_hand_over(now)
         self._plan_commit(now)
         if self._quiet():
             self._plan_rest(now)
 
     def _plan_hand_over(self, now: float) -> None:
-        if self.phase is not OwnerPhase.OWNER or self.suspended or not len(self._effects):
+        if self.phase is not OwnerPhase.OWNER or self.suspended:
             return
         wall = now + self.wall_ahead_s
         self._out += [HandOver(run) for run in self._effects.hand_over(now, wall)]
@@ -818,6 +819,8 @@ class Owner:
     def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next: those of messages, or that of a timer that is due. While both are
         ready they take turns; while a message waits for its next try, timers go on."""
+        if not self._timers and self._firing is None:
+            return self._next_message(now)
         fired = self._fired(now)
         if fired is not None and self._timer_first:
             return (fired.place,), fired
@@ -923,7 +926,7 @@ class Owner:
 
     def _is_suspect(self, held: Held) -> bool:
         """Return True if the message may have killed a slot or a node."""
-        if held.suspect or self._cautious > 0 or held.place.name in self._begun:
+        if held.suspect or self._cautious > 0 or (self._begun and held.place.name in self._begun):
             return True
         return self._wary and self.rules.order.kind == "absent" and held.may_be_known
 

@@ -349,13 +349,17 @@ class Sequencer:
 
     def done(self, place: Place) -> None:
         """Move the cursor past ``place``, which was handled."""
-        self._advance(place, place.name)
+        self._advance(place)
+        if self.rules.kind != "dense":
+            self._fresh.append(place.name)
 
     def skip(self, place: Place) -> None:
         """Move the cursor past ``place``, which is skipped because it has no tries left."""
-        self._advance(place, SKIP_MARK + place.name)
+        self._advance(place)
         if self.rules.kind == "dense":
             self._record_skip(Span(place.seq, place.seq))
+        else:
+            self._fresh.append(SKIP_MARK + place.name)
 
     def pass_over(self, span: Span) -> None:
         """Move the cursor past seqs that never came, or that an operator skips."""
@@ -363,13 +367,11 @@ class Sequencer:
         self._begun = msgspec.structs.replace(self._begun, seq=span.last)
         self._record_skip(span)
 
-    def _advance(self, place: Place, name: str) -> None:
+    def _advance(self, place: Place) -> None:
         log = self._begun or RunLog(0, 0, 0)
         seq = log.seq + 1 if self.rules.kind == "absent" else place.seq
         self._begun = RunLog(log.run, log.start, seq, log.skips)
         self._blocked_at = None
-        if self.rules.kind != "dense":
-            self._fresh.append(name)
 
     def _record_skip(self, span: Span) -> None:
         assert self._begun is not None
@@ -399,14 +401,19 @@ class Sequencer:
     def answer(self, composed: Composed) -> list[tuple[Place, Verdict]]:
         """Note that the commit with ``composed`` was accepted, and judge the inbox again. Places that no
         longer wait are removed and returned, each with its verdict."""
-        self._log, self._past = composed.log, composed.past
+        before, self._log, self._past = self._log, composed.log, composed.past
         self._remember(composed.identities)
-        verdicts = [(place, self.judge(place)) for place in self.inbox]
+        doubtful = self.inbox
+        if self.rules.kind != "absent" and before and self._log and before.run == self._log.run:
+            # Whatever is ahead of the position is still new.
+            doubtful = self.inbox[: bisect.bisect_right(self.inbox, Place(before.run, self._log.seq))]
+        verdicts = [(place, self.judge(place)) for place in doubtful]
         settled: list[tuple[Place, Verdict]] = [
             (place, verdict) for place, verdict in verdicts if verdict is not Verdict.NEW
         ]
         if settled:
-            self.inbox = [place for place, verdict in verdicts if verdict is Verdict.NEW]
+            still_new = [place for place, verdict in verdicts if verdict is Verdict.NEW]
+            self.inbox = [*still_new, *self.inbox[len(doubtful) :]]
             for place, _ in settled:
                 self._after.pop(place, None)
         return settled
