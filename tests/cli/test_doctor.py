@@ -92,10 +92,12 @@ def test_a_target_that_takes_nothing_is_named_once_for_all_streams_of_a_node() -
     member = Member("m", "node-a", "http://a")
     pending = [
         PendingEffects("s/a", 2, 9.0, "alerts", 3),
-        PendingEffects("s/b", 1, 70.0, "alerts", 1),
+        PendingEffects("s/b", 1, 70.0, "alerts", 1, "503"),
         PendingEffects("s/c", 5, 1.0, "reports", 0),
     ]
     [finding] = _targets_away(member, pending)
     assert (finding.check, finding.verdict) == ("target alerts of node-a", "warning")
-    assert finding.text == "takes nothing: 3 effects of 2 streams wait, the oldest for 70 s"
+    assert (
+        finding.text == "takes nothing: 3 effects of 2 streams wait, the oldest for 70 s; its last error: 503"
+    )
     assert "holdfast streams effects s/b" in finding.fix

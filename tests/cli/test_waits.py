@@ -34,6 +34,11 @@ def seen(message, context):
     return {"n": message["n"], "bytes": len(context.model("weights"))}
 
 
+@app.stream("alarm", seq="n", first_seq=0)
+def alarm(message, context):
+    context.send("https://127.0.0.1:1/a", {"n": message["n"]})
+
+
 @app.task("report.make")
 def make(body, job):
     return 1
@@ -78,7 +83,9 @@ def test_status_shows_every_declared_queue_before_anything_was_committed(
 ) -> None:
     found = status(holdfast)
     names = [queue["stream"] for queue in found["queues"]]
-    assert names == sorted(["count", "seen", brief_queue("seeing"), task_queue("seeing", "report.make")])
+    assert names == sorted(
+        ["alarm", "count", "seen", brief_queue("seeing"), task_queue("seeing", "report.make")]
+    )
     assert {queue["ready"] for queue in found["queues"]} == {0}
     assert found["troubles"] == []
     assert task_queue("seeing", "report.make") in holdfast("status").out
@@ -110,6 +117,23 @@ def test_messages_that_no_node_is_there_for_are_shown(node: Process, holdfast: A
 def test_status_shows_the_queues_of_an_app_that_no_node_runs(holdfast: Any, place: Path) -> None:
     (place / "seeing.py").write_text(APP)
     assert task_queue("seeing", "report.make") in holdfast("status", "seeing:app").out
+
+
+@pytest.mark.slow
+def test_effects_that_wait_are_shown_with_the_last_error_of_their_target(
+    holdfast: Any, arrange: Any, node: Process
+) -> None:
+    send(arrange, "alarm", 0)
+    key, reason = "alarm/cam-1", "can't connect to 127.0.0.1:1: "
+    [effect] = until(lambda: [e for e in holdfast("streams", "effects", key, "--json").lines if e["error"]])
+    assert (effect["target"], reason in effect["error"]) == ("https://127.0.0.1:1/a", True)
+    assert "can't connect" in holdfast("streams", "effects", key).out
+    (why,) = holdfast("why", key, "--json").lines
+    assert why["target_errors"] == {"https://127.0.0.1:1/a": effect["error"]}
+    assert "whose last error is" in holdfast("why", key).out
+    [stream] = [entry for entry in status(holdfast)["streams"] if entry["stream"] == "alarm"]
+    assert stream["effects"]["error"] == effect["error"]
+    assert f"its last error: {effect['error']}" in holdfast("doctor").out
 
 
 @pytest.mark.slow

@@ -92,10 +92,10 @@ def bench() -> Bench:
 
 async def test_a_target_that_asks_for_a_pause_is_left_alone_for_as_long(bench: Bench) -> None:
     bench.office.error = Busy("come again", 30.0)
-    assert await bench.hand_over("a") == [("a", "failed", "")]
+    assert await bench.hand_over("a") == [("a", "failed", "come again")]
     bench.office.error = None
     bench.now += 29.9
-    assert await bench.hand_over("a", "b") == [("a", "failed", ""), ("b", "failed", "")]
+    assert await bench.hand_over("a", "b") == [(name, "failed", "come again") for name in "ab"]
     assert bench.office.calls == [["a"]]
     bench.now += 0.2
     assert await bench.hand_over("a") == [("a", "taken", "")]
@@ -103,7 +103,7 @@ async def test_a_target_that_asks_for_a_pause_is_left_alone_for_as_long(bench: B
 
 async def test_what_waited_behind_a_pause_waits_on(bench: Bench) -> None:
     bench.office.error = Busy("come again", 30.0)
-    assert await bench.hand_over(*"abc") == [(name, "failed", "") for name in "abc"]
+    assert await bench.hand_over(*"abc") == [(name, "failed", "come again") for name in "abc"]
     assert bench.office.calls == [["a", "b"]]
 
 
@@ -149,10 +149,32 @@ async def test_one_refused_effect_does_not_keep_the_others_of_its_call(bench: Be
 
 
 async def test_a_url_that_this_node_cannot_open_waits_and_a_wrong_one_is_refused(bench: Bench) -> None:
-    assert await bench.hand_over("a", target="broken://x") == [("a", "failed", "")]
+    assert await bench.hand_over("a", target="broken://x") == [("a", "failed", "no library")]
     assert await bench.hand_over("a", target="wrong://x") == [("a", "refused", "nothing serves that")]
-    assert await bench.hand_over("a", target="undeclared") == [("a", "failed", "")]
+    assert await bench.hand_over("a", target="undeclared") == [
+        ("a", "failed", "it is not declared on this node")
+    ]
     assert bench.warnings() == ["a target can't be opened"] * 3
+    assert bench.deliverer.errors == {
+        "broken://x": "no library",
+        "undeclared": "it is not declared on this node",
+    }
+
+
+async def test_the_last_error_of_a_target_is_known_until_it_takes_effects(bench: Bench) -> None:
+    for error in (Unavailable("login: password=hunter2"), ValueError("odd")):
+        bench.office.error = error
+        await bench.hand_over("a")
+    assert bench.deliverer.errors == {URL: "ValueError('odd')"}
+    bench.office.error = Unavailable("login: password=hunter2")
+    assert await bench.hand_over("a") == [("a", "failed", "login: password=***")]
+    bench.office.error = None
+    await bench.hand_over("a")
+    assert bench.deliverer.errors == {}
+    bench.office.error = Unavailable("away")
+    for n in range(LANES_MAX + 1):
+        await bench.hand_over("a", target=f"https://host/{n}")
+    assert len(bench.deliverer.errors) == LANES_MAX
 
 
 async def test_a_target_is_opened_once_and_urls_without_end_take_no_memory_without_end(bench: Bench) -> None:

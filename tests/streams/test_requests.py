@@ -264,12 +264,16 @@ async def test_while_a_target_is_away_clients_are_told_so_at_once_and_lose_nothi
     assert refusal.value.retry_after_s >= 1.0
     reply = await node.peer.call(node.peer.address, Waiting(node.id, 10), 1.0)
     assert isinstance(reply, Done)
-    [told] = msgspec.json.decode(reply.text)["effects"]
+    report = msgspec.json.decode(reply.text)
+    [told] = report["effects"]
     assert (told["key"], told["count"], told["failures"] > 0) == (KEY, 1, True)
+    assert report["targets"] == {"https://hooks.example.com/a-secret-path": told["error"]}
+    assert told["error"].startswith("it is not declared")
     gauges = {name: number for name, _, number in node.work.gauges({})}
     assert gauges["pending_effects"] == 1
     assert await ask(node, 0) == RequestAnswer(b"0", 1, duplicate=True), "what is done has its result"
     node.work.owners._deliverer._open_url = lambda url: Hook()
     await town.until(lambda: not town.state.standing[KEY].effects)
+    assert node.work.owners._deliverer.errors == {}
     assert (await ask(node, 1)).result == b"10"
     assert town.results("k") == [0, 10]

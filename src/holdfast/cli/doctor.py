@@ -391,7 +391,7 @@ def _targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable
         text = (
             f"takes nothing: {sum(effects.count for effects in some)} effects of {len(some)} streams wait,"
             f" the oldest for {oldest.oldest_s:.0f} s"
-        )
+        ) + (f"; its last error: {oldest.error}" if oldest.error else "")
         fix = (
             "see that it runs, and that the nodes can reach it; `holdfast streams effects"
             f" {oldest.key}` lists what waits there"

@@ -132,7 +132,7 @@ async def reset(
 
 @app.command
 async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """List what a stream has sent and no target has taken yet, oldest first.
+    """List what a stream has sent and no target has taken yet, oldest first, with the target's last error.
 
     ```
     holdfast streams effects cameras/cam-1
@@ -143,25 +143,27 @@ async def effects(key: Key, /, *, json: Json = False, options: Options = DEFAULT
     """
     _check(key)
     async with options.services(reads_only=True) as services:
-        pending = await streams.pending_effects(services, key)
+        pending, errors = await streams.pending_effects(services, key)
         now = services.clock.wall()
     if json:
         for effect in pending:
-            output.json_line(streams.effect_record(effect))
+            output.json_line(streams.effect_record(effect, errors))
         return
     rows = [
         [
             effect.id,
-            redact(effect.target),
+            target := redact(effect.target),
             effect.key,
             round(now - effect.at),
             len(effect.body),
-            f"to the dead letters: {effect.refused}" if effect.refused else "",
+            f"to the dead letters: {effect.refused}" if effect.refused else errors.get(target, ""),
         ]
         for effect in pending
     ]
     title = f"Pending effects: {len(rows)}"
-    output.console().print(output.table(title, ["id", "target", "key", "age (s)", "bytes", ""], rows))
+    output.console().print(
+        output.table(title, ["id", "target", "key", "age (s)", "bytes", "last error"], rows)
+    )
 
 
 @app.command(name="drop-effects")

@@ -24,7 +24,7 @@ from holdfast.ports.target import OutgoingEffect, Target
 
 HandOverOutcome = Literal["taken", "refused", "failed"]
 Answer = Callable[[HandOverOutcome, int, str], None]
-"""Called with the outcome, of how many effects, and why the first was refused."""
+"""Called with the outcome, of how many effects, and why the first was refused or failed."""
 
 CALLS_AT_ONCE = 8
 """The most calls to one target under way at once."""
@@ -105,6 +105,8 @@ class Deliverer:
         }
         self._targets: dict[str, Target] = {**targets, **letters}
         self._lanes: dict[str, TargetLane] = {}
+        self.errors: dict[str, str] = {}
+        """The last error of each target that takes nothing at present, by name or URL."""
 
     def hand_over(self, queue: str, sender: str, effects: tuple[Effect, ...], answer: Answer) -> None:
         """Hand over the first of some effects of ``sender`` that have one target and key, as many as the
@@ -118,7 +120,7 @@ class Deliverer:
             return
         run = WaitingRun(sender, lane.first_of(effects), answer)
         if self._host.clock.monotonic() < lane.paused_until:
-            self._tasks.spawn(self._fail(run))
+            self._tasks.spawn(self._fail(run, self.errors.get(name, "")))
             return
         lane.waiting.append(run)
         if lane.calls < CALLS_AT_ONCE:
@@ -149,10 +151,20 @@ class Deliverer:
         self._log.warning(
             "a target can't be opened", key=run.sender, target=redact(name), error=redact(str(error))
         )
+        if _may_pass(error):
+            self._note(name, str(error))
         _judge([run], error)
 
-    async def _fail(self, run: WaitingRun) -> None:
-        run.tell("failed")
+    async def _fail(self, run: WaitingRun, error: str) -> None:
+        run.tell("failed", error)
+
+    def _note(self, name: str, error: str) -> None:
+        """Note the last error of a target, or with "" that it takes effects."""
+        self.errors.pop(name, None)
+        if error:
+            self.errors[name] = redact(error)
+            if len(self.errors) > LANES_MAX:
+                del self.errors[next(iter(self.errors))]
 
     async def _empty(self, name: str, lane: TargetLane) -> None:
         """Call the target until nothing waits for it; what gathers meanwhile goes in the next call."""
@@ -166,7 +178,7 @@ class Deliverer:
         now = self._host.clock.monotonic()
         if not self._host.membership.alive or now < lane.paused_until:
             # Somebody else may have the sender by now, or the target has its pause.
-            _tell(runs, "failed")
+            _tell(runs, "failed", self.errors.get(name, ""))
             return
         outgoing = [_outgoing(run.sender, effect) for run in runs for effect in run.effects]
         spans = self._begin_spans(name, outgoing)
@@ -179,6 +191,7 @@ class Deliverer:
                 lane.paused_until = now + min(error.retry_after_s, PAUSE_MAX_S)
             if _may_pass(error):
                 lane.failures += 1
+                self._note(name, str(error))
                 if lane.failures == AWAY_AFTER:
                     self._log.warning("a target takes nothing, and is tried again", **said)
             elif len(runs) > 1:
@@ -196,12 +209,14 @@ class Deliverer:
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
             _end_spans(spans, error)
             self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
-            _tell(runs, "failed")
+            self._note(name, repr(error))
+            _tell(runs, "failed", self.errors[name])
             return
         _end_spans(spans)
         if lane.failures >= AWAY_AFTER:
             self._log.info("a target takes effects again", target=redact(name))
         lane.failures = 0
+        self._note(name, "")
         letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
         self._stats.effects += sum(len(run.effects) for run in runs) - letters
         self._stats.set_aside += letters
@@ -253,10 +268,7 @@ def _end_spans(spans: Sequence[OpenSpan], error: Exception | None = None) -> Non
 
 
 def _judge(runs: Sequence[WaitingRun], error: HoldfastError) -> None:
-    if _may_pass(error):
-        _tell(runs, "failed")
-    else:
-        _tell(runs, "refused", redact(str(error)))
+    _tell(runs, "failed" if _may_pass(error) else "refused", redact(str(error)))
 
 
 def _tell(runs: Sequence[WaitingRun], outcome: HandOverOutcome, reason: str = "") -> None:

@@ -43,12 +43,13 @@ class EffectLimits(msgspec.Struct, frozen=True):
 
 class PendingReport(msgspec.Struct, frozen=True):
     """What is pending, for operators: how many effects, since which wall time the oldest is, and the target
-    that has failed most often, with how often."""
+    that has failed most often, with how often and why it did last."""
 
     count: int
     oldest_at: float
     target: str
     failures: int
+    error: str = ""
 
 
 class EffectChanges(NamedTuple):
@@ -61,14 +62,20 @@ class EffectChanges(NamedTuple):
 class EffectLane:
     """The effects of one stream to one target and key, oldest first."""
 
-    __slots__ = ("effects", "is_out", "retry_at", "tries")
+    __slots__ = ("effects", "error", "is_out", "retry_at", "tries")
 
     def __init__(self) -> None:
         self.effects: deque[Effect] = deque()
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with the oldest effect, which nobody has handed over yet."""
         self.is_out = False
         """True while the outcome of a hand-over isn't known, or a refusal isn't committed."""
         self.tries = 0
         self.retry_at = 0.0
+        self.error = ""
+        """Why the last hand-over failed."""
 
     def run(self) -> tuple[Effect, ...]:
         """Return what can be handed over together: the oldest effects, or a refused one alone."""
@@ -118,7 +125,7 @@ class Effects:
         lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
         oldest_at = min(lane.effects[0].at for lane in self._lanes.values())
         target = "" if lane.effects[0].refused else lane.effects[0].target
-        return PendingReport(self._count, oldest_at, target or "the dead letters", lane.tries)
+        return PendingReport(self._count, oldest_at, target or "the dead letters", lane.tries, lane.error)
 
     @property
     def is_out(self) -> bool:
@@ -172,15 +179,17 @@ class Effects:
         if self._lane(effect_id) is not None:
             self._refused.append(RefusedEffect(effect_id, reason))
 
-    def failed(self, effect_id: str, now: float, wall: float) -> None:
+    def failed(self, effect_id: str, now: float, wall: float, error: str) -> None:
         """The target didn't answer, or not to the purpose: hand the run over again later. After the
-        limit's time its first effect is refused."""
+        limit's time its first effect is refused. ``error`` says why; empty if that isn't known."""
         if (lane := self._lane(effect_id)) is None:
             return
+        lane.error = error or lane.error
         effect = lane.effects[0]
         if not effect.refused and wall - effect.at > self._limits.timeout_s:
             hours = self._limits.timeout_s / 3600
-            self.refused(effect_id, f"its target took nothing for {hours:g} hours (effect_timeout_s)")
+            last = f"; its last error: {lane.error}" if lane.error else ""
+            self.refused(effect_id, f"its target took nothing for {hours:g} hours (effect_timeout_s){last}")
             return
         lane.is_out = False
         lane.tries += 1
@@ -199,7 +208,7 @@ class Effects:
         for refused in self._flying.refused:
             lane = self._lanes[self._lane_of[refused.id]]
             lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=refused.reason)
-            lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0
+            lane.begin()
         self._flying = EffectChanges()
         for effect in added:
             self._add(effect)
@@ -247,7 +256,7 @@ class Effects:
     def _remove(self, lane: EffectLane) -> None:
         effect = lane.effects.popleft()
         name = self._lane_of.pop(effect.id)
-        lane.is_out, lane.tries, lane.retry_at = False, 0, 0.0
+        lane.begin()
         if not lane.effects:
             del self._lanes[name]
         self._size_changed(-1, -len(effect.body))

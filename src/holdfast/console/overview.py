@@ -347,13 +347,7 @@ class Overview:
         yield from _named(
             "warn",
             "unsent",
-            [
-                (
-                    each.key,
-                    f"{each.count} effects pending, the oldest for {each.oldest_s:.0f} s: {each.target}",
-                )
-                for each in unsent[:NEEDS_EACH]
-            ],
+            [(each.key, each.sentence) for each in unsent[:NEEDS_EACH]],
             len(unsent),
             "effects",
             "holdfast streams effects",

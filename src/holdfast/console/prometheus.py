@@ -9,6 +9,7 @@ from typing import Self
 import aiohttp
 import msgspec
 
+from holdfast.common.http_errors import describe_http_error
 from holdfast.common.redaction import redact
 from holdfast.config import Config
 from holdfast.errors import Unavailable
@@ -76,7 +77,9 @@ class PrometheusHistory:
             async with aiohttp.ClientSession(headers=self._headers, timeout=timeout) as session:
                 return {name: await self._series(session, expr, end) for name, expr in QUERIES.items()}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise self._away(str(error) or f"no answer in {TIMEOUT_S:g} s") from None
+            raise self._away(
+                describe_http_error(error) if str(error) else f"no answer in {TIMEOUT_S:g} s"
+            ) from None
         except ValueError:  # its text may have the token in it
             raise self._away("a request with this token can't be sent; has it a line end?") from None
 

@@ -5,10 +5,12 @@
 * Pauses and rates: :class:`Backoff` gives the delay after failures, :class:`Limiter` holds token buckets.
 * JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
 * Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL.
+* :func:`describe_http_error` says in words why a request of ``aiohttp`` failed.
 """
 
 from holdfast.common.exact_json import decode_plain as decode_json
 from holdfast.common.exact_json import encode as encode_json
+from holdfast.common.http_errors import describe_http_error
 from holdfast.common.message import check_key
 from holdfast.common.once import Once
 from holdfast.common.rate import Limiter, Rate
@@ -50,6 +52,7 @@ __all__ = [
     "check_setting",
     "check_settings",
     "decode_json",
+    "describe_http_error",
     "encode_json",
     "fault",
     "faults",

@@ -16,6 +16,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from holdfast.common.http_errors import describe_http_error
 from holdfast.errors import Damaged, LoginRefused, NotKnown, OperationRefused, Unavailable
 from holdfast.image import credentials
 from holdfast.image.blobs import CHUNK, Blobs
@@ -255,7 +256,7 @@ class RegistryClient:
                         skip = max(0, skip - len(data))
                     return
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
-                raise Unavailable(f"{self.host} broke off: {_said(error)}") from None
+                raise Unavailable(f"{self.host} broke off: {describe_http_error(error)}") from None
         raise Unavailable(f"{self.host} sends from place to place, and never a blob of {repository}")
 
     # --- requests
@@ -311,7 +312,7 @@ class RegistryClient:
             ) as response:
                 return _RegistryAnswer(response.status, response.headers, await response.read(), url)
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise Unavailable(f"{self.host} can't be reached: {_said(error)}") from None
+            raise Unavailable(f"{self.host} can't be reached: {describe_http_error(error)}") from None
 
     def _check(self, answer: _RegistryAnswer, repository: str, expected: int) -> None:
         """Raise the error that an answer means, unless it is the expected one."""
@@ -403,10 +404,6 @@ def _proxy(url: URL) -> str | None:
     if urllib.request.proxy_bypass(f"{url.host}:{url.port}"):
         return None
     return urllib.request.getproxies().get(url.scheme)
-
-
-def _said(error: BaseException) -> str:
-    return str(error) or type(error).__name__
 
 
 def _pull(repository: str) -> tuple[str, ...]:

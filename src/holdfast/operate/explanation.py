@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -13,7 +14,7 @@ from holdfast.common.record import reading
 from holdfast.common.redaction import redact
 from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.operate.nodes import ask
-from holdfast.operate.survey import all_checkpoints, of_streams
+from holdfast.operate.survey import all_checkpoints, of_streams, target_errors
 from holdfast.ports.coordinator import Member
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.standstills import Waits
@@ -32,7 +33,8 @@ class StreamReport(msgspec.Struct):
 
 class Why(msgspec.Struct):
     """Where a stream is, what it waits for, and what speaks for its staying there. Loads are in busy slots.
-    ``node`` is empty where nobody owns it; ``waits`` where it waits for nothing."""
+    ``node`` is empty where nobody owns it; ``waits`` where it waits for nothing. ``target_errors`` has the
+    last errors of targets of its effects that take nothing at present."""
 
     key: str
     node: str
@@ -51,13 +53,17 @@ class Why(msgspec.Struct):
     oldest_target: str = ""
     next_timer: str = ""
     next_timer_s: float | None = None
+    target_errors: dict[str, str] = {}
 
-    def has(self, checkpoint: Checkpoint, now: float) -> None:
-        """Note what the stream has to do though no message comes."""
+    def has(self, checkpoint: Checkpoint, now: float, errors: Mapping[str, str]) -> None:
+        """Note what the stream has to do though no message comes. ``errors`` are the last ones of targets
+        that take nothing."""
         if checkpoint.effects:
             oldest = min(checkpoint.effects, key=lambda effect: effect.at)
             self.pending_effects = len(checkpoint.effects)
             self.oldest_effect_s, self.oldest_target = now - oldest.at, redact(oldest.target)
+            targets = {redact(effect.target) for effect in checkpoint.effects}
+            self.target_errors = {name: error for name, error in errors.items() if name in targets}
         if checkpoint.timers:
             timer = min(checkpoint.timers, key=lambda timer: timer.at)
             self.next_timer, self.next_timer_s = timer.name, timer.at - now
@@ -68,6 +74,8 @@ class Why(msgspec.Struct):
         said = []
         if self.oldest_effect_s is not None:
             target = self.oldest_target or "the dead letters"
+            if error := self.target_errors.get(self.oldest_target):
+                target += f", whose last error is {error!r}"
             said.append(
                 f"{self.pending_effects} effects are pending, the oldest for {self.oldest_effect_s:.0f} s,"
                 f" for {target}: `holdfast streams effects {self.key}` lists them"
@@ -87,7 +95,8 @@ async def explain(services: Services, key: str) -> Why:
     owner = next((member for member in members if claim is not None and member.id == claim.member), None)
     checkpoint = await services.state().peek(key) or Checkpoint(key)
     found = Why(key, "", checkpoint.epoch, 0.0, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
-    found.has(checkpoint, services.clock.wall())
+    errors = await target_errors(services) if checkpoint.effects else {}
+    found.has(checkpoint, services.clock.wall(), errors)
     if checkpoint.log is not None:
         found.run, found.seq = checkpoint.log.run, checkpoint.log.seq
     if owner is not None:

@@ -7,7 +7,7 @@ can't be reached, it notices at its next commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.common.redaction import redact
 from holdfast.errors import NotKnown
 from holdfast.operate.nodes import ask, named, owner_of
 from holdfast.operate.records import Shows, body, moment, split_key
+from holdfast.operate.survey import target_errors
 from holdfast.ports.state import Logged
 from holdfast.streams import operations
 from holdfast.streams.rules.ledger import Checkpoint
@@ -100,25 +101,28 @@ async def move(services: Services, key: str, to: str) -> MovedStream:
     return MovedStream(key, owner.name, target.name)
 
 
-async def pending_effects(services: Services, key: str) -> Sequence[Effect]:
-    """What a stream has sent and no target has taken yet, oldest first. Raises OperationRefused for a stream
-    that the state store doesn't have."""
+async def pending_effects(services: Services, key: str) -> tuple[Sequence[Effect], dict[str, str]]:
+    """What a stream has sent and no target has taken yet, oldest first, and the last errors of targets that
+    take nothing at present. Raises OperationRefused for a stream that the state store doesn't have."""
     checkpoint = await services.state().peek(key)
     if checkpoint is None:
         raise NotKnown(f"no stream {key!r} in the state store; `holdfast status` lists them")
-    return checkpoint.effects
+    return checkpoint.effects, await target_errors(services) if checkpoint.effects else {}
 
 
-def effect_record(effect: Effect, shown: Shows = body) -> dict[str, Any]:
-    """A pending effect as a JSON record, with its body as ``shown``."""
+def effect_record(effect: Effect, errors: Mapping[str, str], shown: Shows = body) -> dict[str, Any]:
+    """A pending effect as a JSON record, with the last error of its target, of those in ``errors``, and with
+    its body as ``shown``."""
+    target = redact(effect.target)
     return {
         "id": effect.id,
-        "target": redact(effect.target),
+        "target": target,
         "key": effect.key,
         "cause": effect.cause,
         "at": moment(effect.at),
         "not_before": moment(effect.not_before),
         "refused": effect.refused,
+        "error": "" if effect.refused else errors.get(target, ""),
         **shown(effect.body, "body"),
     }
 

@@ -65,10 +65,7 @@ class StreamStatus(msgspec.Struct):
         """What it has to do though no message comes, in words."""
         said = []
         if self.effects is not None:
-            said.append(
-                f"{self.effects.count} effects, the oldest for {self.effects.oldest_s:.0f} s:"
-                f" {self.effects.target}"
-            )
+            said.append(self.effects.sentence)
         elif self.due_s is not None and self.next_timer_s is None:
             said.append(f"effects, again in {max(0.0, self.due_s):.0f} s")
         if self.next_timer_s is not None:
@@ -96,23 +93,32 @@ class Survey(msgspec.Struct):
 
 class PendingEffects(msgspec.Struct):
     """The effects of a stream that no target has taken yet. ``target`` is the one that has failed most often,
-    ``failures`` times in a row."""
+    ``failures`` times in a row, the last time for ``error``."""
 
     key: str
     count: int
     oldest_s: float
     target: str
     failures: int = 0
+    error: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """That in words."""
+        said = f": {self.error}" if self.error else ""
+        return f"{self.count} effects pending, the oldest for {self.oldest_s:.0f} s: {self.target}{said}"
 
 
 class NodeReport(msgspec.Struct):
     """What a node tells of the streams that wait there, and of those with pending effects. ``took`` is how
     many messages have taken how long from the queue to their commit, by the bounds of
-    :data:`holdfast.cluster.timings.SHORT_S`."""
+    :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has the last error of each target that takes
+    nothing from it at present, by the name or URL that operators see."""
 
     lacks: dict[str, str] = {}
     waits: list[Waits] = []
     effects: list[PendingEffects] = []
+    targets: dict[str, str] = {}
     took: list[int] = []
 
 
@@ -201,6 +207,20 @@ async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
             return msgspec.json.decode(reply.text, type=NodeReport) if reply.ok else NodeReport()
     except HoldfastError as error:
         return str(error)
+
+
+async def target_errors(services: Services) -> dict[str, str]:
+    """The last errors of targets that take nothing at present, by the name or URL that operators see, as far
+    as nodes tell."""
+    members = await services.coordinator().members()
+    peer = services.caller()
+    told = await asyncio.gather(*(what_waits(peer, member) for member in members if not member.foreign))
+    return {
+        name: error
+        for report in told
+        if isinstance(report, NodeReport)
+        for name, error in report.targets.items()
+    }
 
 
 def of_streams(claims: Iterable[Claim]) -> list[Claim]:

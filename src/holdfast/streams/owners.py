@@ -971,7 +971,7 @@ class Owners:
             elif outcome == "refused":
                 owner.effect_refused(effect_id, epoch, reason, now)
             else:
-                owner.effect_failed(effect_id, epoch, now)
+                owner.effect_failed(effect_id, epoch, now, reason)
             self._perform(entry)
 
         self._deliverer.hand_over(entry.spec.name, entry.key, command.effects, answer)

@@ -123,7 +123,7 @@ class StreamWork:
         self.reports = Reports(host)
         self._archivers = {name: Archiver(name, objects, host) for name, objects in (archives or {}).items()}
         self._keepers = {name: self._keeper(name) for name in queues}
-        deliverer = Deliverer(host, targets or {}, queues, open_target)
+        self._deliverer = Deliverer(host, targets or {}, queues, open_target)
         self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(
@@ -135,7 +135,7 @@ class StreamWork:
             self._keepers,
             self.router,
             self.reports.tell,
-            deliverer,
+            self._deliverer,
             on_obstacle=self._obstacle_changed,
             archivers=self._archivers,
             values=values,
@@ -579,6 +579,7 @@ class StreamWork:
                 "oldest_s": max(0.0, age_s),
                 "target": redact(report.target),
                 "failures": report.failures,
+                "error": report.error,
             }
             for age_s, key, report in pending[: request.most]
         ]
@@ -586,6 +587,7 @@ class StreamWork:
             "lacks": lacks,
             "waits": self.standstills.all()[: request.most],
             "effects": unsent,
+            "targets": {redact(name): error for name, error in self._deliverer.errors.items()},
             "took": self._host.timings.delivery_seconds.total(),
         }
         return Done(text=msgspec.json.encode(told).decode())

@@ -123,7 +123,7 @@ class EffectSender:
         elif outcome == "refused":
             effects.refused(effect_id, reason)
         else:
-            effects.failed(effect_id, now, now + ahead_s)
+            effects.failed(effect_id, now, now + ahead_s, reason)
         news.set()
 
     async def _note(self, task: Task, left: tuple[Effect, ...], effects: Effects) -> tuple[Effect, ...]:

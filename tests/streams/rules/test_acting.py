@@ -152,7 +152,7 @@ def test_an_effect_that_failed_is_handed_over_again_before_the_next() -> None:
     bench.opened()
     first, second = bench.sent(0, to("a"), to("a")).effects
     bench.answered()
-    bench.owner.effect_failed(first.id, 1, bench.now)
+    bench.owner.effect_failed(first.id, 1, bench.now, "no answer")
     bench.silent()
     bench.tick()
     assert bench.handed_over() == [first, second]
@@ -331,7 +331,7 @@ def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
 def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
     bench = full()
     for number in range(LIMITS.pending):
-        bench.owner.effect_failed(pending(number).id, bench.owner.epoch, bench.now)
+        bench.owner.effect_failed(pending(number).id, bench.owner.epoch, bench.now, "no answer")
     bench.out()
     bench.offer(asked(0))
     assert 0.0 < bench.only(RefuseRequests).retry_after_s <= 0.2
@@ -342,8 +342,11 @@ def test_what_is_pending_is_told_with_the_target_that_has_failed_most_often() ->
     effects = (pending(1, WALL - 60.0, "slow"), pending(2, WALL - 9.0, "away"))
     bench.opened(effects=effects, due=1.0)
     assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "slow", 0)
-    bench.owner.effect_failed(effects[1].id, bench.owner.epoch, bench.now)
-    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "away", 1)
+    bench.owner.effect_failed(effects[1].id, bench.owner.epoch, bench.now, "no answer")
+    assert bench.owner.pending_effects == PendingReport(2, WALL - 60.0, "away", 1, "no answer")
+    bench.tick()  # it is handed over again
+    bench.taken(effects[1])
+    assert bench.owner.pending_effects == PendingReport(1, WALL - 60.0, "slow", 0)
 
 
 def pending(number: int, at: float = WALL, target: str = "a") -> Effect:
@@ -354,10 +357,10 @@ def test_a_target_that_is_away_for_too_long_gets_its_effects_no_more() -> None:
     bench = ActingBench()
     bench.opened(effects=(pending(1, WALL - LIMITS.timeout_s - 1.0),), due=1.0)
     [effect] = handed_over(bench.out())
-    bench.owner.effect_failed(effect.id, 1, bench.now)
+    bench.owner.effect_failed(effect.id, 1, bench.now, "no answer")
     [refused] = bench.write().refused
     assert refused.id == "id-1"
-    assert "24 hours" in refused.reason
+    assert refused.reason.endswith("24 hours (effect_timeout_s); its last error: no answer")
 
 
 @pytest.mark.parametrize("said, hops", [("3", 3), ("", 0), ("many", 0), ("²", 0)])
@@ -393,7 +396,7 @@ def test_a_target_that_is_away_keeps_no_owner() -> None:
     [effect] = bench.answered()
     commits: list[Commit] = []
     while not commits:
-        bench.owner.effect_failed(effect.id, 1, bench.now)
+        bench.owner.effect_failed(effect.id, 1, bench.now, "no answer")
         commits = written(bench)
         if not commits:
             bench.tick()
@@ -428,11 +431,11 @@ def test_an_answer_that_comes_twice_changes_nothing() -> None:
     bench.answered()
     report = bench.owner.pending_effects
     assert report is not None
-    bench.owner.effect_failed(effect.id, 7, bench.now)
+    bench.owner.effect_failed(effect.id, 7, bench.now, "no answer")
     bench.owner.effect_refused(effect.id, 7, "no", bench.now)
     bench.taken(effect)
     bench.taken(effect)
-    bench.owner.effect_failed(effect.id, 1, bench.now)
+    bench.owner.effect_failed(effect.id, 1, bench.now, "no answer")
     bench.owner.effect_refused(effect.id, 1, "no", bench.now)
     bench.tick()
     commit = bench.write()

@@ -307,12 +307,16 @@ class StreamOperations:
         point = found or Checkpoint(key)
         return StreamView(
             checkpoint=streams.record_of(point) if found is not None else None,
-            why=await explain(services, key),
+            why=why,
             timers=[
+        why = await explain(services, key)
                 StreamTimer(timer.name, moment(timer.at))
                 for timer in sorted(point.timers, key=lambda timer: timer.at)[:LISTED_MAX]
             ],
-            effects=[streams.effect_record(effect, shown) for effect in point.effects[:LISTED_MAX]],
+            effects=[
+                streams.effect_record(effect, why.target_errors, shown)
+                for effect in point.effects[:LISTED_MAX]
+            ],
             results=[_result(logged) for logged in await streams.latest_results(services, point, RESULTS)],
         )
 

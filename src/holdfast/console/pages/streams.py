@@ -206,7 +206,9 @@ class StreamPages:
             events=self._life(point, await self._letters(key)),
             letters_path=f"/dead-letters?{urlencode({'queue': name, 'key': plain})}",
             timers=sorted(point.timers, key=lambda timer: timer.at)[:LISTED],
-            effects=[operations.effect_record(effect) for effect in point.effects[:LISTED]],
+            effects=[
+                operations.effect_record(effect, why.target_errors) for effect in point.effects[:LISTED]
+            ],
         )
 
     async def _letters(self, key: str) -> Sequence[DeadLetter]:

@@ -37,6 +37,7 @@ from botocore.session import Session
 from botocore.utils import get_environ_proxies
 from yarl import URL
 
+from holdfast.common.http_errors import describe_http_error
 from holdfast.common.record import UNREADABLE
 from holdfast.errors import ConfigError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
@@ -315,11 +316,11 @@ class AwsClient:
                     return AwsResponse(response.status, response.headers, b"")
                 answer = AwsResponse(response.status, response.headers, await response.read())
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            return Failure(TryFailure.UNREACHED, "", _words(error))
+            return Failure(TryFailure.UNREACHED, "", describe_http_error(error))
         except TimeoutError:
             return Failure(TryFailure.BROKEN, "", f"no answer in {timeout_s:g} s")
         except (aiohttp.ClientError, OSError) as error:
-            return Failure(TryFailure.BROKEN, "", _words(error))
+            return Failure(TryFailure.BROKEN, "", describe_http_error(error))
         return answer if answer.status < 300 else judge(answer)
 
     async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials) -> bool:
@@ -499,7 +500,3 @@ class _JsonError(msgspec.Struct):
 def _element(name: bytes, xml: bytes) -> str:
     found = re.search(b"<%b>([^<]*)</%b>" % (name, name), xml[:10_000])
     return html.unescape(found[1].decode(errors="replace")) if found else ""
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__

@@ -15,7 +15,7 @@ from yarl import URL
 
 from holdfast.errors import Busy, ConfigError, EffectRefused, LoginRefused, OutcomeUnknown, Unavailable
 from holdfast.extend import Clock, Meter, OutgoingEffect
-from holdfast.extend.tools import redact, redact_url
+from holdfast.extend.tools import describe_http_error, redact, redact_url
 
 if TYPE_CHECKING:
     from standardwebhooks.webhooks import Webhook as Signer
@@ -72,11 +72,13 @@ class Poster:
                 told = answer.headers.get("Retry-After", "") or answer.headers.get("Location", "")
                 return answer.status, told, text
         except aiohttp.ClientConnectorCertificateError as error:
-            raise LoginRefused(f"{said}: its certificate is not trusted: {error}") from error
+            raise LoginRefused(
+                f"{said}: its certificate is not trusted: {describe_http_error(error)}"
+            ) from error
         except aiohttp.ClientConnectorError as error:
-            raise Unavailable(f"{said}: {error}") from error
+            raise Unavailable(f"{said}: {describe_http_error(error)}") from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise OutcomeUnknown(f"{said}: {str(error) or type(error).__name__}") from error
+            raise OutcomeUnknown(f"{said}: {describe_http_error(error)}") from error
 
     async def close(self) -> None:
         self._closed = True

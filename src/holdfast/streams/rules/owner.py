@@ -360,6 +360,7 @@ class Owner:
         """True while the claim is being transferred or released, so that a change of the claim is
         expected."""
         return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
+            text += f": {pending.error}" if pending.error else ""
 
     @property
     def at_risk(self) -> str:
@@ -772,10 +773,10 @@ class Owner:
             self._effects.refused(effect_id, reason)
             self._advance(now)
 
-    def effect_failed(self, effect_id: str, epoch: int, now: float) -> None:
+    def effect_failed(self, effect_id: str, epoch: int, now: float, error: str) -> None:
         """Answer to HandOver, of the opening ``epoch``: the target may take the effect later."""
         if self._is_answer(epoch):
-            self._effects.failed(effect_id, now, now + self.wall_ahead_s)
+            self._effects.failed(effect_id, now, now + self.wall_ahead_s, error)
             self._advance(now)
 
     def _is_answer(self, epoch: int) -> bool:

@@ -27,6 +27,7 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
+from holdfast.extend.tools import describe_http_error
 from holdfast.extend.tracing import TRACEPARENT, current_traceparent
 from holdfast.reports.ports.sink import Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
@@ -155,11 +156,13 @@ class HttpSink:
         try:
             yield
         except aiohttp.ClientConnectorCertificateError as error:
-            raise LoginRefused(f"{what} at {self._root}: its certificate is not trusted: {error}") from error
+            raise LoginRefused(
+                f"{what} at {self._root}: its certificate is not trusted: {describe_http_error(error)}"
+            ) from error
         except (aiohttp.ClientError, OSError) as error:
             if isinstance(error, FileNotFoundError):
                 raise
-            raise Unavailable(f"{what} at {self._root}: {str(error) or type(error).__name__}") from error
+            raise Unavailable(f"{what} at {self._root}: {describe_http_error(error)}") from error
 
     def must_be_well(self, what: str, answer: aiohttp.ClientResponse) -> None:
         """Raises the port's error for an answer that is none of success."""

@@ -1,0 +1,15 @@
+"""What an error of the HTTP client says, in words for people."""
+
+from __future__ import annotations
+
+
+def describe_http_error(error: BaseException) -> str:
+    """Return why a request failed, without the client's own terms such as ``ssl:default``. That of a refused
+    connection names host and port."""
+    certificate = getattr(error, "certificate_error", None)
+    cause = certificate or getattr(error, "os_error", None)
+    if cause is None:
+        return str(error) or type(error).__name__
+    reason = getattr(cause, "verify_message", "") or getattr(cause, "strerror", "") or str(cause)
+    host, port = getattr(error, "host", ""), getattr(error, "port", "")
+    return f"can't connect to {host}:{port}: {reason}"
