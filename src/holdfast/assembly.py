@@ -221,7 +221,13 @@ def _named(made: Iterable[tuple[str, str]]) -> set[str]:
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     from holdfast.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
-    from holdfast.tasks.discovery import SHARED, Announcer, Directory, shareable  # noqa: PLC0415
+    from holdfast.tasks.discovery import (  # noqa: PLC0415
+        SHARED,
+        Announcer,
+        DeclaredTimes,
+        Directory,
+        shareable,
+    )
     from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.opening import backing_up, make_producer, make_values  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
@@ -239,6 +245,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         host,
         types=app.tasks,
         deeds=[*(times.name for times, _ in deeds), SCHEDULE],
+        times={times.name: DeclaredTimes(times.cron, times.zone) for times, _ in deeds},
         settings=shareable(
             {name: getattr(services.config, name) for name in SHARED}, services.config.registry_url
         ),

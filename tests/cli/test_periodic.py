@@ -1,7 +1,11 @@
 """``holdfast periodic``: the schedule of an app, from the command line."""
 
+from typing import Any
+
 from holdfast.cli import exits
-from tests.command_line import Holdfast
+from holdfast.tasks.discovery import DeclaredTimes, Directory, NodeEntry, announced
+from holdfast.wiring import Services
+from tests.command_line import Arrange, Holdfast
 
 APP, TYPE = "reports", "report.publish"
 
@@ -35,3 +39,20 @@ def test_what_can_not_be_in_a_schedule_is_refused(holdfast: Holdfast) -> None:
         done = holdfast("periodic", "set", APP, "nightly", *wrong)
         assert (done.code, said in done.err) == (exits.USAGE, True), done.err
     assert "the schedule of app 'reports' has no 'nightly'" in holdfast("periodic", "rm", APP, "nightly").err
+
+
+def test_what_code_declares_is_listed_beside_the_schedule(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    nightly = NodeEntry(
+        "n", "http://n", (TYPE,), ("nightly",), {"nightly": DeclaredTimes("30 2 * * *", "UTC")}
+    )
+
+    async def announce(services: Services) -> None:
+        directory = Directory(services.registry(), APP, services.clock)
+        await directory.change(lambda listing: announced(listing, "m", nightly, ("m",), {}))
+
+    arrange(announce)
+    holdfast("periodic", "set", APP, "weekly", "0 6 * * 1", TYPE)
+    first, second = holdfast("periodic", "ls", APP, "--json").lines
+    assert first == {"name": "nightly", "cron": "30 2 * * *", "zone": "UTC", "declared": True}
+    assert second["name"] == "weekly"
+    assert "(declared)" in holdfast("periodic", "ls", APP).out

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
+from datetime import datetime
 from typing import Any
 
 import pytest
 
-from holdfast import App, Context, Job, StreamHandler
+from holdfast import App, Context, Job, Order, StreamHandler
 from holdfast.config import Config
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.testing import NodeForTests, node_for_tests
@@ -28,7 +29,7 @@ HOSTILE = '<script>alert("x")</script>'
 
 
 def shop() -> App:
-    """An app with a stream whose gaps hold, and a task."""
+    """An app with a stream whose gaps hold, tasks, and one that is sent by the clock."""
     app = App("shop")
 
     @app.stream("cameras", key="camera", seq="frame", first_seq=0, gap_timeout_s=3600)
@@ -50,6 +51,10 @@ def shop() -> App:
         if body.get("bad"):
             raise ValueError("no such address")
         return f"sent to {body['to']}"
+
+    @app.periodic("every-new-year", "0 0 1 1 *", zone="Europe/Berlin")
+    def greet(moment: datetime) -> list[Order]:
+        return [Order(task_type="mail.send", body={"to": "all"})]
 
     @app.task("mail.hang", tries=1)
     async def hang(body: dict[str, Any], job: Job) -> None:

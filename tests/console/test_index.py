@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.console.index import Question, StreamIndex
 from holdfast.console.life import StreamEvents
-from holdfast.operate.survey import NodeReport, PendingEffects
+from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.streams.rules.ledger import Checkpoint, RunLog
 from holdfast.streams.standstills import Waits
@@ -123,6 +123,8 @@ async def test_streams_are_sorted_by_each_column_up_and_down() -> None:
     assert keys(index, Question(sort="done", down=True)) == ["s/c", "s/a", "s/b"]
     assert keys(index, Question(sort="quiet", down=True)) == ["s/b", "s/c", "s/a"]
     assert keys(index, Question(sort="owner")) == ["s/c", "s/b", "s/a"]
+    index.reported({"a": NodeReport(lags=[StreamLag("s/b", 2.0, 7), StreamLag("s/c", 30.0, 1)])})
+    assert keys(index, Question(sort="lag", down=True)) == ["s/c", "s/b", "s/a"]
     assert keys(index, Question(down=True)) == ["s/c", "s/b", "s/a"]
 
 
@@ -174,7 +176,8 @@ async def test_a_stream_that_parks_and_goes_on_is_told() -> None:
 
 async def test_a_node_that_has_left_tells_nothing_any_more() -> None:
     index, _ = await filled([point("s/a")])
-    index.reported({"a": NodeReport(waits=[Waits("s/a", "gap", "seq 3", 1.0, None, 1)])})
-    assert [*index.waits] == ["s/a"]
+    waits, lag = Waits("s/a", "gap", "seq 3", 1.0, None, 1), StreamLag("s/a", 1.0, 3)
+    index.reported({"a": NodeReport(waits=[waits], lags=[lag])})
+    assert ([*index.waits], [*index.lags], index.messages("s/a")) == (["s/a"], ["s/a"], 3)
     index.left("a")
-    assert index.waits == {}
+    assert (index.waits, index.lags, index.messages("s/a")) == ({}, {}, 0)

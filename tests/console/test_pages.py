@@ -86,6 +86,9 @@ async def test_streams_are_listed_with_owner_and_what_they_wait_for(reader: Brow
     waiting = await reader.get("/streams", standing="waiting")
     assert "cameras/late" in waiting.text
     assert "cameras/front" not in waiting.text
+    late = await reader.until(">(1)<", "/streams", stream="cameras", standing="waiting")
+    assert "cameras/late" in late.text
+    assert "1 message " in shown((await reader.get("/stream", key="cameras/late")).text)
 
 
 @pytest.mark.parametrize(
@@ -273,6 +276,9 @@ async def test_limits_are_set_and_the_schedule_is_shown(
     await asyncio.to_thread(node.client.schedule, "nightly", "30 2 * * *", order)
     page = await operator.get("/tasks", app="shop")
     assert "nightly 30 2 * * * UTC mail.send 20" in shown(page.text)
+    declared = r"every-new-year 0 0 1 1 \* Europe/Berlin as the code declares 20\d\d-12-31 23:00:00"
+    assert re.search(declared, shown(page.text)), "what code declares, and when it is sent next"
+    assert "Remove every-new-year" not in page.text
     wish: dict[str, Any] = {
         "app": "shop",
         "name": "weekly",

@@ -50,7 +50,7 @@ async def test_a_gap_is_told_once_while_it_lasts_and_when_it_is_skipped(town: To
     assert sum(node.work.standstills.counts().values()) == 0
 
 
-async def test_a_node_tells_what_waits_the_longest_first(town: Town) -> None:
+async def test_a_node_tells_what_waits_and_is_behind_the_longest_first(town: Town) -> None:
     node = await started(town)
     await town.send(*numbers(0, 2, key="a"))
     await town.clock.sleep(10.0)
@@ -65,9 +65,12 @@ async def test_a_node_tells_what_waits_the_longest_first(town: Town) -> None:
         ("s/b", "seq 1 to 4 of run 0"),
     ]
     assert told["waits"][0]["since_s"] > 15
+    assert [(lag["key"], lag["messages"]) for lag in told["lags"]] == [("s/a", 1), ("s/b", 1)]
+    assert told["lags"][0]["lag_s"] > 15
     reply = await node.peer.call(node.peer.address, Waiting(node.id, 1), 1.0)
     assert isinstance(reply, Done)
-    assert len(msgspec.json.decode(reply.text)["waits"]) == 1
+    told = msgspec.json.decode(reply.text)
+    assert (len(told["waits"]), len(told["lags"])) == (1, 1)
     said = await node.peer.call(node.peer.address, Explain(node.id, "s", "s/a"), 1.0)
     assert isinstance(said, Done)
     assert msgspec.json.decode(said.text)["waits"]["kind"] == "gap"

@@ -9,13 +9,14 @@ from holdfast.ports.coordinator import Member
 from holdfast.ports.registry import Document
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks import discovery as rules
-from holdfast.tasks.discovery import REFRESH_S, Announcer, Directory, Listing, NodeEntry
+from holdfast.tasks.discovery import REFRESH_S, Announcer, DeclaredTimes, Directory, Listing, NodeEntry
 from simulator.loop import SimClock
 from tests.cluster.fakes import StandingMembership, make_host
 
 VIRTUAL = True
 
-A = NodeEntry("node-a", "http://127.0.0.1:1", ("count", "publish"), ("nightly",))
+NIGHTLY = DeclaredTimes("30 2 * * *", "Europe/Berlin")
+A = NodeEntry("node-a", "http://127.0.0.1:1", ("count", "publish"), ("nightly",), {"nightly": NIGHTLY})
 B = NodeEntry("node-b", "http://127.0.0.1:2", ("publish",), ("dlq-backup", "nightly"))
 
 
@@ -41,6 +42,7 @@ class Moody(MemoryRegistry):
 def test_the_listing_shows_the_nodes_of_each_type() -> None:
     listing = Listing(nodes={"m2": B, "m1": A})
     assert listing.types == {"count": [A], "publish": [A, B]}
+    assert listing.times == {"nightly": NIGHTLY}
 
 
 def test_nodes_that_are_gone_are_dropped() -> None:
@@ -100,6 +102,7 @@ async def test_entries_of_dead_nodes_are_removed() -> None:
             make_host(clock, log=log, name=entry.node, membership=members[number]),
             types=entry.types,
             deeds=entry.deeds,
+            times=entry.times,
             settings={"queue_url": "sqs://eu-west-1/" if number else "sqs://eu-north-1/"},
         )
 

@@ -111,7 +111,7 @@ async def rm(owner: Owner, name: str, /, *, options: Options = DEFAULTS) -> None
 
 @app.command(name="ls")
 async def ls(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS) -> None:
-    """List the schedule of an app. What its code declares isn't in it.
+    """List the schedule of an app, and what its code declares, as far as living nodes tell.
 
     ```
     holdfast periodic ls reports
@@ -124,12 +124,16 @@ async def ls(owner: Owner, /, *, json: Json = False, options: Options = DEFAULTS
 
     async with producing(options.load(), owner, reads_only=True) as services:
         entries = await periodic.schedule(services, owner)
+        declared = await periodic.declared(services, owner)
     if json:
+        for name, times in declared.items():
+            output.json_line({"name": name, **msgspec.structs.asdict(times), "declared": True})
         for name, entry in entries.items():
             output.json_line({"name": name, **msgspec.structs.asdict(entry)})
         return
     columns = ["name", "cron", "zone", "task_type", "missed", "since"]
-    rows = [
+    rows = [[name, times.cron, times.zone, "(declared)", "", ""] for name, times in declared.items()]
+    rows += [
         [name, entry.cron, entry.zone, entry.task_type, entry.missed, output.moment(entry.since)]
         for name, entry in entries.items()
     ]

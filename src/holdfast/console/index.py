@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.console.attention import Attention
 from holdfast.console.life import StreamEvents
-from holdfast.operate.survey import NodeReport, PendingEffects, of_streams
+from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag, of_streams
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.ports.state import StateStore
@@ -41,7 +41,7 @@ ORDERS_MAX = 16
 ORDER_S = 5.0
 """How long an order is used after the index has changed."""
 
-Sort = Literal["key", "owner", "done", "skipped", "quiet", "waits"]
+Sort = Literal["key", "owner", "done", "skipped", "quiet", "lag", "waits"]
 Standing = Literal["all", "parked", "waiting", "effects", "unowned"]
 SORTS: tuple[Sort, ...] = get_args(Sort)
 STANDINGS: tuple[Standing, ...] = get_args(Standing)
@@ -95,6 +95,7 @@ class StreamIndex:
     Attributes:
         waits: what streams wait for, by full key, as their owners tell.
         effects: effects that no target has taken, by full key.
+        lags: how far streams are behind, by full key. Those that are not aren't in it.
         others: claims that are not of streams, by full key.
         parked: the full keys of parked streams.
         life: what was seen to happen to streams.
@@ -126,6 +127,7 @@ class StreamIndex:
         self.revision = 0
         self.waits: dict[str, Waits] = {}
         self.effects: dict[str, PendingEffects] = {}
+        self.lags: dict[str, StreamLag] = {}
         self.others: dict[str, Claim] = {}
         self.parked: dict[str, None] = {}
         self.names: dict[str, int] = {}
@@ -142,6 +144,11 @@ class StreamIndex:
     def owner(self, stream: IndexedStream) -> Member | None:
         """Return the living member that owns a stream."""
         return self._members().get(stream.member)
+
+    def messages(self, key: str) -> int:
+        """Return how many messages the node of a stream holds for it, as far as it waits or is behind."""
+        told = self.lags.get(key) or self.waits.get(key)
+        return told.messages if told is not None else 0
 
     @property
     def age_s(self) -> float | None:
@@ -207,6 +214,9 @@ class StreamIndex:
                 found.sort(key=attrgetter("skipped"), reverse=question.down)
             case "quiet":  # the longest quiet has the oldest commit
                 found.sort(key=attrgetter("at"), reverse=not question.down)
+            case "lag":
+                behind_s = {key: lag.lag_s for key, lag in self.lags.items()}
+                found.sort(key=lambda stream: behind_s.get(stream.key, 0.0), reverse=question.down)
             case "waits":
                 since = {key: waits.since_s for key, waits in self.waits.items()}
                 found.sort(key=lambda stream: since.get(stream.key, -1.0), reverse=question.down)
@@ -262,6 +272,7 @@ class StreamIndex:
         reports = self._reports.values()
         self.waits = {waits.key: waits for report in reports for waits in report.waits}
         self.effects = {pending.key: pending for report in reports for pending in report.effects}
+        self.lags = {lag.key: lag for report in reports for lag in report.lags}
 
     # --- read
 
@@ -341,7 +352,8 @@ class StreamIndex:
         if point.epoch > stream.epoch:
             said.append(f"opened, epoch {point.epoch}")
         if point.skipped > stream.skipped:
-            said.append(f"{point.skipped - stream.skipped} messages skipped or set aside")
+            more = point.skipped - stream.skipped
+            said.append(f"{more} {'message' if more == 1 else 'messages'} skipped or set aside")
         if point.parked != stream.parked:
             said.append(f"parked: {point.parked}" if point.parked else "free to run again")
         run = point.log.run if point.log else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.tasks.discovery import DeclaredTimes, Directory
 from holdfast.tasks.schedule import ScheduleEntry, Schedules
 from holdfast.wiring import Services
 
@@ -12,6 +13,11 @@ SET_ACTION, REMOVE_ACTION = "set in the schedule", "remove from the schedule"
 async def schedule(services: Services, app: str) -> dict[str, ScheduleEntry]:
     """The entries of an app's schedule, by name. What its code declares isn't in it."""
     return dict(sorted((await _schedules(services, app).read()).items()))
+
+
+async def declared(services: Services, app: str) -> dict[str, DeclaredTimes]:
+    """What the code of an app's living nodes has them do by the clock, and when, by name."""
+    return (await Directory(services.registry(), app, services.clock).read()).times
 
 
 async def set_entry(services: Services, app: str, name: str, entry: ScheduleEntry) -> None:

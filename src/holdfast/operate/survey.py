@@ -109,9 +109,17 @@ class PendingEffects(msgspec.Struct):
         return f"{self.count} effects pending, the oldest for {self.oldest_s:.0f} s: {self.target}{said}"
 
 
+class StreamLag(msgspec.Struct):
+    """A stream that is behind: how long its node has had its oldest message, and how many it holds."""
+
+    key: str
+    lag_s: float
+    messages: int
+
+
 class NodeReport(msgspec.Struct):
-    """What a node tells of the streams that wait there, and of those with pending effects. ``took`` is how
-    many messages have taken how long from the queue to their commit, by the bounds of
+    """What a node tells of the streams that wait there, of those with pending effects, and of those that are
+    behind. ``took`` is how many messages have taken how long from the queue to their commit, by the bounds of
     :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has the last error of each target that takes
     nothing from it at present, by the name or URL that operators see."""
 
@@ -119,6 +127,7 @@ class NodeReport(msgspec.Struct):
     waits: list[Waits] = []
     effects: list[PendingEffects] = []
     targets: dict[str, str] = {}
+    lags: list[StreamLag] = []
     took: list[int] = []
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from heapq import nlargest
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 import msgspec
@@ -78,6 +78,9 @@ MOVE_AGAIN = Backoff(0.01, 1.0)
 MOVES_AT_ONCE = 8
 """How many streams a draining node moves at once."""
 
+
+LAG_TOLD_S = 1.0
+"""A stream is behind if its node has had a message of it for so long."""
 
 UNDECLARED = "(undeclared)"
 """The label of models that the app doesn't declare."""
@@ -562,8 +565,8 @@ class StreamWork:
         return Done(text=msgspec.json.encode(told).decode())
 
     async def _tell_waiting(self, request: Waiting) -> Done:
-        """Answer which owned streams wait, and for what, which streams can't run here, and which have pending
-        effects, those with the oldest first."""
+        """Answer which owned streams wait, and for what, which are behind, which can't run here, and which
+        have pending effects, those with the oldest first."""
         lacks = {name: known.reason for name, known in self.owners.obstacles.streams.items()}
         now = self._host.clock.wall()
         pending = [
@@ -583,11 +586,17 @@ class StreamWork:
             }
             for age_s, key, report in pending[: request.most]
         ]
+        lags = [
+            {"key": entry.key, "lag_s": lag_s, "messages": entry.owner.waiting}
+            for entry in self.owners.with_messages()
+            if (lag_s := _oldest_s(entry, self._host.clock.monotonic())) >= LAG_TOLD_S
+        ]
         told = {
             "lacks": lacks,
             "waits": self.standstills.all()[: request.most],
             "effects": unsent,
             "targets": {redact(name): error for name, error in self._deliverer.errors.items()},
+            "lags": nlargest(request.most, lags, key=itemgetter("lag_s")),
             "took": self._host.timings.delivery_seconds.total(),
         }
         return Done(text=msgspec.json.encode(told).decode())

@@ -27,14 +27,22 @@ SHARED = ("queue_url", "tasks_url", "coordinator_url", "values_url")
 """Settings that a node or a producer may read from the registry."""
 
 
+class DeclaredTimes(msgspec.Struct, frozen=True):
+    """When something is done that code declares: a cron expression of five fields, in a time zone."""
+
+    cron: str
+    zone: str
+
+
 class NodeEntry(msgspec.Struct, frozen=True):
     """A living node: its name, its HTTP address, the types of tasks that it runs, and what it does by the
-    clock."""
+    clock. ``times`` has when, of what its code declares."""
 
     node: str
     address: str
     types: tuple[str, ...]
     deeds: tuple[str, ...] = ()
+    times: dict[str, DeclaredTimes] = {}
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -52,6 +60,12 @@ class Listing(msgspec.Struct, frozen=True):
             for task_type in entry.types:
                 by_type.setdefault(task_type, []).append(entry)
         return dict(sorted(by_type.items()))
+
+    @property
+    def times(self) -> dict[str, DeclaredTimes]:
+        """Return when living nodes do what their code declares, in order of name."""
+        entries = sorted(self.nodes.values(), key=lambda entry: (entry.node, entry.address))
+        return dict(sorted((name, when) for entry in entries for name, when in entry.times.items()))
 
 
 def announced(
@@ -130,6 +144,7 @@ class Announcer:
         node: the name of the node.
         types: the types of tasks that it runs.
         deeds: the names of what it does by the clock.
+        times: when it does those that its code declares.
         member: returns the id of its present membership; empty if it has none.
         living: returns the ids of all living memberships, as this node knows them.
         settings: the settings that others may use too (see :func:`shareable`).
@@ -142,6 +157,7 @@ class Announcer:
         *,
         types: Collection[str],
         deeds: Collection[str],
+        times: Mapping[str, DeclaredTimes],
         settings: Mapping[str, str],
     ) -> None:
         self._directory = directory
@@ -149,6 +165,7 @@ class Announcer:
         self._clock, self._log = host.clock, host.log
         self._types = tuple(sorted(types))
         self._deeds = tuple(sorted(deeds))
+        self._times = dict(sorted(times.items()))
         self._settings = settings
         self._warned: dict[str, str] = {}
         self._announced: Mapping[str, NodeEntry] = {}
@@ -170,7 +187,8 @@ class Announcer:
 
     async def run(self, address: str) -> None:
         """Write the node's entry, with the HTTP ``address``, at intervals until the node leaves."""
-        entry, failures = NodeEntry(self._host.name, address, self._types, self._deeds), 0
+        entry = NodeEntry(self._host.name, address, self._types, self._deeds, self._times)
+        failures = 0
         while not self._left.is_set():
             try:
                 await self._announce(entry)

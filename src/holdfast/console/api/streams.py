@@ -49,7 +49,9 @@ class StreamsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ListedStream(msgspec.Struct):
     """A stream in the list. ``owner`` is a node's name, or empty; ``quiet_s`` is the time since its last
-    commit; ``waits`` says what it waits for."""
+    commit; ``waits`` says what it waits for. ``lag_s`` is how long its node has had the oldest of its
+    messages, from one second on; null if it is no further behind. ``messages`` is how many its node holds of
+    a stream that waits or is behind."""
 
     stream: str
     key: str
@@ -61,6 +63,7 @@ class ListedStream(msgspec.Struct):
     skipped: int
     parked: str
     quiet_s: float | None
+    lag_s: float | None
     waits: str
     messages: int
 
@@ -282,7 +285,7 @@ class StreamOperations:
 
     def _listed(self, stream: IndexedStream) -> ListedStream:
         index, now = self._parts.index, self._parts.clock.wall()
-        owner, waits = index.owner(stream), index.waits.get(stream.key)
+        owner, waits, lag = index.owner(stream), index.waits.get(stream.key), index.lags.get(stream.key)
         name, key = split_key(stream.key)
         return ListedStream(
             stream=name,
@@ -295,8 +298,9 @@ class StreamOperations:
             skipped=stream.skipped,
             parked=stream.parked,
             quiet_s=max(0.0, now - stream.at) if stream.at else None,
+            lag_s=lag.lag_s if lag is not None else None,
             waits=waits.sentence if waits is not None else "",
-            messages=waits.messages if waits is not None else 0,
+            messages=index.messages(stream.key),
         )
 
     async def _show(self, call: Call[NoFields, None]) -> StreamView:
@@ -305,11 +309,11 @@ class StreamOperations:
         if found is None and await services.coordinator().lookup(key) is None:
             raise NotKnown(f"nothing is known of {key!r}; GET /api/v1/streams lists all")
         point = found or Checkpoint(key)
+        why = await explain(services, key)
         return StreamView(
             checkpoint=streams.record_of(point) if found is not None else None,
             why=why,
             timers=[
-        why = await explain(services, key)
                 StreamTimer(timer.name, moment(timer.at))
                 for timer in sorted(point.timers, key=lambda timer: timer.at)[:LISTED_MAX]
             ],

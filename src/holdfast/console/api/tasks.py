@@ -20,6 +20,7 @@ from holdfast.operate.limits import LimitRecord
 from holdfast.operate.tasks import TaskLook, services_of
 from holdfast.tasks.api import TaskStanding
 from holdfast.tasks.api import shown as standing_of
+from holdfast.tasks.discovery import DeclaredTimes
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import State
@@ -134,9 +135,10 @@ class NewEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScheduleView(msgspec.Struct):
-    """The schedule of an app by name. What its code declares isn't in it."""
+    """The schedule of an app by name, and beside it when its living nodes do what its code declares."""
 
     entries: dict[str, ScheduleEntry]
+    declared: dict[str, DeclaredTimes]
 
 
 class TaskOperations:
@@ -345,7 +347,9 @@ class TaskOperations:
     async def _schedule(self, call: Call[Any, Any]) -> ScheduleView:
         app = call.path["app"]
         async with services_of(self._services, app) as services:
-            return ScheduleView(await periodic.schedule(services, app))
+            return ScheduleView(
+                await periodic.schedule(services, app), await periodic.declared(services, app)
+            )
 
     async def _set_periodic(self, call: Call[NoFields, NewEntry]) -> ScheduleView:
         app, entry = call.path["app"], ScheduleEntry(**msgspec.structs.asdict(call.body))

@@ -46,6 +46,7 @@ COLUMNS: tuple[tuple[Sort | None, str, bool], ...] = (
     ("done", "Done", True),
     ("skipped", "Skipped", True),
     ("quiet", "Quiet for", True),
+    ("lag", "Lag", True),
     ("waits", "Waits for", False),
 )
 """The columns of the list: by what they sort, their titles, and whether they hold numbers."""
@@ -70,9 +71,10 @@ class StreamRow(NamedTuple):
     done: int
     skipped: int
     quiet_s: float | None
+    lag_s: float | None
+    messages: int
     parked: str
     waits: str
-    waiting: int
 
 
 class StreamPages:
@@ -143,7 +145,7 @@ class StreamPages:
 
     def _row(self, stream: IndexedStream) -> StreamRow:
         index, now = self._parts.index, self._parts.clock.wall()
-        owner, waits = index.owner(stream), index.waits.get(stream.key)
+        owner, waits, lag = index.owner(stream), index.waits.get(stream.key), index.lags.get(stream.key)
         return StreamRow(
             stream.key,
             stream_path(stream.key),
@@ -153,9 +155,10 @@ class StreamPages:
             stream.done,
             stream.skipped,
             max(0.0, now - stream.at) if stream.at else None,
+            lag.lag_s if lag is not None else None,
+            index.messages(stream.key),
             stream.parked,
             waits.sentence if waits is not None else "",
-            waits.messages if waits is not None else 0,
         )
 
     # --- one stream
@@ -201,6 +204,7 @@ class StreamPages:
             why=why,
             sentences=_sentences(why),
             point=point,
+            lag=self._parts.index.lags.get(key),
             now=now,
             results=await operations.latest_results(services, point, RESULTS),
             events=self._life(point, await self._letters(key)),
@@ -241,7 +245,10 @@ class StreamPages:
         for log in (point.log, *point.past):
             if log is None:
                 continue
-            skips = ", ".join(f"{span.first} to {span.last}" for span in log.skips[-5:])
+            skips = ", ".join(
+                str(span.first) if span.first == span.last else f"{span.first} to {span.last}"
+                for span in log.skips[-5:]
+            )
             gaps = f"; passed over: {skips}" if skips else ""
             events.append((0.0, f"run {log.run}: from seq {log.start} to {log.seq}{gaps}"))
         return sorted(events, key=lambda event: -event[0])
@@ -377,7 +384,7 @@ def _by(question: Question, sort: Sort) -> Question:
     """The same question in the order of another column; by the same one, the other way round."""
     if sort == question.sort:
         return question._replace(down=not question.down)
-    return question._replace(sort=sort, down=sort in ("done", "skipped", "quiet", "waits"))
+    return question._replace(sort=sort, down=sort in ("done", "skipped", "quiet", "lag", "waits"))
 
 
 def groups(parts: ConsoleParts) -> list[Group]:

@@ -19,6 +19,8 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import limits, periodic
 from holdfast.operate import tasks as operations
+from holdfast.tasks.discovery import DeclaredTimes
+from holdfast.tasks.periodic import Times
 from holdfast.tasks.rules.task import BATCH, State
 from holdfast.tasks.schedule import ScheduleEntry
 
@@ -28,13 +30,14 @@ STATES = [state.value for state in State if state is not State.DUPLICATED]
 
 
 class ScheduleRow(NamedTuple):
-    """An entry of the schedule, and when it sends next."""
+    """What is done by the clock, and when next. ``task_type`` is empty where an app's code declares it: its
+    function says what is sent."""
 
     name: str
     cron: str
     zone: str
-    task_type: str
     next_at: float | None
+    task_type: str = ""
 
 
 class TaskQuestion(NamedTuple):
@@ -109,15 +112,18 @@ class TaskPages:
     async def _schedule(self, app: str) -> Sequence[ScheduleRow]:
         async with operations.services_of(self._parts.services, app) as services:
             entries = await periodic.schedule(services, app)
+            declared = await periodic.declared(services, app)
         now = self._parts.clock.wall()
-        rows = []
-        for name, entry in entries.items():
-            try:
-                next_at: float | None = entry.periodic(name).next_at(now)
-            except HoldfastError:
-                next_at = None  # an entry of a newer version
-            rows.append(ScheduleRow(name, entry.cron, entry.zone, entry.task_type, next_at))
-        return rows
+        return [
+            *(
+                ScheduleRow(name, each.cron, each.zone, _next_at(name, each, now))
+                for name, each in declared.items()
+            ),
+            *(
+                ScheduleRow(name, each.cron, each.zone, _next_at(name, each, now), each.task_type)
+                for name, each in entries.items()
+            ),
+        ]
 
     # --- one task
 
@@ -301,6 +307,14 @@ class TaskPages:
             query.get("type", "")[:NAME_MAX],
             query.get("after", "")[:NAME_MAX],
         )
+
+
+def _next_at(name: str, times: DeclaredTimes | ScheduleEntry, now: float) -> float | None:
+    """Return the next time; None where this version can't read what another one has written."""
+    try:
+        return Times(name=name, cron=times.cron, zone=times.zone).next_at(now)
+    except HoldfastError:
+        return None
 
 
 def _rate(text: str) -> float | None:
