@@ -346,6 +346,7 @@ class Owner:
             pending = self._effects.report()
             assert pending is not None
             text = f"targets that take none of its {pending.count} effects, such as {pending.target}"
+            text += f": {pending.error}" if pending.error else ""
             return Standstill("effects", text)
         if (missing := self._seq.missing()) is not None:
             return Standstill("gap", missing.text, missing.until)
@@ -360,7 +361,6 @@ class Owner:
         """True while the claim is being transferred or released, so that a change of the claim is
         expected."""
         return self.phase in (OwnerPhase.TRANSFERRING, OwnerPhase.RELEASING)
-            text += f": {pending.error}" if pending.error else ""
 
     @property
     def at_risk(self) -> str:
