@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
@@ -16,10 +17,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.common.spoken import SPOKEN, Spoken
+from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
 from simulator.servers import RedisServer
+from simulator.servers.loopback import free_port
 from tests.nodes.forked import Forked
 
 APP = """
@@ -150,6 +154,25 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     assert status["nodes"] == []
     idle = {"stream": "count", "ready": 0, "in_flight": 0, "delayed": 0, "dead": 0, "lag_s": 0, "error": ""}
     assert status["queues"] == [idle]
+
+
+@pytest.mark.slow
+def test_a_node_that_could_not_call_a_living_one_says_so_and_waits_for_its_end(
+    arrange: Any, start: Callable[..., Process]
+) -> None:
+    load = Load(version="0.9.0", speaks=Spoken(SPOKEN.newest + 1, SPOKEN.newest + 2))
+    other = Member("id", "later", "http://127.0.0.1:1", load)
+    arrange(lambda services: services.coordinator().join(other, 600.0))
+    port = free_port()
+    node = start("counting:app", "--port", str(port))
+    assert "node later lives: it speaks peer protocol 2-3" in node.wait_for("can't join yet")["error"]
+    with pytest.raises(urllib.error.HTTPError, match="503") as refused:
+        get(f"http://127.0.0.1:{port}", "readyz")
+    assert "node later lives: it speaks peer protocol 2-3" in refused.value.read().decode()
+    arrange(lambda services: services.coordinator().leave("id"))
+    node.wait_for("joined")
+    assert get(f"http://127.0.0.1:{port}", "readyz") == "ready\n"
+    assert node.end() == 0
 
 
 @pytest.mark.slow

@@ -8,6 +8,7 @@ import pytest
 
 import holdfast as package
 from holdfast.common.migrations import Migration
+from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.operate import versions
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.postgres import schema as postgres_schema
@@ -132,6 +133,17 @@ def test_a_node_of_another_version_is_told(
     assert told["verdict"] == verdict
     assert text in told["text"]
     assert holdfast("doctor", "--upgrade").code == (1 if verdict == "failed" else 0)
+
+
+def test_a_node_that_this_version_could_not_call_is_told(holdfast: Any, arrange: Any) -> None:
+    load = Load(version="0.4.0", speaks=Spoken(SPOKEN.newest + 1, SPOKEN.newest + 2))
+    member = Member("id", "shop-1", "http://127.0.0.1:1", load)
+    arrange(lambda services: services.coordinator().join(member, 600.0))
+    told = checks(holdfast)["node shop-1"]
+    assert told["verdict"] == "failed"
+    assert told["text"].startswith("runs 0.4.0; it speaks peer protocol 2-3, this process 1;")
+    assert "wait until it is gone" in told["fix"]
+    assert holdfast("doctor", "--upgrade").code == 1
 
 
 def test_settings_that_are_gone_are_told(

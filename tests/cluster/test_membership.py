@@ -10,6 +10,7 @@ import pytest
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.membership import SILENCE_S, Membership
 from holdfast.common.protocol import Done, Reply, Request, Stranger
+from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.errors import ConfigError, MembershipLost, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
@@ -360,6 +361,40 @@ async def test_an_address_where_another_answers_is_a_mistake_to_correct(town: To
     with pytest.raises(ConfigError, match="another node answers at sim://a; set advertise"):
         await node.start()
     assert await town.ids() == []
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_node_waits_until_no_member_lives_that_it_could_not_call(
+    clock: Clock, town: Town, again: bool
+) -> None:
+    node, newer = town.node("a"), MemoryPeer(town.network, "sim://b")
+    if again:
+        await node.start()
+
+    async def refuse(request: Request) -> Reply:
+        raise Unavailable("this node speaks peer protocol 2-3")
+
+    load = Load(speaks=Spoken(SPOKEN.newest + 1, SPOKEN.newest + 2))
+    await town.coordinator.join(Member("b", "b", await newer.serve(refuse), load), 1e6)
+    starting = asyncio.create_task(node.start()) if not again else None
+    if again:
+        await town.coordinator.evict(node.membership.id)
+    await clock.sleep(30)
+    assert await town.ids() == ["b"]
+    assert "node b lives: it speaks peer protocol 2-3, this process 1" in node.membership.misfit
+    assert node.log.entries[-1][2] == {"error": node.membership.misfit}
+    await town.coordinator.leave("b")
+    await clock.sleep(2 * TTL_S)
+    if starting is not None:
+        await starting
+    assert node.membership.alive
+    assert node.membership.misfit == ""
+
+
+async def test_a_worker_of_another_program_keeps_no_node_out(town: Town) -> None:
+    worker = Member("w", "w", "sim://w", Load(speaks=Spoken(0, 0)), foreign=True)
+    await town.coordinator.join(worker, 1e6)
+    assert await town.node("a").start() in await town.ids()
 
 
 async def test_who_leaves_does_not_come_back(clock: Clock, town: Town) -> None:

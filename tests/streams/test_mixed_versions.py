@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.common.protocol import Nudge
+from holdfast.common.spoken import Spoken
 from holdfast.ports.coordinator import Load
 from tests.streams.town import LIMITS, Town, TownNode
 
@@ -90,3 +92,12 @@ async def test_a_due_stream_whose_claim_an_older_node_has_without_an_owner_is_ta
     town.state.standing["s/k"] = msgspec.structs.replace(standing, due=1.0)
     await town.until(lambda: newer.owns("s/k"))
     await town.until(lambda: town.results("k") == ["woken"])
+
+
+async def test_every_node_tells_which_versions_of_the_protocol_it_speaks(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.cluster.node.SPOKEN", Spoken(1, 2))
+    node = await town.start(app(), "newer")
+    [member] = await node.host.coordinator.members()
+    assert member.load.speaks == Spoken(1, 2)

@@ -10,6 +10,7 @@ from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound
 from holdfast.cli.options import Options
 from holdfast.common.migrations import SchemaSteps, blocked_text
 from holdfast.common.redaction import redact_url
+from holdfast.common.spoken import SPOKEN, apart
 from holdfast.errors import ConfigError, HoldfastError, UnsupportedStore
 from holdfast.extend.products import products
 from holdfast.operate.versions import OLDEST, VersionStanding, standing, told
@@ -84,7 +85,11 @@ async def _database(
 
 
 def _node(member: Member) -> Finding:
-    check, version = f"node {member.name}", told(member.load.version)
+    check, version, speaks = f"node {member.name}", told(member.load.version), member.load.speaks
+    if SPOKEN.common(speaks) is None:
+        text = f"runs {version}; {apart(speaks, SPOKEN)}"
+        fix = "bring it to a release between first; nodes of this version wait until it is gone"
+        return Finding(check, "failed", text, fix, exits.FAILED)
     match standing(member.load.version):
         case VersionStanding.SAME:
             return Finding(check, "ok", f"runs {version}")

@@ -11,6 +11,7 @@ from holdfast.cluster.rules.lease import Lease
 from holdfast.cluster.view import View
 from holdfast.common.protocol import Probe, Stranger
 from holdfast.common.retry import Backoff
+from holdfast.common.spoken import SPOKEN, apart
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.coordinator import Load, Member
 
@@ -38,6 +39,8 @@ class Membership:
         self.renew_now = asyncio.Event()
         self.joined = asyncio.Event()
         self.id = ""
+        self.misfit = ""
+        """Why the node can't join while a member lives that it couldn't call; empty if there is none."""
         self._view = View(host)
         host.news.on_left.append(self._member_left)
 
@@ -100,6 +103,7 @@ class Membership:
                 await self._reach_self()
                 await self._coordinator.join(self._me(), self._limits.ttl_s)
                 self._lease = Lease(self._limits.ttl_s, sent_at)
+                await self._fit_in()
                 break
             except HoldfastError as error:
                 if error.retry is Retry.NEVER:
@@ -107,7 +111,6 @@ class Membership:
                 tries += 1
                 self._log.warning("can't join yet", error=str(error))
                 await self._clock.sleep(self._backoff.delay_s(tries, self._clock.random()))
-        await self._view.refresh_quietly()  # the membership is valid, whether or not this is answered
         self._has_joined()
 
     def _has_joined(self) -> None:
@@ -126,6 +129,18 @@ class Membership:
             raise ConfigError(
                 f"another node answers at {self._address}; set advertise to an address that reaches this node"
             )
+
+    async def _fit_in(self) -> None:
+        """Read the members, and leave again if one of them can't be called: neither could forward anything to the
+        other. Of two that join at once, each sees the other this way."""
+        await self._view.refresh_quietly()  # the membership is valid, whether or not this is answered
+        self.misfit = ""
+        for member in self.view.values():
+            theirs = member.load.speaks
+            if not member.foreign and SPOKEN.common(theirs) is None:
+                self.misfit = f"node {member.name} lives: {apart(theirs, SPOKEN)}"
+                await self._coordinator.leave(self.id)
+                raise Unavailable(self.misfit)
 
     async def _renew(self) -> None:
         while True:

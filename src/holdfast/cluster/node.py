@@ -10,6 +10,7 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.lifecycle import Startable
 from holdfast.cluster.membership import Membership
 from holdfast.common.protocol import Done, Drain, Probe, Reply, Request, Stranger
+from holdfast.common.spoken import SPOKEN
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Load
 from holdfast.ports.metrics import MetricsPush
@@ -158,6 +159,7 @@ class Node(Startable):
             acting=tuple(name for load in loads for name in load.acting or ()),
             reads={stream: version for load in loads for stream, version in (load.reads or {}).items()},
             version=self._version,
+            speaks=SPOKEN,
             app=self._app,
             revision=self._revision,
             started_at=self._started_at,

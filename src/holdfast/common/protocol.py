@@ -1,5 +1,6 @@
 """The requests and replies between nodes, in MessagePack. Unknown fields are ignored, so a newer node may add
-some. A change that an older node would misread must increase ``VERSION``."""
+some. A change that an older node would misread makes a new version, beside the one before:
+:data:`~holdfast.common.spoken.SPOKEN`."""
 
 from __future__ import annotations
 
@@ -9,8 +10,6 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.common.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS
-
-VERSION = 1
 
 _DIGITS = f"^[0-9]{{1,{max(RUN_DIGITS, SEQ_DIGITS)}}}$"
 

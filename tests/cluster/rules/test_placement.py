@@ -21,6 +21,7 @@ from holdfast.cluster.rules.placement import (
     shortage,
     spread,
 )
+from holdfast.common.spoken import Spoken
 
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:
@@ -138,6 +139,13 @@ def test_a_stream_that_acts_goes_to_no_node_of_a_version_that_knows_no_effects_a
     told = msgspec.json.encode(older.load).replace(b',"acting":null', b"")
     assert b"acting" not in told
     assert msgspec.json.decode(told, type=Load).acting is None, "as an older node tells it"
+
+
+def test_a_stream_goes_to_no_node_that_could_not_be_called() -> None:
+    apart = member("a")
+    apart = msgspec.structs.replace(apart, load=msgspec.structs.replace(apart.load, speaks=Spoken(7, 8)))
+    assert choose("s/k", [apart]) is None
+    assert choose("s/k", [apart, member("b", streams=9)]) == member("b", streams=9)
 
 
 def test_without_members_nobody_is_chosen() -> None:

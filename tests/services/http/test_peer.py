@@ -18,7 +18,6 @@ import uvloop
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Gauge
 
-from holdfast.common import protocol
 from holdfast.common.protocol import (
     Answers,
     Done,
@@ -30,6 +29,7 @@ from holdfast.common.protocol import (
     Request,
     Stranger,
 )
+from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.http.tls import PeerTls
 from holdfast.ports.peer import Peer
@@ -42,7 +42,7 @@ from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
 NODES = "nodes.example"
-SERVED = ("routes", "ready", "connections", "registry", "before_metrics")
+SERVED = ("routes", "ready", "connections", "registry", "before_metrics", "speaks")
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -185,26 +185,97 @@ async def test_errors_of_the_handler_keep_their_meaning(
         await client.call(address, Probe("m"), 5)
 
 
-async def test_a_caller_of_another_version_is_refused(make_peer: MakePeer) -> None:
-    address = await make_peer().serve(agree)
-    headers = {"Holdfast-Protocol": str(protocol.VERSION + 1)}
+@pytest.mark.parametrize("version", ["1", "4", "", "x"])
+async def test_a_request_in_another_version_is_refused_and_told_the_range(
+    make_peer: MakePeer, version: str
+) -> None:
+    address = await make_peer(speaks=Spoken(2, 3)).serve(agree)
+    headers = {"Holdfast-Protocol": version}
     async with aiohttp.ClientSession() as session, session.post(f"{address}/v1/peer", headers=headers) as r:
         assert r.status == 426
-        assert f"speaks peer protocol {protocol.VERSION}, the caller {protocol.VERSION + 1}" in await r.text()
+        assert r.headers["Holdfast-Protocol"] == "2-3"
+        assert f"speaks peer protocol 2-3, the request is in {version or 'none'}" in await r.text()
 
 
-async def test_a_node_of_another_version_is_unavailable(make_peer: MakePeer, make_server: MakeServer) -> None:
-    address = await make_server(status=426, headers={"Holdfast-Protocol": str(protocol.VERSION + 1)})
-    wrong = f"protocol {protocol.VERSION + 1}, this node {protocol.VERSION}"
-    with pytest.raises(Unavailable, match=wrong) as caught:
-        await make_peer().call(address, Probe("m"), 5)
+class Heard:
+    """The versions in which requests come to a server, refused ones included."""
+
+    def __init__(self, server: HttpPeer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.versions: list[str] = []
+        on_call = server._on_call
+
+        async def note(request: web.Request) -> web.Response:
+            self.versions.append(request.headers["Holdfast-Protocol"])
+            return await on_call(request)
+
+        monkeypatch.setattr(server, "_on_call", note)
+
+
+@pytest.mark.parametrize(
+    "theirs, ours, heard",
+    [
+        (Spoken(1, 1), Spoken(1, 2), ["2", "1", "1"]),
+        (Spoken(1, 2), Spoken(1, 1), ["1", "1"]),
+        (Spoken(2, 4), Spoken(1, 3), ["3", "3"]),
+        (Spoken(1, 3), Spoken(2, 4), ["4", "3", "3"]),
+    ],
+)
+async def test_nodes_talk_in_the_highest_version_that_both_speak(
+    make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch, theirs: Spoken, ours: Spoken, heard: list[str]
+) -> None:
+    server, client = make_peer(speaks=theirs), make_peer(speaks=ours)
+    listening = Heard(server, monkeypatch)
+    address = await server.serve(agree)
+    many = forward(3, 250_000)
+    assert await client.call(address, many, PATIENCE_S) == await agree(many)
+    assert await client.call(address, Probe("m"), PATIENCE_S) == Done(text="Probe")
+    assert listening.versions == heard
+
+
+async def test_a_node_that_was_replaced_by_another_version_is_called_in_its_own(
+    make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, client, heard = free_port(), make_peer(speaks=Spoken(1, 3)), []
+    for speaks in (Spoken(1, 2), Spoken(2, 3), Spoken(1, 1), Spoken(3, 4)):
+        server = make_peer(port=port, speaks=speaks)
+        listening = Heard(server, monkeypatch)
+        address = await server.serve(agree)
+        for _ in range(2):
+            assert await client.call(address, Probe("m"), PATIENCE_S) == Done(text="Probe")
+        await server.close()
+        heard.append(listening.versions)
+    assert heard == [["3", "2", "2"], ["2", "3"], ["3", "1", "1"], ["1", "3", "3"]]
+
+
+@pytest.mark.parametrize("theirs", [Spoken(1, 1), Spoken(4, 5)])
+async def test_a_node_without_a_version_in_common_is_unavailable_and_not_dead(
+    make_peer: MakePeer, theirs: Spoken
+) -> None:
+    asked: list[Request] = []
+
+    async def handler(request: Request) -> Reply:
+        asked.append(request)
+        return await agree(request)
+
+    address = await make_peer(speaks=theirs).serve(handler)
+    with pytest.raises(Unavailable, match=f"speaks peer protocol {theirs}, this process 2-3") as caught:
+        await make_peer(speaks=Spoken(2, 3)).call(address, Probe("m"), 5)
     assert not isinstance(caught.value, NobodyThere)
+    assert asked == []
+
+
+async def test_a_server_that_refuses_what_it_says_it_speaks_is_unavailable(
+    make_peer: MakePeer, make_server: MakeServer
+) -> None:
+    address = await make_server(status=426, headers={"Holdfast-Protocol": "1-2"})
+    with pytest.raises(Unavailable, match="refuses each version of the peer protocol that it says it speaks"):
+        await make_peer().call(address, Probe("m"), 5)
 
 
 async def test_a_request_with_unknown_fields_is_answered(make_peer: MakePeer) -> None:
     address = await make_peer().serve(agree)
     body = msgspec.msgpack.encode({"type": "Probe", "to": "m", "added_later": [1, 2]})
-    headers = {"Holdfast-Protocol": str(protocol.VERSION)}
+    headers = {"Holdfast-Protocol": str(SPOKEN)}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{address}/v1/peer", data=body, headers=headers) as r,
@@ -215,7 +286,7 @@ async def test_a_request_with_unknown_fields_is_answered(make_peer: MakePeer) ->
 @pytest.mark.parametrize("body", [b"", b"\xc1", msgspec.msgpack.encode({"type": "Nothing"})])
 async def test_what_is_no_request_is_refused(make_peer: MakePeer, body: bytes) -> None:
     address = await make_peer().serve(agree)
-    headers = {"Holdfast-Protocol": str(protocol.VERSION)}
+    headers = {"Holdfast-Protocol": str(SPOKEN)}
     async with (
         aiohttp.ClientSession() as session,
         session.post(f"{address}/v1/peer", data=body, headers=headers) as r,
@@ -236,7 +307,7 @@ async def test_a_foreign_server_is_no_node(make_peer: MakePeer, make_server: Mak
 async def test_a_reply_that_cannot_be_read_is_an_unknown_outcome(
     make_peer: MakePeer, make_server: MakeServer
 ) -> None:
-    address = await make_server(body=b"\xc1", headers={"Holdfast-Protocol": str(protocol.VERSION)})
+    address = await make_server(body=b"\xc1", headers={"Holdfast-Protocol": str(SPOKEN)})
     with pytest.raises(OutcomeUnknown, match="can't be read"):
         await make_peer().call(address, Probe("m"), 5)
 
@@ -267,7 +338,7 @@ NOT_UTF_8 = [msgspec.msgpack.encode(reply).replace(old, b"\xff\xfe\xfd") for rep
 async def test_whatever_a_reply_holds_the_caller_gets_a_reply_or_an_error_of_ours(
     make_peer: MakePeer, make_server: MakeServer, body: bytes
 ) -> None:
-    address = await make_server(body=body, headers={"Holdfast-Protocol": str(protocol.VERSION)})
+    address = await make_server(body=body, headers={"Holdfast-Protocol": str(SPOKEN)})
     try:
         reply = await make_peer().call(address, Probe("m"), 5)
     except OutcomeUnknown as error:
@@ -324,7 +395,7 @@ async def test_whatever_a_request_holds_the_server_answers_and_lives(
         bodies.append(msgspec.msgpack.encode(parcel))
     async with aiohttp.ClientSession() as session:
         for body in bodies:
-            headers = {"Holdfast-Protocol": str(protocol.VERSION)}
+            headers = {"Holdfast-Protocol": str(SPOKEN)}
             async with session.post(f"{address}/v1/peer", data=body, headers=headers) as response:
                 assert response.status in ((200, 400) if body is bodies[0] else (400,))
     assert await peer.call(address, Probe("m"), 5) == Done(text="Probe")
@@ -569,17 +640,15 @@ async def test_presence_of_another_membership_is_over_at_once(make_peer: MakePee
     await asyncio.wait_for(make_peer().gone(await make_peer().serve(agree), "before"), PATIENCE_S)
 
 
-async def test_a_newer_node_is_not_gone(make_peer: MakePeer, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_node_without_a_version_in_common_is_not_gone(make_peer: MakePeer) -> None:
     asked = asyncio.Event()
 
     async def handler(request: Request) -> Reply:
         asked.set()
         return await agree(request)
 
-    server, client = make_peer(), make_peer()
-    address = await server.serve(handler)
-    monkeypatch.setattr("holdfast.services.http.peer.VERSION", protocol.VERSION + 1)
-    watching = asyncio.create_task(client.gone(address, "m"))
+    server, client = make_peer(speaks=Spoken(1, 1)), make_peer(speaks=Spoken(2, 3))
+    watching = asyncio.create_task(client.gone(await server.serve(handler), "m"))
     await asyncio.wait_for(asked.wait(), PATIENCE_S)
     assert not watching.done()
     watching.cancel()

@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
+from holdfast.common.spoken import SPOKEN, UNTOLD, Spoken
+
 COLD_STREAMS = 2
 """How many more streams a member may have than others and still be chosen for its loaded models. The number
 is small and not per slot: otherwise, streams that begin together would all go to the member that loaded
@@ -84,6 +86,8 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     doesn't tell."""
     version: str = ""
     """The version of Holdfast that the node runs; empty for one before 0.2.0."""
+    speaks: Spoken = UNTOLD
+    """The versions of the protocol between nodes that it speaks."""
     app: str = ""
     """The name of its app."""
     revision: str = ""
@@ -109,6 +113,8 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
         none."""
         stream = key.partition("/")[0]
         if self.draining or stream in self.lacks or (stream in acting and self.acting is None):
+            return False
+        if SPOKEN.common(self.speaks) is None:
             return False
         if self.reads is not None and self.reads.get(stream, state_version) < state_version:
             return False

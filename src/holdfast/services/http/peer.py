@@ -4,6 +4,10 @@
 and not finished while that membership is alive here, so that a reader sees at once when the process ends.
 Presence is the same in every protocol version, so a newer node isn't taken for dead.
 
+A request names the version of the protocol that it is written in; an answer names all that its node speaks. A
+node refuses other versions before it reads the request, which is then sent again in the highest common one. A
+caller remembers which nodes are older than itself.
+
 A caller must know whether a request may have had an effect, so the sending of its first byte is noted. A
 failure before it is Unavailable, a failure after it is OutcomeUnknown, and an answer that refuses means that
 nothing was done.
@@ -28,10 +32,11 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
-from holdfast.common.protocol import VERSION, Probe, Reply, Request, Stranger
+from holdfast.common.protocol import Probe, Reply, Request, Stranger
 from holdfast.common.record import UNREADABLE
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
+from holdfast.common.spoken import SPOKEN, Spoken, apart, spoken_in
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -68,6 +73,8 @@ BODY_S = 60.0
 CONNECT_TIMEOUT_S = 5.0
 GONE_AGAIN = Backoff(1.0, 15.0)
 CLOSE_TIMEOUT_S = 1.0
+LEAST_S = 0.001
+"""What is left for a second try at least: a timeout of 0 would be none."""
 REASON_BYTES_MAX = 8192
 REASON_CHARS_MAX = 500
 
@@ -107,6 +114,7 @@ class HttpPeer:
         connections: limits the connections to this server.
         registry: the metrics of ``/metrics``.
         before_metrics: is awaited before they are read, for what services have to be asked.
+        speaks: the versions of the protocol.
     """
 
     def __init__(
@@ -119,6 +127,7 @@ class HttpPeer:
         connections: Connections | None = None,
         registry: CollectorRegistry = REGISTRY,
         before_metrics: Callable[[], Awaitable[None]] | None = None,
+        speaks: Spoken = SPOKEN,
     ) -> None:
         self._clock = clock
         self._settings = settings = settings or PeerSettings()
@@ -134,6 +143,9 @@ class HttpPeer:
         self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
         self._registry = registry
         self._before_metrics = before_metrics
+        self._speaks = speaks
+        self._older: dict[str, int] = {}
+        """The versions in which nodes are called that don't speak the newest, by address."""
         self._encoder = msgspec.msgpack.Encoder()
         self._requests: msgspec.msgpack.Decoder[Request] = msgspec.msgpack.Decoder(Request)
         self._replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
@@ -168,6 +180,7 @@ class HttpPeer:
                 *self._routes,
             ]
         )
+        app.on_response_prepare.append(self._tell_versions)
         app.on_shutdown.append(self._hang_up)
         # A reader of a presence that leaves must end it here; what a call does is shielded from that.
         runner = web.AppRunner(
@@ -205,12 +218,25 @@ class HttpPeer:
         body = self._encoder.encode(request)
         if len(body) > (limit := self._settings.max_body_bytes):
             raise TooLarge(f"a request of {len(body)} bytes to {address} is over max_peer_bytes ({limit})")
+        end_at = self._clock.monotonic() + timeout_s
+        reply = await self._post(address, body, timeout_s)
+        if reply is None:
+            left_s = max(end_at - self._clock.monotonic(), LEAST_S)
+            reply = await self._post(address, body, left_s)
+        if reply is None:
+            raise Unavailable(f"{address} refuses each version of the peer protocol that it says it speaks")
+        return reply
+
+    async def _post(self, address: str, body: bytes, timeout_s: float) -> Reply | None:
+        """Send a request in the version that the node is known to speak. Return None if it isn't taken
+        because the node speaks another one, which is known from then on."""
+        version = self._older.get(address, self._speaks.newest)
         progress = SimpleNamespace(sent=False)
         try:
             async with self._client().post(
                 f"{address}{PATH}",
                 data=body,
-                headers=self._headers(),
+                headers=self._headers(version),
                 timeout=aiohttp.ClientTimeout(total=timeout_s),
                 allow_redirects=False,
                 server_hostname=self._tls_name,
@@ -245,7 +271,7 @@ class HttpPeer:
             async with self._client().get(
                 f"{address}{PATH}/presence",
                 params={"member": member},
-                headers=self._headers(),
+                headers=self._headers(self._speaks.newest),
                 allow_redirects=False,
                 server_hostname=self._tls_name,
             ) as response:
@@ -282,23 +308,22 @@ class HttpPeer:
 
     async def _on_call(self, request: web.Request) -> web.Response:
         self._admit(request)
-        if (theirs := request.headers.get(VERSION_HEADER)) != str(VERSION):
+        told = request.headers.get(VERSION_HEADER)
+        asked = spoken_in(told)
+        if asked is None or self._speaks.common(asked) != asked.newest:
             raise _refuse(
                 web.HTTPUpgradeRequired,
-                f"this node speaks peer protocol {VERSION}, the caller {theirs or 'none'};"
-                " run the same version of Holdfast on both",
+                f"this node speaks peer protocol {self._speaks}, the request is in {told or 'none'}",
             )
         try:
             message = self._requests.decode(await self._body(request))
         except UNREADABLE as error:
-            raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {VERSION}: {error}") from None
+            raise _refuse(web.HTTPBadRequest, f"not a request of peer protocol {asked}: {error}") from None
         except web.HTTPRequestEntityTooLarge:
             text = f"the request is over max_peer_bytes of this node ({self._settings.max_body_bytes})"
             raise _refuse(web.HTTPBadRequest, text) from None
         reply = await self._shielded(message)
-        return web.Response(
-            body=self._encoder.encode(reply), content_type=MEDIA_TYPE, headers=_VERSION_HEADERS
-        )
+        return web.Response(body=self._encoder.encode(reply), content_type=MEDIA_TYPE)
 
     async def _body(self, request: web.Request) -> bytes:
         try:
@@ -334,7 +359,7 @@ class HttpPeer:
         member = request.query.get("member", "")
         if isinstance(await self._shielded(Probe(member)), Stranger):
             raise _refuse(web.HTTPNotFound, f"membership {member!r} doesn't live here")
-        response = web.StreamResponse(headers=_VERSION_HEADERS)
+        response = web.StreamResponse()
         await response.prepare(request)
         await self._closing.wait()
         return response
@@ -352,6 +377,9 @@ class HttpPeer:
         return web.Response(
             body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
         )
+
+    async def _tell_versions(self, request: web.Request, response: web.StreamResponse) -> None:
+        response.headers[VERSION_HEADER] = str(self._speaks)
 
     async def _hang_up(self, app: web.Application) -> None:
         self._closing.set()
@@ -386,21 +414,23 @@ class HttpPeer:
     def _in_the_clear(self, address: str) -> bool:
         return self._settings.tls is not None and not address.startswith("https://")
 
-    def _headers(self) -> dict[str, str]:
-        headers = {VERSION_HEADER: str(VERSION), "Content-Type": MEDIA_TYPE}
+    def _headers(self, version: int) -> dict[str, str]:
+        headers = {VERSION_HEADER: str(version), "Content-Type": MEDIA_TYPE}
         if self._authorization:
             headers["Authorization"] = self._authorization
         return headers
 
-    async def _reply(self, address: str, response: aiohttp.ClientResponse) -> Reply:
-        theirs = response.headers.get(VERSION_HEADER)
+    async def _reply(self, address: str, response: aiohttp.ClientResponse) -> Reply | None:
+        theirs = spoken_in(response.headers.get(VERSION_HEADER))
         if theirs is None and response.status < 500:
             raise Unavailable(f"what answers at {address} is not a Holdfast node (HTTP {response.status})")
-        if response.status == 426:
-            raise Unavailable(
-                f"{address} speaks peer protocol {theirs}, this node {VERSION};"
-                " run the same version of Holdfast on both"
-            )
+        if theirs is not None:
+            agreed = self._speaks.common(theirs)
+            self._note(address, agreed)
+            if response.status == 426:
+                if agreed is None:
+                    raise Unavailable(f"can't call {address}: {apart(theirs, self._speaks)}")
+                return None
         if 400 <= response.status < 500 or response.status == 503:
             raise Unavailable(await _refusal(address, response))
         if response.status != 200:
@@ -413,6 +443,13 @@ class HttpPeer:
             return self._replies.decode(await response.read())
         except UNREADABLE as error:
             raise OutcomeUnknown(f"the reply of {address} can't be read: {error}") from error
+
+    def _note(self, address: str, version: int | None) -> None:
+        """Note the version in which to call a node. Only older nodes are remembered, which are few."""
+        if version in (None, self._speaks.newest):
+            self._older.pop(address, None)
+        else:
+            self._older[address] = version
 
     # --- addresses
 
@@ -473,11 +510,10 @@ _OWN_FAILURES = frozenset(
         errno.ENOMEM,
     }
 )
-_VERSION_HEADERS = {VERSION_HEADER: str(VERSION)}
 
 
 def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
-    return kind(text=f"{redact(text)}\n", headers=_VERSION_HEADERS)
+    return kind(text=f"{redact(text)}\n")
 
 
 async def _refusal(address: str, response: aiohttp.ClientResponse) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.common.spoken import Spoken
 from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.coordinator import Change, Claim, Coordinator, Load, Member
 
@@ -55,7 +56,15 @@ class CoordinatorConformance:
         self, coordinator: Coordinator, other_coordinator: Coordinator
     ) -> None:
         await coordinator.join(A, LONG_S)
-        load = Load(streams=7, slots=3, room=0, draining=True, queues=("frames",), offers=("doors",))
+        load = Load(
+            streams=7,
+            slots=3,
+            room=0,
+            draining=True,
+            queues=("frames",),
+            offers=("doors",),
+            speaks=Spoken(1, 2),
+        )
         busy = Member(A.id, A.name, A.address, load)
         await coordinator.renew(busy, LONG_S)
         assert await other_coordinator.members() == [busy]
