@@ -59,7 +59,7 @@ def make_node(services: Services, place: str | App) -> Node:
 
     def why_not_ready() -> str:
         if not host.membership.stands:
-            return "no membership at present"
+            return host.membership.misfit or "no membership at present"
         if host.draining:
             return "draining"
         obstacles = streams.owners.obstacles.streams if streams is not None else {}

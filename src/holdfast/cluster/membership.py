@@ -131,8 +131,8 @@ class Membership:
             )
 
     async def _fit_in(self) -> None:
-        """Read the members, and leave again if one of them can't be called: neither could forward anything to the
-        other. Of two that join at once, each sees the other this way."""
+        """Read the members, and leave again if one of them can't be called: neither could forward anything to
+        the other. Of two that join at once, each sees the other this way."""
         await self._view.refresh_quietly()  # the membership is valid, whether or not this is answered
         self.misfit = ""
         for member in self.view.values():
