@@ -38,6 +38,7 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.owners import Owned, Owners
+from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
@@ -54,7 +55,7 @@ from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
-from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
+from holdfast.tasks.rules.task import AttemptBeat, CountMember, EndAttempt, StartAttempt, Task
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import AttemptJob
@@ -185,6 +186,13 @@ def _at_risk_at_work(self: Owner) -> str:
 _at_risk: Any = Owner.at_risk
 
 
+async def _enter_any_turn(self: Quarantine, *, last: bool = False) -> None:
+    await _enter(self)
+
+
+_enter = Quarantine.enter
+
+
 def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:
     after = _counted(standing, key, epoch, head)
     assert after.started is not None
@@ -198,13 +206,17 @@ def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
 
-_start, _reset = task.start, task.reset
+_start, _reset, _beat = task.start, task.reset, task.beat
 
 
 def _start_again(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     if standing is not None and standing.ended:
         standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
     return _start(standing, wish, now)
+
+
+def _beat_as_before(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
+    return _beat(standing, msgspec.structs.replace(beat, member=""), now)
 
 
 def _reset_in_any_case(standing: Task, now: float) -> Task:
@@ -480,6 +492,9 @@ RULES: dict[str, Mutation] = {
     "alone-until-committed": Mutation(
         "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
     ),
+    "last-alone": _archive(
+        "nothing runs beside a message that the next death is blamed on", Quarantine, "enter", _enter_any_turn
+    ),
     "parked-same": Mutation(
         "what found no room in a parked stream is the same message when it is sent again",
         keeper,
@@ -496,6 +511,13 @@ RULES: dict[str, Mutation] = {
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-success": Mutation(
         "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
+    ),
+    "task-member": Mutation(
+        "an attempt is known by its node's present membership",
+        task,
+        "beat",
+        _beat_as_before,
+        world="tasks",
     ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
     "task-pause": Mutation(

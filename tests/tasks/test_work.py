@@ -83,6 +83,29 @@ def test_what_waits_on_a_node_that_is_cut_off_runs_elsewhere() -> None:
     run(live())
 
 
+def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
+    """The coordinator has forgotten all members. Another node that has a delivery of the task holds its node
+    for dead, unless the store knows the attempt by the node's new membership."""
+    forgets = (Fault(2.0, "forget", 0, 0.0),)
+    scenario = msgspec.structs.replace(calm(PlannedTask(0.1, "t", LONG, 9.0)), nodes=2, faults=forgets)
+    envelope = Envelope(app=APP, trace_id="t", task_type=LONG)
+    copy = Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))
+
+    async def live() -> None:
+        world = TaskWorld(scenario)
+
+        async def give_to_the_other() -> None:
+            await world.clock.sleep(4.0)
+            [other] = [work for work in world.works.values() if "t" not in work.hand]
+            other.run_here(LONG, copy)
+
+        world.spawn(give_to_the_other())
+        assert check(world, await world.live()) == []
+        assert [event.epoch for event in world.log if isinstance(event, RanAttempt)] == [1, 1]
+
+    run(live())
+
+
 async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
     envelope = Envelope(app=APP, trace_id=trace, task_type=task_type)
     await queue.send([Outgoing(encode_task(SentTask(envelope, Body(b"{}"))))])
@@ -91,7 +114,7 @@ async def sent_as(task_type: str, trace: str, queue: Queue) -> None:
 @pytest.mark.parametrize("here", [False, True])
 def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(here: bool) -> None:
     """Another node may have begun the task by then, or ended it."""
-    scenario = msgspec.structs.replace(calm(PlannedTask(0.1, "t", QUICK, 1.0, here=here)), nodes=2)
+    scenario = calm(PlannedTask(0.1, "t", QUICK, 1.0, here=here))
 
     async def live() -> None:
         world = TaskWorld(scenario)

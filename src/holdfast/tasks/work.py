@@ -193,6 +193,7 @@ class TaskWork:
         self._stopping = False
         limiter.holder = self
         host.news.on_left.append(self._left)
+        host.news.on_lost.append(self._lost)
         host.inquiries.add(LookAtTask, self._look_at)
         host.inquiries.add(RunningTasks, self._tell_running)
 
@@ -494,7 +495,7 @@ class TaskWork:
             failure = Ended(How.RAISED, error=str(error), begun=False)
         finally:
             self._fetching -= 1
-        if self.hand.get(item.trace) is not item or item.attempt is not task:
+        if self.hand.get(item.trace) is not item or item.attempt is None or item.attempt.epoch != task.epoch:
             return  # the node has stopped
         if item.stopping:
             failure = Ended(How.CANCELLED, error=item.stopping, begun=False)
@@ -779,7 +780,7 @@ class TaskWork:
             if self._fair_queue and not self._host.membership.alive:
                 self._host.tasks.spawn(self._hand_back())
             now = self._host.clock.monotonic()
-            running = [item for item in self.hand.values() if item.held.life is Life.RUNNING]
+            running = self._running()
             for item in running:
                 if item.lapsed(now):
                     self._stop(item, LAPSED)
@@ -787,12 +788,31 @@ class TaskWork:
                     self._stop(item, GRANT_ENDS)
                 elif item.spec.resumable and self._holdable_s(item, now) <= 0:
                     self._stop(item, REISSUE)
-            await self._tell([item for item in running if _is_due(item, now)], now)
+            member = self._host.membership.id
+            await self._tell([item for item in running if _is_due(item, member, now)], now)
+
+    def _running(self) -> list[InHand]:
+        return [item for item in self.hand.values() if item.held.life is Life.RUNNING]
+
+    def _lost(self) -> None:
+        self._host.tasks.spawn(self._tell_of_new_membership())
+
+    async def _tell_of_new_membership(self) -> None:
+        """Once this node has joined again, have the store know all attempts by the new membership. The old
+        one is gone, and others needn't wait for its attempts to lapse."""
+        await self._host.membership.joined.wait()
+        await self._tell(self._running(), self._host.clock.monotonic())
 
     async def _tell(self, due: Sequence[InHand], now: float) -> None:
+        member = self._host.membership.id
         beats = [
             AttemptBeat(
-                item.trace, item.attempt.epoch, item.spec.visibility_s, item.progress, redact(item.note)
+                item.trace,
+                item.attempt.epoch,
+                item.spec.visibility_s,
+                item.progress,
+                redact(item.note),
+                member if item.attempt.member != member else "",
             )
             for item in due
             if item.attempt is not None
@@ -801,7 +821,7 @@ class TaskWork:
             return
         try:
             answers = await self._store.beat(beats)
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
             self._host.log.warning("the task store does not answer", error=str(error))
             return  # the next round tries again
         for item, beat, answer in zip(due, beats, answers, strict=True):
@@ -810,6 +830,7 @@ class TaskWork:
             if isinstance(answer, Fenced):
                 self._stop(item, LAPSED)
                 continue
+            item.attempt = answer
             item.beat_at, item.news = now, False
             self.slots.renew(item.trace, item.spec.visibility_s)
             if answer.cancel:
@@ -935,9 +956,10 @@ class TaskWork:
         await expire((*self._queues.values(), self._briefs), now - limits.dead_keep_s, self._host.log)
 
 
-def _is_due(item: InHand, now: float) -> bool:
+def _is_due(item: InHand, member: str, now: float) -> bool:
     since_s = now - item.beat_at
-    return since_s >= item.spec.visibility_s / BEATS_A_LEASE or (item.news and since_s >= NEWS_S)
+    has_news = item.news or (item.attempt is not None and item.attempt.member != member)
+    return since_s >= item.spec.visibility_s / BEATS_A_LEASE or (has_news and since_s >= NEWS_S)
 
 
 def _may_reissue(held: Held) -> bool:

@@ -92,6 +92,12 @@ def test_a_cancelled_task_doesn_t_begin() -> None:
 def test_a_beat_extends_the_lease_and_keeps_progress() -> None:
     beaten = rules.beat(RUNNING, AttemptBeat("k", 1, 30.0, 0.5, "half"), 105.0)
     assert (beaten.until, beaten.progress, beaten.note) == (135.0, 0.5, "half")
+    assert beaten.member == RUNNING.member
+
+
+def test_an_attempt_is_known_by_the_member_that_beat_last() -> None:
+    beaten = rules.beat(RUNNING, AttemptBeat("k", 1, 30.0, member="again"), NOW)
+    assert (beaten.member, beaten.epoch) == ("again", RUNNING.epoch)
 
 
 def test_giving_back_queues_the_task_and_counts_spent_tries() -> None:

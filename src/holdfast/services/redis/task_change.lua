@@ -92,9 +92,10 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
     started_at = NOW, follow_ups = follow_ups, message = '', send_at = ''})
 end
 
-function requests.beat(task, trace, epoch, lease, progress, note)
+function requests.beat(task, trace, epoch, lease, progress, note, member)
   if not stands(task, epoch) then return end
-  return task, {['until'] = text(now + tonumber(lease)), progress = progress, note = note}
+  return task, {['until'] = text(now + tonumber(lease)), progress = progress, note = note,
+    member = member ~= '' and member or nil}
 end
 
 function requests.give_back(task, trace, epoch, spent, detail, pause)

@@ -116,7 +116,7 @@ class RedisTasks:
         return cast("list[Task]", await self._change("start", rows))
 
     async def beat(self, beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
-        rows = [(b.trace, b.epoch, _micros(b.lease_s), _number(b.progress), b.note) for b in beats]
+        rows = [(b.trace, b.epoch, _micros(b.lease_s), _number(b.progress), b.note, b.member) for b in beats]
         # A beat that is lost ends the attempt, and a brief is sent again: no replica needs to have them.
         return cast("list[Task | Fenced]", await self._change("beat", rows, self._shards))
 

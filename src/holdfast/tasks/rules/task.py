@@ -125,13 +125,15 @@ class StartAttempt(msgspec.Struct, frozen=True):
 
 
 class AttemptBeat(msgspec.Struct, frozen=True):
-    """The attempt of ``epoch`` advances."""
+    """The attempt of ``epoch`` advances. ``member`` is the present id of the member that runs it, which has
+    another one after it has joined again; if it is empty, the member is the one that is known."""
 
     trace: str
     epoch: int
     lease_s: float
     progress: float = 0.0
     note: str = ""
+    member: str = ""
 
 
 class ReturnAttempt(msgspec.Struct, frozen=True):
@@ -252,7 +254,13 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
 def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
     """Return the task after a sign of progress. Raises Fenced unless this attempt is the present one."""
     task = _guard(standing, beat.trace, beat.epoch)
-    return msgspec.structs.replace(task, until=now + beat.lease_s, progress=beat.progress, note=beat.note)
+    return msgspec.structs.replace(
+        task,
+        until=now + beat.lease_s,
+        progress=beat.progress,
+        note=beat.note,
+        member=beat.member or task.member,
+    )
 
 
 def give_back(standing: Task | None, wish: ReturnAttempt, now: float) -> Task:

@@ -81,6 +81,7 @@ beats = st.builds(
     lease_s=leases,
     progress=st.floats(0, 1, allow_subnormal=False),
     note=texts,
+    member=st.sampled_from(("", "member-c")),
 )
 returns = st.builds(
     ReturnAttempt,

@@ -344,6 +344,19 @@ class TasksConformance:
         [kept] = await tasks.beat([AttemptBeat("k", begun.epoch, LEASE_S)])
         assert await other_tasks.start([wish("k", member="b")]) == [kept]
 
+    async def test_an_attempt_is_known_by_the_member_that_beat_last(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k", member="a")])
+        [beaten] = await tasks.beat([AttemptBeat("k", begun.epoch, LEASE_S, member="a2")])
+        [again] = await tasks.beat([AttemptBeat("k", begun.epoch, LEASE_S)])
+        assert isinstance(beaten, Task)
+        assert isinstance(again, Task)
+        assert (beaten.member, again.member, beaten.epoch) == ("a2", "a2", begun.epoch)
+        assert await other_tasks.start([wish("k", member="b", instead_of="a")]) == [again]
+        [taken] = await other_tasks.start([wish("k", member="b", instead_of="a2")])
+        assert taken.member == "b"
+
     async def test_an_attempt_of_one_known_to_be_gone_is_taken_over(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
