@@ -10,11 +10,11 @@ from holdfast.common.message import Place
 from holdfast.ports.coordinator import Change
 from holdfast.ports.queue import DeadLetter
 from holdfast.services.memory.queue import QueueEvent
-from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
+from holdfast.services.memory.state import CommitRecord, Forgot, OpenRecord
 from holdfast.streams.rules.ledger import RunLog
 from simulator.handler import START, link
 from simulator.scenario import FAR, STREAM
-from simulator.world import MAX_STARTS, World, body_of
+from simulator.world import World, body_of
 
 CALLS_A_MESSAGE_MAX = 400
 CALLS_A_NODE_SECOND_MAX = 40
@@ -32,8 +32,6 @@ class Streams:
         self.forgotten: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.logs: dict[str, RunLog | None] = {}
         self.buried: set[str] = set()
-        self.began: dict[tuple[str, str], set[int]] = defaultdict(set)
-        """By key and head: the epochs in which it began."""
         self.copies: Counter[str] = Counter()
         """Messages in the queue, by identity: a reissued one has two for a while."""
         self.repeats: set[bytes] = set()
@@ -53,8 +51,6 @@ def check(world: World, unfinished: str) -> list[str]:
             wrong += _opened(event, streams)
         elif isinstance(event, CommitRecord):
             wrong += _committed(event, streams)
-        elif isinstance(event, Began) and event.after is not None:
-            streams.began[event.key, event.head].add(event.epoch)
         elif isinstance(event, Forgot):
             _forgot(event, streams)
         elif isinstance(event, QueueEvent):
@@ -164,8 +160,6 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
         streams.buried.add(letter.id)
         if again:
             return []
-        if _may_be_blamed(world, streams, letter):
-            return []
         if letter.reason.startswith("poison") and not planned.kills:
             return [f"{letter.id} kills nothing and was dead-lettered: {letter.reason}"]
         if planned.healthy and not _excused(world, streams, letter):
@@ -187,17 +181,6 @@ def identity(world: World, event: QueueEvent) -> str:
     elif world.scenario.kind == "absent":
         place = Place(planned.run, 0, event.attributes.get("id", event.id))
     return f"{STREAM}/{planned.key}:{place.name}"
-
-
-def _may_be_blamed(world: World, streams: Streams, letter: DeadLetter) -> bool:
-    """A message that hangs runs for long in each opening. Where a message or a timer of another key kills
-    nodes, its first openings may end so many of these that nobody can tell which of the two did it."""
-    planned = world.plan_by_body[letter.body]
-    kills = any(other.kills < 0 and other.key != planned.key for other in world.scenario.messages)
-    kills = kills or world.counts["poisonous timer"] > 0
-    key, _, name = letter.id.partition(":")
-    is_poison = streams.aside[key].get(name, "").startswith("poison")
-    return planned.hangs and kills and is_poison and len(streams.began[key, name]) > MAX_STARTS
 
 
 def _excused(world: World, streams: Streams, letter: DeadLetter) -> bool:

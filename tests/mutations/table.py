@@ -66,6 +66,13 @@ CORE = [
         "tests/streams/rules/test_owner.py::TestTooLarge::test_where_a_run_starts_is_waited_for_once",
     ),
     _at(
+        "src/holdfast/streams/router.py",
+        "what follows a message of a FIFO queue stays in flight",
+        "later = (item for item in kept if item.key in first and _order(item) > first[item.key])",
+        "later = (item for item in ())",
+        "tests/streams/test_router.py::test_what_follows_a_message_goes_back_with_it_where_the_queue_keeps_order",
+    ),
+    _at(
         "src/holdfast/streams/rules/ledger.py",
         "the newest suspects are forgotten",
         "if suspect.openings)[-SUSPECTS_MAX:]",
@@ -127,6 +134,20 @@ CORE = [
         "marks = [self._marked] if self._commit is None else [self._marked, self._commit.starting]",
         "marks = [self._marked]",
         "tests/streams/rules/test_owner.py::TestRunning::test_a_head_that_comes_while_the_mark_is_taken_away_waits_for_the_answer",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "one that waits in its last turn is blamed for what else ends the node",
+        "if self._waits_in_last_turn():",
+        "if False:",
+        "tests/streams/rules/test_owner.py::TestPoison::test_a_head_that_waits_in_its_last_turn_is_blamed_for_nothing",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "what may not run yet is counted",
+        "elif not entry.alone:",
+        "elif False:",
+        "tests/streams/test_owners.py::test_nothing_runs_beside_a_head_that_the_next_death_is_blamed_on",
     ),
     _at(
         "src/holdfast/streams/owners.py",

@@ -970,7 +970,7 @@ async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other
     """Its stream is opened anew while another's head runs alone, and then waits for the same turn twice."""
     node = await town.start(app_of())
     owners = node.work.owners
-    await owners._quarantine.acquire()  # another stream's head runs alone
+    await owners.quarantine.enter()  # another stream's head runs alone
     for epoch in range(ALONE_OPENINGS):
         await town.state.open(KEY, epoch, "one that died at work")
         await town.state.start(KEY, epoch + 1, Place(0, 0).name)
@@ -982,14 +982,14 @@ async def test_an_opening_that_ended_while_it_waited_to_run_alone_keeps_no_other
     await town.state.open(KEY, epoch, "operator")
     owners.poke(KEY)
     await town.until(lambda: entry.owner.epoch > epoch and entry.owner.at_risk)
-    owners._quarantine.release()
+    owners.quarantine.leave()
     await finished(town, 1)
-    await town.until(lambda: not owners._quarantine.locked())
+    await town.until(lambda: not owners.quarantine.is_taken)
 
 
-async def begun_often(town: Town, key: str, *ns: int) -> None:
-    """Have openings of a key die at these messages until each of them is to run alone."""
-    for epoch in range(ALONE_OPENINGS * len(ns)):
+async def begun_often(town: Town, key: str, *ns: int, often: int = ALONE_OPENINGS) -> None:
+    """Have openings of a key die at these messages, each so often; unless told, until it is to run alone."""
+    for epoch in range(often * len(ns)):
         await town.state.open(key, epoch, "one that died at work")
         await town.state.start(key, epoch + 1, Place(0, ns[epoch % len(ns)]).name)
 
@@ -1025,7 +1025,47 @@ async def test_a_head_that_runs_alone_does_so_until_the_store_has_its_commit(siz
     started = [args[::2] for args in node.state.called("start")]
     assert started == [(KEY, head), ("s/other", head), (KEY, next_)]
     await finished(town, 2)
-    assert not node.work.owners._quarantine.locked()
+    assert not node.work.owners.quarantine.is_taken
+
+
+async def test_nothing_runs_beside_a_head_that_the_next_death_is_blamed_on(town: Town) -> None:
+    """A healthy message was called poison, because those of other streams ended each node that it was on."""
+    node = await town.start(app_of(max_starts=3))
+    suspect, other = b'{"key": "k", "n": 0}', b'{"key": "other", "n": 0}'
+    runs: dict[bytes, asyncio.Event] = {body: asyncio.Event() for body in (suspect, other)}
+    go_on, answer, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def run_until_told(slot: MemorySlot) -> None:
+        runs[suspect].set()
+        await go_on.wait()
+
+    async def run(slot: MemorySlot) -> None:
+        runs[other].set()
+
+    async def commit(wanted: Commit) -> None:
+        asked.set()
+        await answer.wait()
+        await town.state.commit(wanted)
+
+    town.deeds |= {suspect: run_until_told, other: run}
+    node.state.instead["commit"] = commit
+    await begun_often(town, KEY, 0, often=2)
+    await town.send(*numbers(0))
+    await runs[suspect].wait()
+    await town.send(*numbers(0, key="other"))
+    await town.until(lambda: (entry := node.work.owners.get("s/other")) is not None and entry.kept_waiting)
+    assert [waits.kind for waits in node.work.standstills.all()] == ["suspect"]
+    go_on.set()
+    await asked.wait()
+    await town.clock.sleep(1)
+    assert not runs[other].is_set(), "the store has yet to take the suspect's commit"
+    assert "s/other" not in [args[0] for args in node.state.called("start")], (
+        "it doesn't run, so is not counted"
+    )
+    answer.set()
+    await town.until_over()
+    assert runs[other].is_set()
+    assert town.letters() == []
 
 
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:

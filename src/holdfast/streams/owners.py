@@ -7,6 +7,7 @@ import asyncio
 import heapq
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Literal, Protocol, TypeVar
 
@@ -40,13 +41,14 @@ from holdfast.errors import (
     ValueLost,
 )
 from holdfast.ports.coordinator import Claim
-from holdfast.ports.slots import MessageWork, StreamSlot
+from holdfast.ports.slots import MessageWork, Ran, StreamSlot
 from holdfast.ports.state import StateStore
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.codec import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
+from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.router import Router
 from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
@@ -81,6 +83,7 @@ class Owned:
         "claim",
         "committed_at",
         "failed_loads",
+        "kept_waiting",
         "key",
         "last",
         "looks",
@@ -115,7 +118,9 @@ class Owned:
         self.looks = 0
         """How many reads of the store aren't answered yet."""
         self.alone = ""
-        """The head that runs while no other suspect runs on the node, if one does."""
+        """The head that has a turn in the node's quarantine, if one has."""
+        self.kept_waiting = 0
+        """How many of its calls wait for a suspect that has a turn there."""
         self.stands_since: float | None = None
         """Since when the stream stands still, as it changes nodes; None once there was a commit here."""
         self.timer_at: float | None = None
@@ -224,7 +229,9 @@ class Owners:
         self._warm: dict[str, Warming] = {}
         self._timers: list[tuple[float, str]] = []
         self._timer_set = asyncio.Event()
-        self._quarantine = asyncio.Lock()
+        self.quarantine = Quarantine(
+            host.clock, max((spec.timeout_s for spec in specs.values()), default=0.0)
+        )
         self._numbers: dict[str, int] = {}
         """How many commits each stream had when this node last saw it."""
         self._told_at = -TELL_EVERY_S
@@ -686,7 +693,7 @@ class Owners:
                     self._tasks.spawn(self._release(entry, generation))
         if entry.alone and entry.owner.at_risk != entry.alone:
             entry.alone = ""
-            self._quarantine.release()
+            self.quarantine.leave()
         if entry.owner.waiting:
             self._holding[entry.key] = entry
         elif self._holding.get(entry.key) is entry:
@@ -907,11 +914,15 @@ class Owners:
     async def _start_head(self, entry: Owned, generation: int, command: commands.Start) -> None:
         epoch = entry.owner.epoch
         if command.alone and entry.alone != command.head:
-            await self._quarantine.acquire()
+            with self._kept_waiting(entry):
+                await self.quarantine.enter(last=command.last)
             if entry.owner.generation != generation:
-                self._quarantine.release()  # a later opening of this stream may be next
+                self.quarantine.leave()  # a later opening of this stream may be next
                 return
             entry.alone = command.head
+        elif not entry.alone:
+            with self._kept_waiting(entry):
+                await self.quarantine.opened()  # what doesn't run yet is not to be counted
         try:
             openings = await self._insist(
                 entry,
@@ -925,6 +936,14 @@ class Owners:
             self._answer(entry, generation, entry.owner.fenced)
             return
         self._answer(entry, generation, lambda now: entry.owner.started(openings, now))
+
+    @contextmanager
+    def _kept_waiting(self, entry: Owned) -> Iterator[None]:
+        entry.kept_waiting += 1
+        try:
+            yield
+        finally:
+            entry.kept_waiting -= 1
 
     async def _write(self, entry: Owned, generation: int, command: commands.Write) -> None:
         """Send a commit, and repeat it unchanged while its outcome is unknown."""
@@ -990,28 +1009,13 @@ class Owners:
         spans = HandlingSpans(self._host.tracer, spec.name, entry.plain_key, command.messages)
         if (works := await self._works(entry, generation, command, spans)) is None:
             return
+        if not entry.alone:
+            with self._kept_waiting(entry):
+                await self.quarantine.opened()
+        began_at = self._clock.monotonic()
         try:
-            if command.fresh and owner.generation == generation:
-                await self._open_handler(entry, command)
-            if owner.generation != generation:
-                return  # its handler may be open in the slot by now: run nothing in it
-            seat, slot = entry.seat, entry.slot
-            if seat is None or slot is None:
-                raise Died("the slot was replaced", "", guilty=False)
-            began_at = self._clock.monotonic()
-            ran, _ = await self._pool.call(
-                seat,
-                spec.timeout_s,
-                lambda slot, call: slot.run(
-                    spec.name,
-                    entry.plain_key,
-                    works,
-                    command.limit,
-                    spec.checkpoint_after_ms / 1000,
-                    call=call,
-                ),
-                slot,
-            )
+            with self.quarantine.running():
+                ran = await self._handle(entry, generation, command, works)
         except StateRejected as error:
             reason = redact(str(error))
             spans.failed(reason)
@@ -1041,6 +1045,8 @@ class Owners:
             text, detail, guilty = redact(str(error)), redact(error.detail), error.guilty
             self._answer(entry, generation, lambda now: owner.slot_died(guilty, text, detail, now))
             return
+        if ran is None:
+            return
         took_s, count = self._clock.monotonic() - began_at, len(ran.results) + bool(ran.error)
         self.loads.note(entry.key, took_s, count)
         if count:
@@ -1065,6 +1071,33 @@ class Owners:
                 ran.results, ran.state, ran.version, ran.error, ran.detail, ran.permanent, now, ran.acts
             ),
         )
+
+    async def _handle(
+        self, entry: Owned, generation: int, command: commands.Run, works: list[MessageWork]
+    ) -> Ran | None:
+        """Have the slot handle messages; return None if the opening is over."""
+        spec = entry.spec
+        if command.fresh and entry.owner.generation == generation:
+            await self._open_handler(entry, command)
+        if entry.owner.generation != generation:
+            return None  # its handler may be open in the slot by now: run nothing in it
+        seat, slot = entry.seat, entry.slot
+        if seat is None or slot is None:
+            raise Died("the slot was replaced", "", guilty=False)
+        ran, _ = await self._pool.call(
+            seat,
+            spec.timeout_s,
+            lambda slot, call: slot.run(
+                spec.name,
+                entry.plain_key,
+                works,
+                command.limit,
+                spec.checkpoint_after_ms / 1000,
+                call=call,
+            ),
+            slot,
+        )
+        return ran
 
     async def _works(
         self, entry: Owned, generation: int, command: commands.Run, spans: HandlingSpans

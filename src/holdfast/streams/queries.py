@@ -158,11 +158,14 @@ class Queries:
     async def _ask(self, seat: Seat, pending: PendingQuery, checkpoint: Checkpoint) -> Queried:
         spec, key = pending.spec, pending.key.partition("/")[2]
         state, version = checkpoint.state, checkpoint.state_version
-        queried, _ = await self._pool.call(
-            seat,
-            spec.timeout_s,
-            lambda slot, call: slot.query(spec.name, key, state, version, pending.request, call=call),
-        )
+        quarantine = self._owners.quarantine
+        await quarantine.opened()
+        with quarantine.running():
+            queried, _ = await self._pool.call(
+                seat,
+                spec.timeout_s,
+                lambda slot, call: slot.query(spec.name, key, state, version, pending.request, call=call),
+            )
         return queried
 
     def _judged(self, pending: PendingQuery, checkpoint: Checkpoint, queried: Queried) -> Answered:

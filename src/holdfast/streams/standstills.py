@@ -21,6 +21,10 @@ COMMIT_S = 1.0
 """A stream whose commit, or the start of whose handler, the state store is asked for waits only after so
 long."""
 
+KEPT_WAITING = Standstill(
+    "suspect", "a message of another stream, which was at work when nodes ended and runs alone here"
+)
+
 LINES_MAX = 20
 """The most streams that are logged at once; the rest are counted in one line."""
 
@@ -123,6 +127,8 @@ class Standstills:
 
 def _standstill(entry: Owned, now: float) -> Standstill | None:
     """Return what a stream waits for; None if it doesn't wait, or only for a moment for the state store."""
+    if entry.kept_waiting:
+        return KEPT_WAITING
     stands = entry.owner.standstill()
     if stands is None or (stands.kind == "store" and now - (stands.since or 0.0) < COMMIT_S):
         return None

@@ -8,6 +8,7 @@ import pytest
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
+from holdfast.streams.rules import ledger
 from holdfast.streams.rules.commands import (
     CheckClaim,
     Command,
@@ -29,6 +30,7 @@ from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, Run
 from holdfast.streams.rules.owner import (
     ALONE_OPENINGS,
     LOOK_S,
+    NOTHING,
     REACH,
     RUN_LIMIT,
     Owner,
@@ -1450,6 +1452,83 @@ class TestPoison:
         bench.offer(held(0, receives=2))
         bench.opened(started=Started(name(5), 1), suspects=(Started(name(0), openings),))
         assert bench.only(Start).alone == (openings >= ALONE_OPENINGS)
+
+    @pytest.mark.parametrize(
+        "max_starts, openings, last",
+        [(5, 3, False), (5, 4, True), (5, 5, False), (2, 1, True), (1, 1, False)],
+    )
+    def test_one_that_the_next_death_is_blamed_on_runs_with_nothing_beside_it(
+        self, max_starts: int, openings: int, last: bool
+    ) -> None:
+        bench = Bench(max_starts=max_starts).opened(started=Started(name(0), openings))
+        bench.offer(held(0))
+        start = bench.only(Start)
+        assert start.last == last
+        assert start.alone or not last
+
+    def test_what_was_never_begun_runs_beside_others_whatever_the_limit(self) -> None:
+        bench = Bench(max_starts=1).opened()
+        bench.offer(held(0))
+        assert bench.only(Start) == Start(name(0))
+
+    @pytest.mark.parametrize("waits_for", ["its next try", "a model", "the archive"])
+    def test_a_head_that_waits_in_its_last_turn_is_blamed_for_nothing(self, waits_for: str) -> None:
+        """It has not ended the node. What does so while it waits would be laid to it."""
+        bench = Bench(needs_models=waits_for == "a model")
+        checkpoint = Checkpoint(KEY, epoch=6, started=Started(name(0), 4, 5))
+        bench.opened(started=checkpoint.started)
+        bench.offer(held(0))
+        if waits_for == "a model":
+            bench.only(LoadModels)
+            bench.owner.models_loaded(0)
+        last = Start(name(0), alone=True, last=True)
+        assert bench.only(Start) == last
+        checkpoint = ledger.start(checkpoint, KEY, 6, last.head)
+        if waits_for == "the archive":
+            bench.owner.hold_back(True, 0)
+        bench.owner.started(5, 0)
+        if waits_for == "its next try":
+            bench.only(Run)
+            bench.fail()
+        elif waits_for == "a model":
+            bench.only(Run)
+            bench.owner.models_failed("no file", 0)
+        taken_off = bench.only(Start)
+        assert taken_off == Start(NOTHING.name)
+        assert bench.at_risk() == name(0), "nothing else runs before the store has taken it off"
+        checkpoint = ledger.start(checkpoint, KEY, 6, taken_off.head)
+        assert checkpoint.suspects == (Started(name(0), 4, 5),)
+        bench.owner.started(1, 0)
+        bench.silent()
+        assert bench.at_risk() == ""
+        if waits_for == "its next try":
+            bench.tick()
+        elif waits_for == "a model":
+            bench.owner.unblocked(0)
+            bench.only(LoadModels)
+            bench.owner.models_loaded(0)
+        else:
+            bench.owner.hold_back(False, 0)
+        assert bench.only(Start) == last, "it is counted again"
+        assert ledger.start(checkpoint, KEY, 6, last.head).started == Started(name(0), 5, 6)
+        bench.owner.started(5, bench.now)
+        assert bench.at_risk() == name(0)
+        bench.only(Run)
+
+    def test_a_stream_that_moves_takes_its_head_s_count_along(self) -> None:
+        bench = Bench().opened(started=Started(name(0), 4))
+        bench.offer(held(0))
+        bench.only(Start)
+        bench.owner.started(5, 0)
+        bench.only(Run)
+        bench.fail()
+        assert bench.only(Start) == Start(NOTHING.name)
+        bench.owner.move("n2", 0)
+        bench.silent()
+        bench.owner.started(1, 0)
+        assert bench.write().starting == ""
+        bench.committed()
+        assert bench.only(Transfer) == Transfer("n2")
 
     def test_a_message_that_kills_nodes_is_passed_over(self) -> None:
         bench = Bench(max_starts=2)

@@ -37,10 +37,13 @@ class LoadModels(msgspec.Struct, frozen=True):
 
 class Start(msgspec.Struct, frozen=True):
     """Count an opening that begins ``head``. ``alone``: the head was begun so often that no other suspect may
-    run on this node meanwhile, or the other could be blamed too. Answer: ``started`` or ``fenced``."""
+    run on this node meanwhile, or the other could be blamed too. ``last``: if this opening ends with it too,
+    the head is passed over as poison, so nothing else at all may run meanwhile. Answer: ``started`` or
+    ``fenced``."""
 
     head: str
     alone: bool = False
+    last: bool = False
 
 
 class Run(msgspec.Struct, frozen=True):

@@ -74,6 +74,10 @@ from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, is_timer_name
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
 
+NOTHING = Place(TIMER_RUN, 0, "nothing")
+"""Marked instead of a head that waits in its last turn. A start of another head takes this opening off the
+head's count."""
+
 REACH = 4
 """How many calls of the slot a mark may cover: one whose commit's answer was lost, one in the batch, one that
 made the batch larger, and one in the slot. The message that killed an opening is at most that far behind the
@@ -136,7 +140,17 @@ class OwnerRules(msgspec.Struct, frozen=True):
 
 
 StandstillKind = Literal[
-    "opening", "membership", "moving", "parked", "model", "store", "archive", "effects", "retry", "gap"
+    "opening",
+    "membership",
+    "moving",
+    "parked",
+    "model",
+    "store",
+    "archive",
+    "effects",
+    "retry",
+    "gap",
+    "suspect",
 ]
 
 
@@ -366,7 +380,7 @@ class Owner:
     def at_risk(self) -> str:
         """The head that is blamed if the node dies now, or "". It is at risk from its Start until the store
         has answered the commit that covers it, or that takes its mark away."""
-        if self._starting is not None:
+        if self._starting not in (None, NOTHING):
             return self._starting.name
         counted = self._counted
         return counted.name if counted is not None and self._is_held(counted) else ""
@@ -790,6 +804,20 @@ class Owner:
     def _plan_run(self, now: float) -> None:
         if self._running or self._starting is not None:
             return
+        self._plan_next(now)
+        if self._waits_in_last_turn():
+            self._starting, self._asked_at = NOTHING, now
+            self._out.append(Start(NOTHING.name))
+
+    def _waits_in_last_turn(self) -> bool:
+        """Return True if the counted head doesn't run now, and would be blamed if the node ended for another
+        reason."""
+        if self._counted in (None, NOTHING) or self._running or self._starting is not None:
+            return False
+        is_covered = self._commit is not None or self._batch  # or will be looked at again after the answer
+        return not is_covered and self._is_last(self._counted.name)
+
+    def _plan_next(self, now: float) -> None:
         self._next_head = ""
         if self.phase is OwnerPhase.MOVING or self.parked or self.obstacle or self._effects.is_full:
             return
@@ -812,10 +840,17 @@ class Owner:
         elif not self._is_marked(held):
             if self._commit is None and (not self._batch or held.place.name == self._suspect):
                 self._starting, self._asked_at = held.place, now
-                name = held.place.name
-                self._out.append(Start(name, self._begun.get(name, 0) >= ALONE_OPENINGS))
+                self._out.append(self._start(held.place.name))
         else:
             self._run(self._together(places))
+
+    def _start(self, head: str) -> Start:
+        last = self._is_last(head)
+        return Start(head, alone=last or self._begun.get(head, 0) >= ALONE_OPENINGS, last=last)
+
+    def _is_last(self, head: str) -> bool:
+        """Return True if the head is passed over as poison should this opening end with it too."""
+        return 0 < self._begun.get(head, 0) == self.rules.max_starts - 1
 
     def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next: those of messages, or that of a timer that is due. While both are
@@ -914,7 +949,7 @@ class Owner:
     def _give_up_turn(self, head: Held) -> None:
         """Let another suspect run alone on the node while this one waits for a model. Its start is counted
         again after that, and its mark stays until then."""
-        if self._counted == head.place and self._is_suspect(head):
+        if self._counted == head.place and self._is_suspect(head) and not self._is_last(head.place.name):
             self._suspect, self._counted = head.place.name, None
 
     def unblocked(self, now: float) -> None:
