@@ -100,6 +100,22 @@ def test_a_wrong_value_names_setting_value_source_and_rule(monkeypatch: pytest.M
     assert "renew_s" not in text
 
 
+def test_secrets_of_targets_that_are_no_json_are_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TARGET_SECRETS", "https://a.example/=whsec_hunter2")
+    with pytest.raises(
+        ConfigError, match=r"target_secrets .* \(from the environment\): it should be a JSON"
+    ) as raised:
+        load()
+    assert "hunter2" not in str(raised.value)
+
+
+def test_variables_may_be_in_lower_case_and_empty_ones_set_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("holdfast_slots", "3")
+    monkeypatch.setenv("HOLDFAST_TTL_S", "")
+    config = load()
+    assert (config.slots, config.ttl_s) == (3, Config.model_fields["ttl_s"].default)
+
+
 def test_everything_wrong_is_told_at_once() -> None:
     text = refusal({"port": 70000, "durability": "half", "slots": 0, "visibility_s": "inf"})
     assert "port is 70000 (from the command line): it should be less than or equal to 65535" in text

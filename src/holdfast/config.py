@@ -19,16 +19,8 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, TypedDict
 
 from dotenv import dotenv_values
-from pydantic import Field, PrivateAttr, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, ValidationError, field_validator
 from pydantic.fields import FieldInfo
-from pydantic_settings import (
-    BaseSettings,
-    DotEnvSettingsSource,
-    EnvSettingsSource,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
 
 from holdfast import legacy_env
 from holdfast.common.protocol import FORWARD_OVERHEAD_BYTES
@@ -86,12 +78,10 @@ def _usable_cores() -> int:
     return min(8, max(1, Machine().whole_cores - 1))
 
 
-class Config(BaseSettings):
+class Config(BaseModel):
     """The settings of one node. Made by :func:`load`, which reads them from all their sources."""
 
-    model_config = SettingsConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, env_prefix=PREFIX, env_ignore_empty=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, validate_default=True)
 
     url: str = _setting(
         "sqlite:///holdfast.db",
@@ -363,6 +353,16 @@ class Config(BaseSettings):
         instead = "prometheus_token has the token"
         return _http_url(url, "a Prometheus, such as 'http://localhost:9090'", instead, without="@?#")
 
+    @field_validator("target_secrets", mode="before")
+    @classmethod
+    def _parsed(cls, secrets: Any) -> Any:
+        if not isinstance(secrets, str):
+            return secrets
+        try:
+            return json.loads(secrets)
+        except ValueError:
+            raise ValueError("should be a JSON object of secrets by the beginning of a URL") from None
+
     @field_validator("target_secrets")
     @classmethod
     def _told_by_url(cls, secrets: dict[str, SecretStr]) -> dict[str, SecretStr]:
@@ -376,19 +376,6 @@ class Config(BaseSettings):
                     f" {place!r}, or several of these, separated by spaces"
                 )
         return secrets
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Turn off pydantic's own sources: :func:`load` reads them all, and notes the source of each
-        setting."""
-        return (init_settings,)
 
     def named(self, setting: str) -> str:
         """Return what an error calls a setting: with the one that was given, where it has its value from
@@ -460,11 +447,11 @@ def load(overrides: Mapping[str, Any] | None = None, file: Path | None = None) -
 
     Variables of AWS (``AWS_…``) in ``.env`` are copied to the environment of this process, where the
     credentials are read. Variables that are already set there are kept."""
-    dotenv, own = _dotenv()
+    dotenv = _dotenv()
     layers = [
         ("the command line", {name: value for name, value in (overrides or {}).items() if value is not None}),
-        ("the environment", _known(EnvSettingsSource(Config)())),
-        (str(DOTENV), _known(own)),
+        ("the environment", _settings_among(os.environ)),
+        (str(DOTENV), _settings_among(dotenv)),
         (str(file or FILE), _toml(file)),
     ]
     values: dict[str, Any] = {}
@@ -507,7 +494,7 @@ def explain(config: Config) -> list[Setting]:
 def unknown_variables() -> Iterable[tuple[str, str]]:
     """Yield variables of the environment and of ``.env`` that begin as settings do but are none, each with
     what to do. They may belong to another version or program, but are more likely misspelt."""
-    for variable in sorted({*os.environ, *_dotenv()[0]}):
+    for variable in sorted({*os.environ, *_dotenv()}):
         name = variable.lower()
         if not variable.startswith(PREFIX) or name.removeprefix(PREFIX.lower()) in Config.model_fields:
             continue
@@ -528,18 +515,19 @@ def reference() -> str:
 # --- reading
 
 
-def _dotenv() -> tuple[dict[str, str], dict[str, Any]]:
-    """Return all variables in ``.env``, and the settings among them."""
+def _dotenv() -> dict[str, str]:
+    """Return all variables in ``.env``."""
     try:
-        said = {name: value for name, value in dotenv_values(DOTENV).items() if value}
-        return said, DotEnvSettingsSource(Config, env_file=DOTENV)()
+        return {name: value for name, value in dotenv_values(DOTENV).items() if value}
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{DOTENV} can't be read: {error}") from None
 
 
-def _known(layer: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is no setting: other programs use the environment and ``.env`` too."""
-    return {name: value for name, value in layer.items() if name in Config.model_fields}
+def _settings_among(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings among variables, in upper or lower case. An empty one sets nothing."""
+    given = {name.lower(): value for name, value in variables.items() if value}
+    variable_of = {f"{PREFIX}{name}".lower(): name for name in Config.model_fields}
+    return {name: given[variable] for variable, name in variable_of.items() if variable in given}
 
 
 def _toml(file: Path | None) -> dict[str, Any]:
@@ -549,7 +537,7 @@ def _toml(file: Path | None) -> dict[str, Any]:
             f"config file {str(file)!r} is no file; name one that exists, or leave --config away"
         )
     try:
-        return dict(TomlConfigSettingsSource(Config, toml_file=path)())
+        return tomllib.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"config file {str(path)!r} can't be read: {error}; it must be TOML") from None
 

@@ -130,7 +130,7 @@ def test_every_command_explains_itself_with_an_example(holdfast: Any, command: l
 def test_help_tells_what_each_command_does() -> None:
     """In a process of its own: no command is imported there before somebody asks for it."""
     told = subprocess.run([sys.executable, "-m", "holdfast"], capture_output=True, text=True, check=True)
-    said = {words[1]: words[2:-1] for line in told.stdout.splitlines() if len(words := line.split()) > 3}
+    said = {words[0]: words[1:] for line in told.stdout.splitlines() if len(words := line.split()) > 3}
     assert [name for name in all_commands() if not said.get(name)] == []
 
 

@@ -7,19 +7,17 @@ import sys
 import traceback
 from collections.abc import Sequence
 from types import TracebackType
-
-from cyclopts import App, CycloptsError, Parameter
+from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast import registration
 from holdfast.cli import exits, output
+from holdfast.cli.help_pages import CommandPages, overview
 from holdfast.errors import HoldfastError
 from holdfast.registration import LazyCommand
 
-HELP = """Keyed, ordered, stateful, at-least-once work for Python.
-
-Exit codes: 0 done, 1 failed, 2 the command line, a setting or a file is wrong, 3 a service can't be reached.
-"""
+if TYPE_CHECKING:
+    from cyclopts import App
 
 HELP_FLAGS = ("--help", "-h")
 
@@ -78,37 +76,31 @@ def _registered(name: str, place: str) -> LazyCommand:
 
 def command_line(arguments: Sequence[str] = ()) -> App:
     """The commands that may be meant by ``arguments``: those of other packages are looked up only where it
-    is none of ours. For the page that tells what each command does, those that have a summary are not
-    imported."""
-    first = next(iter(arguments), HELP_FLAGS[0])
-    page = first in HELP_FLAGS
+    is none of ours."""
+    from cyclopts import App, Parameter  # noqa: PLC0415 - half of what it takes to run a command
+
     app = App(
         name="holdfast",
-        help=HELP,
         help_flags=HELP_FLAGS,
-        help_format="plaintext" if page else "markdown",
+        help_format="plaintext",
+        help_formatter=CommandPages(),
         version=holdfast.__version__,
         result_action="return_value",
         exit_on_error=False,
         suppress_keyboard_interrupt=False,
         default_parameter=Parameter(negative=()),
     )
-    ours = first in COMMANDS or (first.startswith("-") and not page)
+    first = next((argument for argument in arguments if argument not in HELP_FLAGS), "")
+    ours = first in COMMANDS or first.startswith("-")
     for name, command in (COMMANDS if ours else all_commands(first)).items():
-        app.command(
-            command.place, name=name, **({"help": command.summary} if page and command.summary else {})
-        )
-        if page and not command.summary:
-            app[name]  # looking one up imports it
+        app.command(command.place, name=name)
     return app
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
     try:
-        outcome = command_line(arguments)(list(arguments))
-    except CycloptsError:
-        return exits.USAGE  # said already, with the usage
+        outcome = _returned([*arguments])
     except HoldfastError as error:
         output.complain(str(error))
         return exits.code(error)
@@ -119,6 +111,23 @@ def run(arguments: Sequence[str]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK
     return outcome if isinstance(outcome, int) else exits.OK
+
+
+def _returned(arguments: list[str]) -> object:
+    """Run one command; returns what it does. The version and the page of all commands need no Cyclopts."""
+    match arguments:
+        case [] | ["--help" | "-h"]:
+            output.say(overview(all_commands()))
+            return exits.OK
+        case ["--version"]:
+            output.say(holdfast.__version__)
+            return exits.OK
+    from cyclopts import CycloptsError  # noqa: PLC0415
+
+    try:
+        return command_line(arguments)(arguments)
+    except CycloptsError:
+        return exits.USAGE  # said already, with the usage
 
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

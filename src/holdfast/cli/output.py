@@ -1,6 +1,6 @@
 """What commands print: tables for people, JSON for programs. Log and errors go to stderr, never here.
 
-What a page of help has no use for is imported inside the functions: its reader waits for every import.
+What not every command needs is imported inside the functions: whoever calls one waits for every import.
 """
 
 from __future__ import annotations
@@ -11,13 +11,12 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.table import Table
-from rich.text import Text
-
 from holdfast.operate.records import body, moment, seq, split_key
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
     from holdfast.ports.clock import Clock
 
 __all__ = [
@@ -50,16 +49,20 @@ def json_line(record: Any) -> None:
 
 def say(text: str) -> None:
     """A line for people."""
-    console().print(Text(text), soft_wrap=True)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def remark(text: str) -> None:
     """A line for people beside the output of a program, to stderr."""
-    Console(stderr=True).print(Text(text), soft_wrap=True)
+    sys.stderr.write(text + "\n")
 
 
 def complain(text: str) -> None:
     """An error, to stderr."""
+    from rich.console import Console  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     from holdfast.common.redaction import redact  # noqa: PLC0415
 
     Console(stderr=True).print(Text(redact(text), style="red"), soft_wrap=True)
@@ -67,6 +70,8 @@ def complain(text: str) -> None:
 
 def console() -> Console:
     """The console of the present stdout. Where that is no terminal, lines are not cut to fit one."""
+    from rich.console import Console  # noqa: PLC0415
+
     return Console() if sys.stdout.isatty() else Console(width=240)
 
 
@@ -85,6 +90,9 @@ def table(
 ) -> Table:
     """A table; numbers to the right. A ``narrow`` one has no columns that are empty or ``dropped``, and cuts
     off what doesn't fit, but in the last column."""
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     made = Table(title=title, title_justify="left", box=None, pad_edge=False)
     lines = [list(row) for row in rows]
     shown = [
@@ -111,6 +119,8 @@ async def redraw(
 ) -> None:
     """Show what ``draw`` returns, again and again, or so many ``times``: in the place of the last on a
     terminal, else as one block after the other."""
+    from rich.console import Group  # noqa: PLC0415
+
     shown = console()
     place: Any = contextlib.nullcontext()
     if shown.is_terminal and not shown.is_dumb_terminal:
