@@ -100,6 +100,18 @@ async def test_a_query_does_not_see_what_is_not_committed(town: Town) -> None:
     assert (await ask(node)).body == b"1"
 
 
+async def test_a_query_waits_while_a_message_runs_that_the_next_death_is_blamed_on(town: Town) -> None:
+    """What a query did to the node would be laid to that message."""
+    node = await town.start(app())
+    quarantine = node.work.owners.quarantine
+    await quarantine.enter(last=True)
+    asked = asyncio.ensure_future(ask(node))
+    await town.clock.sleep(1)
+    assert not asked.done()
+    quarantine.leave()
+    assert (await asked).body == b"0"
+
+
 async def test_any_node_answers_and_claims_nothing(town: Town) -> None:
     first = await town.start(app())
     await town.send({"key": "k"})
