@@ -157,6 +157,22 @@ def test_one_node_gets_what_it_wants_and_gives_it_back() -> None:
     in_town(story, maximum=10)
 
 
+def test_limits_that_a_newer_version_has_added_stay_while_grants_are_taken_and_given_back() -> None:
+    async def story(town: Town) -> None:
+        later = {"maximum": 10, "per_host": 3}
+        await town.registry.put(document_name("app"), msgspec.json.encode(later), 0)
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        await node.keeper.leave()
+        document = await town.registry.get(document_name("app"))
+        assert document is not None
+        assert msgspec.json.decode(document.body)["per_host"] == 3
+        assert (await town.standing()).grants == {}
+
+    in_town(story)
+
+
 def test_a_grant_stands_for_hours_at_few_writes() -> None:
     async def story(town: Town) -> None:
         node = await town.node()

@@ -49,6 +49,46 @@ def test_text_in_a_record_that_is_not_utf_8_is_an_error_of_ours() -> None:
         record_in(Document("d", 1, b'{"settings":{"a":"\xff"}}'), Listing)
 
 
+class Part(msgspec.Struct, frozen=True):
+    size: int = 0
+
+
+class Whole(msgspec.Struct, frozen=True):
+    parts: dict[str, Part] = {}
+    words: tuple[str, ...] = ()
+
+
+LATER = {
+    "parts": {"a": {"size": 1, "colour": "red"}, "b": {"size": 2, "colour": "blue"}},
+    "words": ["x"],
+    "rate": {"s": 1},
+}
+
+
+async def test_what_a_newer_version_has_added_to_a_document_stays_when_this_one_changes_it() -> None:
+    clock = SimClock(Random(0), "clock")
+    registry = MemoryRegistry(clock)
+    await registry.put("d", msgspec.json.encode(LATER), 0)
+    after = Whole({"a": Part(7), "c": Part(3)}, ("y", "z"))
+    assert await change(registry, clock, "d", Whole, lambda record: after) == after
+    document = await registry.get("d")
+    assert document is not None
+    assert msgspec.json.decode(document.body) == {
+        "parts": {"a": {"size": 7, "colour": "red"}, "c": {"size": 3}},
+        "words": ["y", "z"],
+        "rate": {"s": 1},
+    }
+    assert record_in(document, Whole) == after
+
+
+async def test_a_document_that_can_not_be_read_is_written_anew() -> None:
+    clock = SimClock(Random(0), "clock")
+    registry = MemoryRegistry(clock)
+    await registry.put("d", b"junk", 0)
+    assert await change(registry, clock, "d", Sum, lambda record: Sum(record.total + 1)) == Sum(1)
+    assert record_in(await registry.get("d"), Sum) == Sum(1)
+
+
 async def test_changes_of_many_at_once_all_count() -> None:
     clock = SimClock(Random(0), "clock")
     registry = MemoryRegistry(clock)

@@ -7,14 +7,12 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-import msgspec
-
 from holdfast.cluster.host import Host
 from holdfast.cluster.rules.lease import Lease
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document, Registry
-from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in
+from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in, rewritten
 from holdfast.tasks.rules import concurrency as rules
 from holdfast.tasks.rules.concurrency import DRIFT, ConcurrencyLimits, LimitShare, Witness
 
@@ -98,6 +96,7 @@ class ConcurrencyLimiter:
         self._left = False
         self._version = 0
         self._limits = ConcurrencyLimits()
+        self._document: Document | None = None
         self._granted = 0
         self._told = 0, math.inf
         self._beat = 0
@@ -262,7 +261,8 @@ class ConcurrencyLimiter:
         self._beat += 1
         sent = self._sent = _Sent(self._beat, self._clock.monotonic(), share.granted)
         try:
-            written = await self._registry.put(self._name, msgspec.json.encode(share.limits), self._version)
+            body = rewritten(self._document, self._limits, share.limits)
+            written = await self._registry.put(self._name, body, self._version)
         except OutcomeUnknown:
             written = None
         except HoldfastError:
@@ -284,7 +284,7 @@ class ConcurrencyLimiter:
         if self._known and 0 < version < self._version:
             return
         limits = record_in(document, ConcurrencyLimits)
-        self._known, self._version, self._limits = True, version, limits
+        self._known, self._version, self._limits, self._document = True, version, limits, document
         self._witness.see(limits, self._clock.monotonic())
         if not limits.maximum:  # tasks that begin now need no grant
             self._lease = Lease(self._lease_s, -math.inf, DRIFT)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -35,6 +35,23 @@ def record_in(document: Document | None, kind: type[RecordT]) -> RecordT:
         ) from error
 
 
+def rewritten(document: Document | None, before: RecordT, after: RecordT) -> bytes:
+    """Return ``after`` as JSON, to be written in place of a document that was read as ``before``. Fields that
+    a newer version has added are kept."""
+    if document is None:
+        return msgspec.json.encode(after)
+    found = msgspec.json.decode(document.body)
+    return msgspec.json.encode(_kept(found, msgspec.to_builtins(before), msgspec.to_builtins(after)))
+
+
+def _kept(found: Any, known: Any, after: Any) -> Any:
+    """Return ``after`` with what is in ``found`` and not in ``known``, at every depth."""
+    if not (isinstance(found, dict) and isinstance(known, dict) and isinstance(after, dict)):
+        return after
+    unknown = {name: value for name, value in found.items() if name not in known}
+    return unknown | {name: _kept(found.get(name), known.get(name), value) for name, value in after.items()}
+
+
 async def change(
     registry: Registry, clock: Clock, name: str, kind: type[RecordT], how: Callable[[RecordT], RecordT]
 ) -> RecordT:
@@ -43,16 +60,16 @@ async def change(
     what the registry raises."""
     for _ in range(CONFLICTS_MAX):
         document = await registry.get(name)
+        version = document.version if document else 0
         try:
             before = record_in(document, kind)
         except InvalidMessage:
-            before = kind()
+            before, document = kind(), None
         after = how(before)
         if after == before:
             return before
         try:
-            version = document.version if document else 0
-            if await registry.put(name, msgspec.json.encode(after), version) is not None:
+            if await registry.put(name, rewritten(document, before, after), version) is not None:
                 return after
         except OutcomeUnknown:
             pass  # read again: the change may have been made
