@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import Order
 from holdfast.console.audit import AuditLog
-from holdfast.console.overview import TaskTotals
+from holdfast.console.overview import Sample, TaskTotals
 from holdfast.console.service import Console
 from holdfast.errors import Unavailable
 from holdfast.operate import periodic, tasks
@@ -44,6 +44,7 @@ async def test_the_overview_tells_what_there_is_and_what_needs_somebody(reader: 
     text = shown(page.text)
     assert "Nodes 1" in text
     assert "1 dead letter of cameras" in text
+    assert "calls a message" not in text, "on SQLite nothing is paid by the call"
     assert '/dead-letters?queue=cameras"' in page.text
     assert len(page.text) < 150_000
 
@@ -66,6 +67,10 @@ async def test_all_that_needs_somebody_has_a_next_step(console: Console, reader:
     labels = {"waits long", "unsent", "dead letters", "node", "queue", "no node", "tasks", "risk"}
     assert labels <= {need.label for need in needs}
     assert [need.text for need in needs if not (need.link or need.command)] == []
+    overview.samples.clear()
+    overview.samples.append(Sample(None, waiting=0, dead=overview.dead - 1, running=0))
+    [growing] = [need.text for need in overview.needs() if need.label == "growing"]
+    assert growing == "1 dead letter more than at the beginning of the chart"
 
 
 @pytest.mark.slow

@@ -25,8 +25,11 @@ from holdfast.devices.outboxes import (
     Outboxes,
 )
 from holdfast.devices.ports.outbox import OutboxStore
+from holdfast.devices.product import product
 from holdfast.devices.rules.device_turn import Turn
+from holdfast.devices.spec import LABEL
 from holdfast.errors import Unavailable
+from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.wiring import Services
 from tests.console.browser import Browser, running_console
 from tests.console.chromium import PATIENCE_MS, PHONE_PX, opened
@@ -142,6 +145,22 @@ async def test_the_newest_rollouts_are_shown_however_many_there_were(
 
 
 @pytest.mark.usefixtures("rollout")
+@pytest.mark.usefixtures("rollout")
+async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
+    services: Services, store: OutboxStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = [Member(name, f"node-{name}", "http://n", load=Load(offers=("doors",))) for name in ("a", "b")]
+    table = await product.status(services, members, [Claim(f"{LABEL}doors/0", "a", 1)])
+    assert table.columns == ["outbox", "node", "shards", "commands waiting", "paused"]
+    waiting = str(await store.waiting("doors", 100))
+    assert table.rows == [["doors", "node-a", 1, waiting, ""], ["doors", "node-b", 0, waiting, ""]]
+    assert int(waiting) > 1
+    await store.pause("doors", "d1")
+    monkeypatch.setattr("holdfast.devices.product.WAITING_MAX", 1)
+    table = await product.status(services, members[:1], [])
+    assert table.rows == [["doors", "node-a", 0, "1 or more", "1 of its devices"]]
+
+
 async def test_what_fails_is_told_without_secrets(operator: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(self: Outboxes, outbox: str) -> None:
         raise Unavailable("postgresql://office:hunter2@db.example/office is away")

@@ -357,11 +357,10 @@ class Overview:
         dead = sorted((queue for queue in self.queues.values() if queue.dead), key=lambda queue: -queue.dead)
         before = self.samples[0].dead if self.samples else self.dead
         for queue in dead[:NEEDS_EACH]:
-            plural = "dead letter" if queue.dead == 1 else "dead letters"
             yield Need(
                 "warn",
                 "dead letters",
-                f"{queue.dead:,} {plural} of {queue.stream}".replace(",", "\u202f"),
+                f"{_letters_of(queue.dead)} of {queue.stream}",
                 f"/dead-letters?queue={_quoted(queue.stream)}",
                 "Look at them",
             )
@@ -377,9 +376,7 @@ class Overview:
             yield Need(
                 "warn",
                 "growing",
-                f"{self.dead - before:,} dead letters more than at the beginning of the chart".replace(
-                    ",", "\u202f"
-                ),
+                f"{_letters_of(self.dead - before)} more than at the beginning of the chart",
                 "/dead-letters",
                 "Find out why",
             )
@@ -411,6 +408,10 @@ class Overview:
 def stream_path(key: str) -> str:
     """Return the path of the page of a stream, by its full key."""
     return f"/stream?key={_quoted(key)}"
+
+
+def _letters_of(count: int) -> str:
+    return f"{count:,} dead {'letter' if count == 1 else 'letters'}".replace(",", "\u202f")
 
 
 def _quoted(text: str) -> str:

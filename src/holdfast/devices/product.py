@@ -22,14 +22,26 @@ if TYPE_CHECKING:
 
 TARGET_KIND = "outbox"
 
+WAITING_MAX = 1000
+"""How many waiting commands are counted: the status is read again and again, and a count reads them all."""
+
 
 class OutboxStatus(msgspec.Struct):
-    """Which nodes serve the devices of an outbox: how many shards of them each. ``paused`` says what is: all
-    of it, or how many devices; empty if nothing is, or the outbox's database doesn't tell."""
+    """Which nodes serve the devices of an outbox: how many shards of them each. ``waiting`` is how many
+    commands wait to be sent, counted up to ``WAITING_MAX``. ``paused`` says what is: all of it, or how many
+    devices; empty if nothing is. What the outbox's database doesn't tell is None, and empty."""
 
     outbox: str
     shards: dict[str, int]
+    waiting: int | None = None
     paused: str = ""
+
+    @property
+    def waits(self) -> str:
+        """How many commands wait, in words."""
+        if self.waiting is None:
+            return ""
+        return f"{self.waiting} or more" if self.waiting >= WAITING_MAX else str(self.waiting)
 
 
 class DevicesProduct(Product):
@@ -141,13 +153,13 @@ class DevicesProduct(Product):
         self, services: Services, members: Sequence[Member], claims: Sequence[Claim]
     ) -> StatusTable:
         outboxes = _served(members, claims)
-        await _note_pauses(services, outboxes)
+        await _ask_database(services, outboxes)
         return StatusTable(
             "outboxes",
             outboxes,
-            ["outbox", "node", "shards", "paused"],
+            ["outbox", "node", "shards", "commands waiting", "paused"],
             [
-                [each.outbox, node, count, each.paused]
+                [each.outbox, node, count, each.waits, each.paused]
                 for each in outboxes
                 for node, count in each.shards.items()
             ],
@@ -179,8 +191,9 @@ def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxSt
     return [OutboxStatus(outbox, nodes) for outbox, nodes in shards.items()]
 
 
-async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None:
-    """What operators have paused, as far as the business's database is there to be asked."""
+async def _ask_database(services: Services, outboxes: list[OutboxStatus]) -> None:
+    """How many commands wait, and what operators have paused, as far as the business's database is there to
+    be asked."""
     if not (outboxes and services.config.outbox_url):
         return
     from holdfast.devices.adapters import shared_outbox  # noqa: PLC0415
@@ -188,6 +201,7 @@ async def _note_pauses(services: Services, outboxes: list[OutboxStatus]) -> None
     store = shared_outbox(services)
     try:
         for each in outboxes:
+            each.waiting = await store.waiting(each.outbox, WAITING_MAX)
             paused = dict(await store.paused(each.outbox))
             if "" in paused:
                 each.paused = "all"

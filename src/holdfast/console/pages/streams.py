@@ -167,7 +167,12 @@ class StreamPages:
         """Answer with the page of one stream."""
         key = _key(request.query.get("key", ""))
         content = await self._stream(key)
-        members = sorted({member.name for member in self._parts.overview.members if not member.foreign})
+        known = self._parts.index.get(key)
+        owner = self._parts.index.owner(known) if known is not None else None
+        members = sorted(
+            {member.name for member in self._parts.overview.members if not member.foreign},
+            key=lambda name: (owner is not None and name == owner.name, name),  # it is there already
+        )
         return self._parts.renderer.page(
             request,
             "stream.html",
