@@ -33,6 +33,7 @@ from holdfast.errors import ConfigError
 from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
 from holdfast.ports.coordinator import Coordinator, Member
 from holdfast.ports.coordinator import Load as NodeLoad
+from simulator.servers.loopback import free_port
 
 STREAM = "frames"
 MEMBERS = 3
@@ -90,9 +91,9 @@ class Bench:
 class Routes:
     """Streams claimed by members in turn, as gateways hear of them."""
 
-    def __init__(self, coordinator: Coordinator, gateway: str) -> None:
+    def __init__(self, coordinator: Coordinator, metrics: str) -> None:
         self._coordinator = coordinator
-        self._gateway = gateway
+        self._metrics = metrics
         self._count = 0
 
     async def grow(self, count: int) -> None:
@@ -107,7 +108,7 @@ class Routes:
 
     async def metric(self, name: str) -> float:
         """A number of the gateway, summed over its labels."""
-        async with aiohttp.ClientSession() as session, session.get(f"{self._gateway}/metrics") as response:
+        async with aiohttp.ClientSession() as session, session.get(self._metrics) as response:
             lines = (await response.text()).splitlines()
         return sum(float(line.split()[-1]) for line in lines if line.startswith(name))
 
@@ -131,12 +132,13 @@ async def measure(asked: argparse.Namespace, bench: Bench, place: Path, on: Core
         urls = await enter(backends(place, [f"m{number}" for number in range(MEMBERS)], on.backends))
         nodes = await enter(cluster("benchmarks.apps:live", durability="normal"))
         coordinator = await join(nodes, urls)
-        (gateway,) = await enter(gateways(nodes, 1, asked.data_plane, on.proxy))
+        port = free_port()
+        (gateway,) = await enter(gateways(nodes, 1, asked.data_plane, on.proxy, metrics_port=port))
         round_robin = await enter(haproxy(place, urls, on.proxy))
         replaying = await enter(haproxy(place, urls, on.proxy, REPLAY_BYTES))
         hashing = await enter(nginx_hash(place, urls, on.proxy))
         minimal = await enter(aiohttp_proxy(urls, on.proxy))
-        routes = Routes(coordinator, gateway)
+        routes = Routes(coordinator, f"http://127.0.0.1:{port}/metrics")
         for count in ROUTES:
             await routes.grow(count)
             pair = {"haproxy": round_robin, "holdfast": gateway}

@@ -46,9 +46,15 @@ class GatewayProcess:
 
 @contextlib.asynccontextmanager
 async def gateways(
-    nodes: Cluster, count: int, data_plane: str = "python", on: set[int] | None = None
+    nodes: Cluster,
+    count: int,
+    data_plane: str = "python",
+    on: set[int] | None = None,
+    *,
+    metrics_port: int = 0,
 ) -> AsyncIterator[list[str]]:
     """Run so many gateways to the nodes of a cluster, perhaps on these cores only; gives their addresses."""
+    settings = nodes.config.environment() | {"HOLDFAST_METRICS_PORT": str(metrics_port)}
     command = ("holdfast", "gateway", "--port", "0", "--data-plane", data_plane)
     started = [
         GatewayProcess(
@@ -57,7 +63,7 @@ async def gateways(
                 "-m",
                 *command,
                 cwd=ROOT,
-                env=os.environ | nodes.config.environment(),
+                env=os.environ | settings,
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.PIPE,
                 preexec_fn=None if on is None else lambda: os.sched_setaffinity(0, on),

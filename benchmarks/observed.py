@@ -47,12 +47,12 @@ class Watchers:
     @contextlib.asynccontextmanager
     async def beside(self, nodes: Cluster) -> AsyncIterator[None]:
         """Look while the nodes work. All pages have heard and shown news by then."""
-        addresses = [member.address for member in await nodes.services.coordinator().members()]
+        pages = [member.load.metrics for member in await nodes.services.coordinator().members()]
         opened = [asyncio.Event() for _ in range(self._pages)]
         async with aiohttp.ClientSession() as session, entered(nodes.nodes[0].console) as operator:
             looking: list[Coroutine[Any, Any, None]] = [self._look(operator, event) for event in opened]
             if self._metrics:
-                looking += [self._read(session, address) for address in addresses]
+                looking += [self._read(session, page) for page in pages]
             running = [asyncio.create_task(each) for each in looking]
             try:
                 await asyncio.gather(*(event.wait() for event in opened))
@@ -75,9 +75,9 @@ class Watchers:
                         self.parts_read += 1
                     opened.set()
 
-    async def _read(self, session: aiohttp.ClientSession, address: str) -> None:
+    async def _read(self, session: aiohttp.ClientSession, page: str) -> None:
         while True:
-            async with session.get(f"{address}/metrics") as answer:
+            async with session.get(page) as answer:
                 answer.raise_for_status()
                 self.metrics_kb = max(self.metrics_kb, len(await answer.read()) / 1000)
                 self.metrics_read += 1

@@ -74,6 +74,7 @@ class Numbers(StreamHandler[dict]):
 """
 
 PEER_SECRET = "of-nodes-and-gateways-of-the-benchmark"
+METRICS_TOKEN = "of-prometheus-of-the-benchmark"  # made up
 
 
 class AnsweredMessage(NamedTuple):
@@ -187,7 +188,8 @@ async def released(folder: Path, **values: Any) -> AsyncIterator[Release]:
     server = PostgresqlServer()
     await server.start()
     secrets: Mapping[str, Mapping[str, str]] = {
-        "cameras": {"HOLDFAST_URL": server.url, "HOLDFAST_PEER_SECRET": PEER_SECRET}
+        "cameras": {"HOLDFAST_URL": server.url, "HOLDFAST_PEER_SECRET": PEER_SECRET},
+        "cameras-prometheus": {"token": METRICS_TOKEN},
     }
     try:
         found = of_kind(manifests(EXAMPLE, **SMALL | values), "Deployment")

@@ -18,7 +18,7 @@ CHART_RULES = CHART / "files" / "holdfast.rules.yml"
 Schema = dict[str, Any]
 
 OF_THE_CHART = {
-    "host", "port", "advertise", "node_name",
+    "host", "port", "advertise", "node_name", "metrics_host", "metrics_port",
     "peer_tls_cert", "peer_tls_key", "peer_tls_ca", "peer_tls_name",
 }  # fmt: skip
 """Settings that the templates set themselves."""
@@ -85,13 +85,7 @@ def schema() -> str:
         gateway=part["gateway"],
         console=part["console"],
         networkPolicy=_object(enabled=FLAG, gatewayFrom=LIST, consoleFrom=LIST, prometheusFrom=LIST),
-        monitoring=_object(
-            podMonitor=FLAG,
-            rules=FLAG,
-            labels=ANY,
-            interval={"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
-            gatewayKey=_file(),
-        ),
+        monitoring=_monitoring(),
         **{"global": ANY},
     )
     definitions = {
@@ -114,6 +108,19 @@ def _count(least: int) -> Schema:
 
 def _file() -> Schema:
     return _object(secret=SECRET, key=SOME_TEXT)
+
+
+def _monitoring() -> Schema:
+    """Prometheus reads pods by a token."""
+    monitored: Schema = {"required": ["podMonitor"], "properties": {"podMonitor": {"const": True}}}
+    named: Schema = {"properties": {"token": {"properties": {"secret": {"minLength": 1}}}}}
+    return _object(
+        podMonitor=FLAG,
+        rules=FLAG,
+        labels=ANY,
+        interval={"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
+        token=_file(),
+    ) | {"if": monitored, "then": named}
 
 
 def _image() -> Schema:

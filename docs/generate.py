@@ -25,7 +25,7 @@ from holdfast.devices.metrics import OutboxMetrics
 from holdfast.devices.rules.device_queue import TABLE, Cause
 from holdfast.gateway.routes import Routes
 from holdfast.gateway.service import GatewayMetrics
-from holdfast.ports.peer import Peer
+from holdfast.http.metrics_page import MetricsPage
 from holdfast.streams.rules import owner
 from holdfast.wiring import Services
 from simulator.mutations import RULES
@@ -143,20 +143,19 @@ async def _metrics_of_nodes() -> list[Metric]:
         for place in ("examples.cameras:app", "examples.tasks:app"):
             async with _Kept(config.Config(url=f"sqlite:///{folder}/{place}.db")) as services:
                 make_node(services, place)
-                found |= {metric.name: metric for metric in services.registry_of_peer.collect()}
+                found |= {metric.name: metric for metric in services.registry_of_node.collect()}
     return [metric for name, metric in found.items() if name.startswith("holdfast_")]
 
 
 class _Kept(Services):
     """Remembers where the numbers of its node are."""
 
-    registry_of_peer: CollectorRegistry
+    registry_of_node: CollectorRegistry
 
-    def peer(self, *, registry: CollectorRegistry | None = None, **others: Any) -> Peer:
+    def metrics_page(self, registry: CollectorRegistry, *others: Any) -> MetricsPage:
         """As that of Services."""
-        assert registry is not None
-        self.registry_of_peer = registry
-        return super().peer(registry=registry, **others)
+        self.registry_of_node = registry
+        return super().metrics_page(registry, *others)
 
 
 def _table(found: Iterable[Metric]) -> str:

@@ -140,9 +140,14 @@ class Pod:
         for source in self._container.get("envFrom", ()):
             found |= self._secrets[source["secretRef"]["name"]]
         for each in self._container["env"]:
-            value = each["value"] if "value" in each else fields[each["valueFrom"]["fieldRef"]["fieldPath"]]
+            value = each["value"] if "value" in each else self._taken(fields, each["valueFrom"])
             found[each["name"]] = value.replace("$(POD_IP)", self.address)
         return found
+
+    def _taken(self, fields: Mapping[str, str], source: Mapping[str, Any]) -> str:
+        if (secret := source.get("secretKeyRef")) is not None:
+            return self._secrets[secret["name"]][secret["key"]]
+        return fields[source["fieldRef"]["fieldPath"]]
 
     async def _probe(self, probe: Mapping[str, Any]) -> bool:
         asked = probe["httpGet"]

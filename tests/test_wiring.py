@@ -441,7 +441,7 @@ async def test_the_connections_of_a_node_are_counted_and_bounded_as_configured(p
         await node.start()
         try:
             (member,) = await services.coordinator().members()
-            async with client.get(f"{member.address}/metrics") as answer:
+            async with client.get(member.load.metrics) as answer:
                 said = await answer.text()
         finally:
             await node.stop()

@@ -112,8 +112,6 @@ def make_node(services: Services, place: str | App) -> Node:
             routes=routes,
             ready=why_not_ready,
             connections=connections,
-            registry=registry,
-            before_metrics=look_at_services,
         ),
         services.clock,
         Limits.of(config),
@@ -151,6 +149,7 @@ def make_node(services: Services, place: str | App) -> Node:
         app.name,
         holdfast.__version__,
         config.revision,
+        page=services.metrics_page(registry, look_at_services),
     )
     registry.register(
         NodeMetrics(

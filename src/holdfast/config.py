@@ -288,6 +288,20 @@ class Config(BaseModel):
         le=1,
     )
 
+    metrics_host: str = _setting(
+        "127.0.0.1",
+        "Address on which a node or a gateway tells its metrics. One that isn't loopback needs"
+        " `metrics_token`.",
+    )
+    metrics_port: int = _setting(
+        0, "Port of the metrics alone; 0 takes a free one, which the log tells.", ge=0, le=65535
+    )
+    metrics_token: SecretStr | None = _setting(
+        None,
+        "The bearer token that readers of the metrics must show:"
+        f" {SECRET_CHARS_MIN} printable ASCII characters or more.",
+        shown="none",
+    )
     metrics_url: str = _setting(
         "",
         "The collector to which nodes and gateways bring their metrics by OTLP over HTTP, such as"
@@ -333,7 +347,7 @@ class Config(BaseModel):
 
     _sources: dict[str, str] = PrivateAttr(default_factory=dict)
 
-    @field_validator("peer_secret", "peer_secret_also")
+    @field_validator("peer_secret", "peer_secret_also", "metrics_token")
     @classmethod
     def _strong(cls, secret: SecretStr | None) -> SecretStr | None:
         text = secret.get_secret_value() if secret else None

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 
     from holdfast.cluster.tracer import Tracer
     from holdfast.config import Config
+    from holdfast.http.metrics_page import MetricsPage, MetricsPageSettings
     from holdfast.http.serving import Connections
     from holdfast.http.tls import PeerTls
     from holdfast.ports.metrics import MetricsPush
@@ -282,12 +283,8 @@ class Services:
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
-        registry: CollectorRegistry | None = None,
-        before_metrics: Callable[[], Awaitable[None]] | None = None,
     ) -> Peer:
         """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
-        from prometheus_client import REGISTRY  # noqa: PLC0415
-
         from holdfast.services.http.peer import HttpPeer, PeerSettings  # noqa: PLC0415
 
         config = self.config
@@ -306,8 +303,6 @@ class Services:
                 routes=routes,
                 ready=ready,
                 connections=connections,
-                registry=registry or REGISTRY,
-                before_metrics=before_metrics,
             )
         )
 
@@ -332,6 +327,16 @@ class Services:
         log = structlog.get_logger().bind(node=config.node_name)
         exporter = OtlpExporter(config.trace_url, self._resource(app), log)
         return Tracer(self._kept(exporter), config.trace_sample, self.clock)
+
+    def metrics_page(
+        self, registry: CollectorRegistry, before: Callable[[], Awaitable[None]] | None = None
+    ) -> MetricsPage:
+        """The page of a program's metrics, not served yet. ``before`` is awaited before they are read."""
+        from holdfast.http.metrics_page import MetricsPage  # noqa: PLC0415
+
+        return self._kept(
+            MetricsPage(metrics_page_settings(self.config), self.clock, registry, before=before)
+        )
 
     def metrics_push(
         self,
@@ -430,6 +435,18 @@ def peer_tls(config: Config) -> PeerTls | None:
     if config.peer_tls_cert is None or config.peer_tls_key is None or config.peer_tls_ca is None:
         return None
     return PeerTls(config.peer_tls_cert, config.peer_tls_key, config.peer_tls_ca, config.peer_tls_name)
+
+
+def metrics_page_settings(config: Config) -> MetricsPageSettings:
+    """Where and to whom metrics are told."""
+    from holdfast.http.metrics_page import MetricsPageSettings  # noqa: PLC0415
+
+    return MetricsPageSettings(
+        host=config.metrics_host,
+        port=config.metrics_port,
+        token=revealed(config.metrics_token),
+        tls=peer_tls(config),
+    )
 
 
 def revealed(secret: SecretStr | None) -> str | None:

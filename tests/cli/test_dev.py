@@ -324,7 +324,8 @@ def test_a_console_runs_beside_the_node_for_development(start: Callable[..., Pro
         assert "<html" in page.read().decode()
 
 
-def test_a_port_of_its_own_is_refused(start: Callable[..., Process]) -> None:
-    process = start("--set", "port=8300")
+@pytest.mark.parametrize("name", ["port", "metrics_port"])
+def test_a_port_of_its_own_is_refused(start: Callable[..., Process], name: str) -> None:
+    process = start("--set", f"{name}=8300")
     assert process.join() == 2
-    assert "--set port=0" in process.events[0]["event"]
+    assert f"--set {name}=0" in process.events[0]["event"]

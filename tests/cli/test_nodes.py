@@ -107,6 +107,7 @@ def test_what_is_typed_at_the_terminal_reaches_nodes_through_the_supervisor(
     [
         (["--nodes", "2", "--set", "visibility_s=50"], "gap_timeout_s"),
         (["--nodes", "2", "--port", "8300"], "nodes can't share a port"),
+        (["--nodes", "2", "--set", "metrics_port=8300"], "leave metrics_port at 0"),
         (["--nodes", "0"], "run at least 1 node"),
     ],
 )

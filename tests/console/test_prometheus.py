@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 from pydantic import ValidationError
+from yarl import URL
 
 from holdfast.cluster.timings import SHORT_S
 from holdfast.config import Config
@@ -138,7 +139,7 @@ async def test_between_two_looks_at_nodes_the_rate_stays(console: Console, reade
 async def test_charts_are_from_a_real_prometheus(node: NodeForTests) -> None:
     async with Services(Config(url=node.url)) as services:
         (member,) = await services.coordinator().members()
-    target = member.address.partition("://")[2]
+    target = URL(member.load.metrics).authority
     async with PrometheusServer([target], "groups: []\n") as prometheus:
         url = f"http://{prometheus.address}"
         async with console_with(node, prometheus_url=url, prometheus_labels='job="holdfast"') as console:

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple, cast
 
 import msgspec
-from prometheus_client import CollectorRegistry
 
 from holdfast import App
 from holdfast.cluster.host import Host
@@ -109,7 +108,7 @@ class Surface:
         )
         queries = QueryRoutes(streams, queries=lambda: cast("Queries", self), max_body_bytes=LIMIT)
         async with contextlib.AsyncExitStack() as stack:
-            peer = HttpPeer(clock, routes=[*door.routes(), *queries.routes()], registry=CollectorRegistry())
+            peer = HttpPeer(clock, routes=[*door.routes(), *queries.routes()])
             stack.push_async_callback(peer.close)
             address = await peer.serve(_done)
             self.ports["node"] = int(address.rpartition(":")[2])

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
-from prometheus_client import CollectorRegistry
 from yarl import URL
 
 from holdfast.cluster.host import Host
@@ -81,7 +80,7 @@ class Place:
         )
         between_nodes = PeerSettings(secret=SECRET, tls=self._tls)
         peer, calling = (
-            HttpPeer(clock, between_nodes, routes=door.routes(), registry=CollectorRegistry()),
+            HttpPeer(clock, between_nodes, routes=door.routes()),
             HttpPeer(clock, between_nodes),
         )
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
@@ -142,7 +141,7 @@ async def test_only_who_has_a_key_is_served(file: Path, haproxy: HaproxyOptions 
             assert await place.post(key) == (200, RESULT, "application/json")
         assert len(place.node.taken) == 3
         assert await place.post(Authorization=f"bearer {key}") == (200, RESULT, "application/json")
-        assert await place.get("/metrics") == 401
+        assert await place.get("/v1/models") == 401
         assert await place.get("/process/cam-1?stream=free", **UPGRADE) == 401
         assert await place.get("/healthz") == await place.get("/readyz") == 200
 

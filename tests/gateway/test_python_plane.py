@@ -5,7 +5,6 @@ from typing import Any, cast
 
 from aiohttp.test_utils import TestClient, TestServer
 from multidict import CIMultiDict
-from prometheus_client import CollectorRegistry
 
 from holdfast.cluster.view import View
 from holdfast.gateway.forwarder import Forwarder, Reply
@@ -28,7 +27,6 @@ async def test_requests_wait_for_nodes_that_all_have_to_join_again() -> None:
         cast("Forwarder", Waiting()),
         cast("View", SimpleNamespace(members=members)),
         SystemClock(),
-        CollectorRegistry(),
         ready=lambda: "",
         max_body_bytes=1024,
     )

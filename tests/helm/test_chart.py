@@ -108,7 +108,7 @@ CHANGES: dict[str, list[Any]] = {
     "monitoring.podMonitor": [True, False],
     "monitoring.rules": [True, False],
     "monitoring.interval": ["30s"],
-    "monitoring.gatewayKey": [{"secret": "key"}],
+    "monitoring.token": [{"secret": "prometheus", "key": "bearer"}],
 }
 
 
@@ -246,6 +246,8 @@ def test_all_values_are_changed_by_some_test() -> None:
         ("nodes.image", {"tag": 20261123}, "tag"),
         ("image.repository", "", "image.repository"),
         ("nodes.autoscaling", {"kind": "keda"}, "autoscaling.app"),
+        ("settings.metrics_port", 9000, "metrics_port"),
+        ("monitoring.token.secret", "", "token"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: object, told: str) -> None:
@@ -348,10 +350,48 @@ def test_migrations_need_nothing_of_the_release() -> None:
     assert pod["containers"][0]["envFrom"] == [{"secretRef": {"name": "cameras-owner"}}]
 
 
-def test_only_the_release_and_prometheus_reach_nodes() -> None:
-    policy = of_kind(manifests(POSTGRES), "NetworkPolicy")["cams-holdfast-nodes"]["spec"]
-    (rule,) = policy["ingress"]
-    assert [each.popitem()[0] for each in rule["from"]] == ["podSelector", "namespaceSelector"]
+@pytest.mark.parametrize("part, ours, peers", [("nodes", "peer", ["podSelector"]), ("gateway", "http", [])])
+def test_prometheus_reaches_the_port_of_metrics_and_no_other(part: str, ours: str, peers: list[str]) -> None:
+    policy = of_kind(manifests(POSTGRES), "NetworkPolicy")[f"cams-holdfast-{part}"]["spec"]
+    others, prometheus = policy["ingress"]
+    assert others["ports"] == [{"port": ours}]
+    assert [each.popitem()[0] for each in others.get("from", [])] == peers
+    assert prometheus["ports"] == [{"port": "metrics"}]
+    assert [each.popitem()[0] for each in prometheus["from"]] == ["namespaceSelector"]
+
+
+@pytest.mark.parametrize("part", ["nodes", "gateway"])
+def test_prometheus_reads_pods_by_the_token_that_they_ask_for(part: str) -> None:
+    found = manifests(POSTGRES)
+    (endpoint,) = of_kind(found, "PodMonitor")[f"cams-holdfast-{part}"]["spec"]["podMetricsEndpoints"]
+    credentials = endpoint["authorization"]["credentials"]
+    (container,) = pods(found)["cams-holdfast-main" if part == "nodes" else "cams-holdfast-gateway"][
+        "containers"
+    ]
+    (token,) = [each for each in container["env"] if each["name"] == "HOLDFAST_METRICS_TOKEN"]
+    assert token["valueFrom"]["secretKeyRef"] == credentials
+    ports = {each["name"]: str(each["containerPort"]) for each in container["ports"]}
+    assert {"name": "HOLDFAST_METRICS_PORT", "value": ports[endpoint["port"]]} in container["env"]
+
+
+def test_pods_tell_nobody_their_metrics_without_a_token() -> None:
+    changed = {"monitoring.podMonitor": False, "monitoring.token.secret": ""}
+    found = manifests(POSTGRES, **changed)
+    for name, pod in pods(found).items():
+        assert not [each for each in variables(pod) if each.startswith("HOLDFAST_METRICS")], name
+    for policy in of_kind(found, "NetworkPolicy").values():
+        assert {"port": "metrics"} not in [
+            port for rule in policy["spec"].get("ingress", []) for port in rule["ports"]
+        ]
+
+
+def test_metrics_are_read_by_tls_where_nodes_speak_it() -> None:
+    watched = {"monitoring.podMonitor": True, "monitoring.token.secret": "prometheus"}
+    monitors = of_kind(manifests(SQS, **watched), "PodMonitor")
+    for monitor in monitors.values():
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["scheme"] == "https"
+        assert endpoint["tlsConfig"]["serverName"] == "nodes.holdfast.internal"
 
 
 def test_large_numbers_are_written_without_an_exponent() -> None:
@@ -368,6 +408,9 @@ def test_the_rules_are_those_of_the_code() -> None:
 def test_no_secret_can_be_given_as_a_value() -> None:
     schema = json.loads((CHART / "values.schema.json").read_text())
     settings = schema["definitions"]["settings"]["properties"]
-    assert not {"peer_secret", "peer_secret_also", "target_secrets", "prometheus_token"} & settings.keys()
+    assert (
+        not {"peer_secret", "peer_secret_also", "target_secrets", "prometheus_token", "metrics_token"}
+        & settings.keys()
+    )
     assert all("not" in settings[name] for name in SERVICES)
     assert not of_kind(manifests(POSTGRES), "Secret")

@@ -124,8 +124,7 @@ class Process:
 
     async def metric(self, name: str) -> float:
         """A number of the node's metrics page."""
-        address = (await self.until_said("joined"))["address"]
-        page = await asyncio.to_thread(_get, f"{address}/metrics")
+        page = await asyncio.to_thread(_get, (await self.until_said("tells its metrics"))["url"])
         (value,) = [line.split()[1] for line in page.splitlines() if line.startswith(f"{name} ")]
         return float(value)
 

@@ -21,6 +21,7 @@ import pytest
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 from sqlalchemy import create_engine
+from yarl import URL
 
 from deploy.alerts import ALERTS
 from deploy.generate import RULES
@@ -106,8 +107,8 @@ class Watch:
 
 
 async def address(cluster: Cluster, name: str) -> str:
-    joined = await cluster.nodes[name].until_said("joined")
-    return str(joined["address"]).partition("://")[2]
+    told = await cluster.nodes[name].until_said("tells its metrics")
+    return URL(told["url"]).authority
 
 
 def test_each_alert_has_its_fault_here() -> None:

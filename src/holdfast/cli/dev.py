@@ -74,11 +74,12 @@ def dev(
 def _for_development(options: Options, *, show_locals: bool) -> Config:
     """The settings in force, with a log for people. The log is kept as they say."""
     config = options.load()
-    if config.port:
-        raise ConfigError(
-            f"port is {config.port}: while code is replaced two nodes run, which can't share a port; leave"
-            " port at 0, which takes a free one, such as by --set port=0"
-        )
+    for name in ("port", "metrics_port"):
+        if port := getattr(config, name):
+            raise ConfigError(
+                f"{name} is {port}: while code is replaced two nodes run, which can't share a port; leave"
+                f" {name} at 0, which takes a free one, such as by --set {name}=0"
+            )
     tracebacks = "plain" if config.log_tracebacks == "none" else config.log_tracebacks
     config = config.model_copy(
         update={

@@ -208,6 +208,11 @@ async def supervise(
             f"port is {config.port} and --nodes is {count}: nodes can't share a port; leave port at 0, which"
             " takes a free one for each, or run the nodes one by one"
         )
+    if count > 1 and config.metrics_port:
+        raise ConfigError(
+            f"metrics_port is {config.metrics_port} and --nodes is {count}: nodes can't share a port; leave"
+            " metrics_port at 0, which takes a free one for each, or run the nodes one by one"
+        )
     told, over = signals()
     config = await discovered(config, lambda: load_app(place).name)
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]

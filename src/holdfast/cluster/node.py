@@ -18,6 +18,8 @@ from holdfast.ports.metrics import MetricsPush
 if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
+    from holdfast.http.metrics_page import MetricsPage
+
 MAINTENANCE_S = 600.0
 
 
@@ -53,8 +55,8 @@ class NodePart(NamedTuple):
 
 class Node(Startable):
     """Joins the cluster, serves peers and runs its work until it is stopped. If it crashes, ``host.crashed``
-    has the error. ``metrics`` brings its metrics somewhere, if that is asked for; ``app`` is the name of the
-    app, ``version`` that of Holdfast, ``revision`` what runs here."""
+    has the error. ``metrics`` brings its metrics somewhere, if that is asked for, and ``page`` tells them;
+    ``app`` is the name of the app, ``version`` that of Holdfast, ``revision`` what runs here."""
 
     def __init__(
         self,
@@ -64,6 +66,8 @@ class Node(Startable):
         app: str = "",
         version: str = "",
         revision: str = "",
+        *,
+        page: MetricsPage | None = None,
     ) -> None:
         super().__init__()
         self._host = host
@@ -71,6 +75,7 @@ class Node(Startable):
         self._started_at = host.clock.wall()
         self._works = works
         self._metrics = metrics
+        self._page = page
         self._ids: dict[str, None] = {}
         host.membership = Membership(host, self.load)
         self._balancer = Balancer(host)
@@ -83,6 +88,9 @@ class Node(Startable):
     async def _start(self) -> None:
         host = self._host
         address = await host.peer.serve(self._handle)
+        if self._page is not None:
+            await self._page.serve()
+            host.log.info("tells its metrics", url=self._page.url)
         for work in self._works:
             await work.prepare()
         await host.membership.start(address)
@@ -130,6 +138,8 @@ class Node(Startable):
             await host.tracer.exporter.close()
         if self._metrics is not None:
             await self._metrics.close()
+        if self._page is not None:
+            await self._page.close()
         await host.peer.close()
 
     def abandon(self) -> None:
@@ -163,6 +173,7 @@ class Node(Startable):
             app=self._app,
             revision=self._revision,
             started_at=self._started_at,
+            metrics=self._page.url if self._page is not None else "",
             works=tuple(work for load in loads for work in load.works),
         )
 

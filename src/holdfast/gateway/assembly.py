@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cluster.limits import Limits
-from holdfast.wiring import Services, peer_tls, revealed
+from holdfast.wiring import Services, metrics_page_settings, peer_tls, revealed
 
 if TYPE_CHECKING:
     from holdfast.gateway.clients import Clients
@@ -48,6 +48,7 @@ def make_gateway(
             access_log=access_log,
             foreign=config.foreign_streams == "forward",
             no_auth=no_auth,
+            metrics=metrics_page_settings(config),
         ),
         haproxy=haproxy,
         clients=clients,

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import ConfigError
+from holdfast.http.metrics_page import MetricsPageSettings
 from holdfast.http.serving import CONNECTIONS_MAX
 from holdfast.http.tls import PeerTls, tls_server
 
@@ -49,6 +50,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
         access_log: whether each request is logged.
         foreign: whether requests are forwarded to members of other programs.
         no_auth: whether everybody may use it, by any host name.
+        metrics: where and to whom its metrics are told.
     """
 
     host: str
@@ -61,6 +63,7 @@ class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
     access_log: bool = False
     foreign: bool = False
     no_auth: bool = False
+    metrics: MetricsPageSettings = MetricsPageSettings()
 
 
 def listen(host: str, port: int) -> list[socket.socket]:

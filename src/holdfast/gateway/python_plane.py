@@ -6,15 +6,13 @@ HAProxy sends requests here that it has no route for.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 from multidict import CIMultiDict
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, Unavailable
@@ -61,8 +59,7 @@ NOT_FORWARDED = frozenset(
 class Plane:
     """The routes of a gateway's server.
 
-    ``ready`` returns why it can't serve, if so. ``more_metrics`` returns what ``/metrics`` shows beside the
-    metrics of ``registry``. ``middlewares`` get each request first.
+    ``ready`` returns why it can't serve, if so. ``middlewares`` get each request first.
     """
 
     def __init__(
@@ -70,19 +67,15 @@ class Plane:
         forwarder: Forwarder,
         view: View,
         clock: Clock,
-        registry: CollectorRegistry,
         *,
         ready: Callable[[], str],
-        more_metrics: Callable[[], Awaitable[bytes]] | None = None,
         max_body_bytes: int,
         middlewares: Sequence[Middleware] = (),
     ) -> None:
         self._forwarder = forwarder
         self._view = view
         self._clock = clock
-        self._registry = registry
         self._ready = ready
-        self._more_metrics = more_metrics
         self._max_body_bytes = max_body_bytes
         self._middlewares = middlewares
         self._declared: frozenset[str] = frozenset()
@@ -99,7 +92,6 @@ class Plane:
                 openapi.route(),
                 web.get("/healthz", self._on_health),
                 web.get("/readyz", self._on_ready),
-                web.get("/metrics", self._on_metrics),
             ]
         )
         return app
@@ -174,12 +166,6 @@ class Plane:
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready()
         return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
-
-    async def _on_metrics(self, request: web.Request) -> web.Response:
-        page = generate_latest(self._registry)
-        if self._more_metrics is not None:
-            page += await self._more_metrics()
-        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _forwarded(request: web.Request) -> dict[str, str]:

@@ -25,6 +25,7 @@ from holdfast.gateway.haproxy.plane import HaproxyOptions, HaproxyPlane
 from holdfast.gateway.listen import BACKLOG, GatewaySettings, listen
 from holdfast.gateway.python_plane import Plane
 from holdfast.gateway.routes import Routes
+from holdfast.http.metrics_page import MetricsPage
 from holdfast.http.serving import (
     TLS_HANDSHAKE_S,
     ConnectionMetrics,
@@ -89,6 +90,8 @@ class Gateway(Startable):
             self.front = HaproxyPlane(
                 haproxy, host, settings, self.routes, self.view, clients=clients, own_site=own_site
             )
+        more = self.front.metrics if self.front is not None else None
+        self.page = MetricsPage(settings.metrics, host.clock, registry, more=more)
         middlewares = [self._connections.note, problems]
         if self.front is None:  # else HAProxy has checked the key already
             if own_site:
@@ -99,9 +102,7 @@ class Gateway(Startable):
             self._forwarder,
             self.view,
             host.clock,
-            registry,
             ready=self._not_ready,
-            more_metrics=self.front.metrics if self.front is not None else None,
             max_body_bytes=settings.max_body_bytes,
             middlewares=middlewares,
         )
@@ -132,9 +133,11 @@ class Gateway(Startable):
         self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
         try:
             await self._serve()
+            await self.page.serve()
         except BaseException:
             await self._close()
             raise
+        self._log.info("tells its metrics", url=self.page.url)
         self.view.start()
         if self._clients is not None:
             self._tasks.repeat(self._clients.watch, self._clock, self._log)
@@ -198,6 +201,7 @@ class Gateway(Startable):
         for server in self._servers:
             server.close()
         await self._runner.cleanup()
+        await self.page.close()
 
 
 class GatewayMetrics(Collector):

@@ -71,7 +71,7 @@ class Setting:
         return await self._served(lambda backend, server: server == FALLBACK != backend)
 
     async def _served(self, counts: Callable[[str, str], bool]) -> float:
-        async with self.client.get(f"{self.gateway.address}/metrics") as response:
+        async with self.client.get(self.gateway.page.url) as response:
             page = await response.text()
         total = 0.0
         for family in text_string_to_metric_families(page):

@@ -16,7 +16,6 @@ import msgspec
 import pytest
 import uvloop
 from aiohttp import web
-from prometheus_client import CollectorRegistry, Gauge
 
 from holdfast.common.protocol import (
     Answers,
@@ -42,7 +41,7 @@ from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
 NODES = "nodes.example"
-SERVED = ("routes", "ready", "connections", "registry", "before_metrics", "speaks")
+SERVED = ("routes", "ready", "connections", "speaks")
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -777,23 +776,7 @@ async def test_a_request_with_huge_headers_is_refused(make_peer: MakePeer) -> No
 # --- other pages
 
 
-async def test_services_are_asked_before_the_metrics_are_read(make_peer: MakePeer) -> None:
-    registry = CollectorRegistry()
-    depth = Gauge("holdfast_depth", "The depth.", registry=registry)
-
-    async def look() -> None:
-        depth.inc()
-
-    address = await make_peer(registry=registry, before_metrics=look).serve(agree)
-    async with aiohttp.ClientSession(address) as session:
-        for times in (1, 2):
-            async with session.get("/metrics") as response:
-                assert f"holdfast_depth {times}.0" in await response.text()
-
-
-async def test_health_metrics_and_mounted_pages_are_served(make_peer: MakePeer) -> None:
-    registry = CollectorRegistry()
-    Gauge("holdfast_streams", "Streams owned.", registry=registry).set(3)
+async def test_health_and_mounted_pages_are_served_and_no_metrics(make_peer: MakePeer) -> None:
     reasons = ["not a member yet"]
 
     async def mounted(request: web.Request) -> web.Response:
@@ -803,7 +786,6 @@ async def test_health_metrics_and_mounted_pages_are_served(make_peer: MakePeer) 
         secret="s" * 16,
         routes=[web.get("/process/{stream}", mounted)],
         ready=lambda: reasons[0],
-        registry=registry,
     )
     address = await peer.serve(agree)
     async with aiohttp.ClientSession(address) as session:
@@ -817,7 +799,7 @@ async def test_health_metrics_and_mounted_pages_are_served(make_peer: MakePeer) 
         assert (status, msgspec.json.decode(said)["detail"]) == (503, "not a member yet")
         reasons[0] = ""
         assert await get("/readyz") == (200, "ready\n")
-        assert "holdfast_streams 3.0" in (await get("/metrics"))[1]
+        assert (await get("/metrics"))[0] == 404
         assert await get("/process/detect") == (200, "mounted")
 
 
@@ -889,7 +871,7 @@ async def test_without_a_secret_pages_of_other_sites_are_refused(
     assert peer._server is not None
     port = peer._server.sockets[0].getsockname()[1]
     async with aiohttp.ClientSession() as session:
-        for path in ("/healthz", "/metrics", "/readyz"):
+        for path in ("/healthz", "/readyz"):
             async with session.get(f"http://127.0.0.1:{port}{path}", headers=headers) as said:
                 assert said.status == status
                 assert status == 200 or said.content_type == "application/problem+json"

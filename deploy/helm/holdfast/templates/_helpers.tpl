@@ -79,6 +79,55 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- end }}
 {{- end }}
 
+{{/* Metrics are told beyond the pod once there is a token for their reader. Takes root, host. */}}
+{{- define "holdfast.metricsEnv" -}}
+{{- with .root.Values.monitoring.token }}
+{{- if .secret }}
+- name: HOLDFAST_METRICS_HOST
+  value: {{ $.host | quote }}
+- name: HOLDFAST_METRICS_PORT
+  value: "8751"
+- name: HOLDFAST_METRICS_TOKEN
+  valueFrom:
+    secretKeyRef:
+      name: {{ .secret }}
+      key: {{ .key }}
+{{- end }}
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.metricsPort" -}}
+{{- if .Values.monitoring.token.secret }}
+- name: metrics
+  containerPort: 8751
+{{- end }}
+{{- end }}
+
+{{- define "holdfast.metricsEndpoint" -}}
+- port: metrics
+  path: /metrics
+  interval: {{ .Values.monitoring.interval }}
+  {{- if .Values.peerTls.secret }}
+  scheme: https
+  tlsConfig:
+    serverName: {{ .Values.peerTls.name }}
+    ca:
+      secret: {name: {{ .Values.peerTls.secret }}, key: ca.crt}
+  {{- end }}
+  authorization:
+    credentials: {name: {{ .Values.monitoring.token.secret }}, key: {{ .Values.monitoring.token.key }}}
+{{- end }}
+
+{{/* Who reads metrics: a rule of a NetworkPolicy. */}}
+{{- define "holdfast.metricsIngress" -}}
+{{- if and .Values.monitoring.token.secret .Values.networkPolicy.prometheusFrom }}
+- from:
+    {{- toYaml .Values.networkPolicy.prometheusFrom | nindent 4 }}
+  ports:
+    - port: metrics
+{{- end }}
+{{- end }}
+
 {{- define "holdfast.envFrom" -}}
 {{- range . }}
 - secretRef:

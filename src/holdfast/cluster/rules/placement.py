@@ -94,6 +94,8 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     """What runs there, such as the digest of an image; empty if nobody has said it."""
     started_at: float = 0.0
     """When the node started: a wall time in seconds."""
+    metrics: str = ""
+    """The URL at which it tells its metrics."""
     works: tuple[WorkLoad, ...] = ()
     """The kinds of work that have slots of their own."""
 

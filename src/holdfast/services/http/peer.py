@@ -20,7 +20,7 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -28,8 +28,6 @@ import aiohttp
 import msgspec
 import structlog
 from aiohttp import web
-from prometheus_client import REGISTRY, CollectorRegistry
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from yarl import URL
 
 from holdfast.common.protocol import Probe, Reply, Request, Stranger
@@ -112,8 +110,6 @@ class HttpPeer:
         routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
         connections: limits the connections to this server.
-        registry: the metrics of ``/metrics``.
-        before_metrics: is awaited before they are read, for what services have to be asked.
         speaks: the versions of the protocol.
     """
 
@@ -125,8 +121,6 @@ class HttpPeer:
         routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
-        registry: CollectorRegistry = REGISTRY,
-        before_metrics: Callable[[], Awaitable[None]] | None = None,
         speaks: Spoken = SPOKEN,
     ) -> None:
         self._clock = clock
@@ -141,8 +135,6 @@ class HttpPeer:
         self._ready = ready
         # One without any connection is false, as all that is empty.
         self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
-        self._registry = registry
-        self._before_metrics = before_metrics
         self._speaks = speaks
         self._older: dict[str, int] = {}
         """The versions in which nodes are called that don't speak the newest, by address."""
@@ -176,7 +168,6 @@ class HttpPeer:
                 web.get(f"{PATH}/presence", self._on_presence),
                 web.get("/healthz", self._on_health),
                 web.get("/readyz", self._on_ready),
-                web.get("/metrics", self._on_metrics),
                 *self._routes,
             ]
         )
@@ -370,13 +361,6 @@ class HttpPeer:
     async def _on_ready(self, request: web.Request) -> web.Response:
         reason = self._ready() or self._connections.trouble
         return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
-
-    async def _on_metrics(self, request: web.Request) -> web.Response:
-        if self._before_metrics is not None:
-            await self._before_metrics()
-        return web.Response(
-            body=generate_latest(self._registry), headers={"Content-Type": CONTENT_TYPE_LATEST}
-        )
 
     async def _tell_versions(self, request: web.Request, response: web.StreamResponse) -> None:
         response.headers[VERSION_HEADER] = str(self._speaks)

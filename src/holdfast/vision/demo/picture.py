@@ -24,12 +24,12 @@ class CommittedResult(NamedTuple):
 @dataclass(slots=True)
 class PictureNode:
     """One membership. ``name`` is what it is called here; ``place`` what the supervisor calls the node in all
-    its lives, ``life`` in this one."""
+    its lives, ``life`` in this one; ``metrics`` the URL of its metrics."""
 
     name: str
     place: str
     life: str
-    address: str
+    metrics: str
     state: Literal["running", "draining", "ended", "killed"] = "running"
     duplicates: int = 0
 
@@ -159,7 +159,7 @@ class Picture:
         lives = sum(node.place == place for node in self.nodes.values())
         name = f"{place}·{lives + 1}" if lives else place
         known = any(node.life == member.name for node in self.nodes.values())
-        self.nodes[member.id] = PictureNode(name, place, member.name, member.address)
+        self.nodes[member.id] = PictureNode(name, place, member.name, member.load.metrics)
         how = "joined" if not lives else "lost its membership and joined again" if known else "started again"
         self.tell(f"{place} {how}, as {name}" if lives else f"{name} {how}")
 

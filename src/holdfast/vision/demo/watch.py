@@ -58,9 +58,9 @@ async def follow_metrics(clock: Clock, picture: Picture) -> None:
 async def scrape(session: aiohttp.ClientSession, picture: Picture) -> None:
     """Ask the nodes once."""
     for node in list(picture.nodes.values()):
-        if node.state not in ("killed", "ended"):
+        if node.metrics and node.state not in ("killed", "ended"):
             try:
-                async with session.get(f"{node.address}/metrics") as reply:
+                async with session.get(node.metrics) as reply:
                     lines = (await reply.text()).splitlines()
             except (TimeoutError, aiohttp.ClientError):
                 continue  # it is ending
