@@ -143,6 +143,13 @@ CORE = [
         "tests/streams/rules/test_owner.py::TestPoison::test_a_head_that_waits_in_its_last_turn_is_blamed_for_nothing",
     ),
     _at(
+        "src/holdfast/streams/rules/owner.py",
+        "an opening that was fenced counts as a death",
+        "openings -= self._survived[place.name]",
+        "pass",
+        "tests/streams/rules/test_owner.py::TestPoison::test_an_opening_that_was_fenced_ends_no_node",
+    ),
+    _at(
         "src/holdfast/streams/owners.py",
         "what may not run yet is counted",
         "elif not entry.alone:",

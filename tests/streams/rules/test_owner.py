@@ -1515,6 +1515,30 @@ class TestPoison:
         assert bench.at_risk() == name(0)
         bench.only(Run)
 
+    def test_an_opening_that_was_fenced_ends_no_node(self) -> None:
+        """An operator pauses the stream while its head runs. That is laid to no message."""
+        bench = Bench().opened(started=Started(name(0), 4))
+        bench.offer(held(0))
+        for epoch, openings in ((2, 5), (3, 6), (4, 7)):
+            assert bench.only(Start) == Start(name(0), alone=True, last=True)
+            bench.owner.started(openings, 0)
+            bench.only(Run)
+            bench.owner.fenced(0)
+            bench.only(CheckClaim)
+            bench.owner.claim_checked(True, 0)
+            bench.opened(epoch=epoch, started=Started(name(0), openings, epoch - 1))
+        bench.only(Start)
+        bench.owner.started(8, 0)
+        bench.only(Run)
+
+    def test_what_ended_a_node_is_passed_over_though_openings_were_fenced(self) -> None:
+        """A new owner has outlived nothing."""
+        bench = Bench().opened(started=Started(name(0), 6))
+        bench.offer(held(0))
+        bench.only(Start)
+        bench.owner.started(7, 0)
+        assert bench.write().aside[0].reason.startswith("poison: 6 openings")
+
     def test_a_stream_that_moves_takes_its_head_s_count_along(self) -> None:
         bench = Bench().opened(started=Started(name(0), 4))
         bench.offer(held(0))

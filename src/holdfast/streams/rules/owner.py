@@ -36,6 +36,7 @@ doesn't load, the stream waits unchanged, because no message is to blame.
 from __future__ import annotations
 
 import enum
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Literal
@@ -225,6 +226,7 @@ class Owner:
         "_settling",
         "_starting",
         "_stored",
+        "_survived",
         "_suspect",
         "_target",
         "_timer_first",
@@ -272,6 +274,9 @@ class Owner:
         self._settling = 0
         self._busy_at = self._heard_at = now
         self._run_now = 0
+        self._survived = Counter[
+            str
+        ]()  # by head: how many openings that began it were fenced, and no node died
         self._forget_opening()
 
     def _forget_opening(self) -> None:
@@ -608,11 +613,13 @@ class Owner:
         self._seq = Sequencer(self.rules.order, checkpoint)
         self._run_now = 0
         self._heard_at = now - quiet_s
-        self._begun = {head.head: head.openings for head in checkpoint.suspects}
+        begun = {head.head: head.openings for head in checkpoint.suspects}
         if checkpoint.started is not None:
             self._wary, self._suspect = True, checkpoint.started.head
             self._cautious = REACH * self._limit()
-            self._begun[checkpoint.started.head] = checkpoint.started.openings
+            begun[checkpoint.started.head] = checkpoint.started.openings
+        self._survived = Counter({head: self._survived[head] for head in begun})
+        self._begun = {head: openings - self._survived[head] for head, openings in begun.items()}
         self._effects = Effects(self.rules.effects, () if recalled else checkpoint.effects)
         self._lost_effects = checkpoint.effects if recalled else ()
         self._timers = Timers(self.epoch, checkpoint.timers)
@@ -668,6 +675,8 @@ class Owner:
     def fenced(self, now: float) -> None:
         """The store has refused a write, because another opening exists. Open again if the claim is still
         ours."""
+        if self.at_risk:
+            self._survived[self.at_risk] += 1
         covered = [held for held, _ in self._covered.values()]
         for held in (*self._held.values(), *covered):
             held.tries, held.spent, held.retry_at = 0, False, 0.0
@@ -1003,6 +1012,7 @@ class Owner:
         place, self._starting = self._starting, None
         self._marked, self._counted, self._suspect = place.name, place, ""
         held = self._firings.get(place) if place.run == TIMER_RUN else self._held.get(place)
+        openings -= self._survived[place.name]
         if held is not None and openings > self.rules.max_starts:
             held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
             held.spent = True
