@@ -3,6 +3,7 @@
 import asyncio
 import re
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -79,3 +80,12 @@ def test_a_token_is_printed_once_and_kept_as_its_digest(place: Path, holdfast: H
     assert (token.name, sorted(token.rights)) == ("alice", ["operate", "read"])
     assert made.out.strip() not in (place / "tokens").read_text()
     assert holdfast("console-token", "a b", "--tokens", "tokens").code == 2
+
+
+def test_a_port_that_is_taken_is_told_with_what_chooses_another(holdfast: Holdfast) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = holdfast("console", "--port", str(port))
+    assert done.code == 2
+    assert str(port) in done.err
+    assert "--port" in done.err

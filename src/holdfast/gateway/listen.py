@@ -87,5 +87,8 @@ def listen(host: str, port: int) -> list[socket.socket]:
     except OSError as error:
         for listening in sockets:
             listening.close()
-        raise ConfigError(f"can't listen on {host}:{port}: {error.strerror or error}") from error
+        raise ConfigError(
+            f"can't listen on {host}:{port}: {error.strerror or error}; choose another place with --host or"
+            " --port"
+        ) from error
     return sockets
