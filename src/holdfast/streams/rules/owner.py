@@ -675,8 +675,8 @@ class Owner:
     def fenced(self, now: float) -> None:
         """The store has refused a write, because another opening exists. Open again if the claim is still
         ours."""
-        if self.at_risk:
-            self._survived[self.at_risk] += 1
+        if self._counted is not None and self._is_held(self._counted):
+            self._survived[self._counted.name] += 1
         covered = [held for held, _ in self._covered.values()]
         for held in (*self._held.values(), *covered):
             held.tries, held.spent, held.retry_at = 0, False, 0.0
