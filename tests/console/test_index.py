@@ -174,6 +174,22 @@ async def test_a_stream_that_parks_and_goes_on_is_told() -> None:
     }
 
 
+async def test_a_wait_is_told_once_in_the_streams_life_with_its_node_and_again_when_it_begins_anew() -> None:
+    index, state = await filled([point("s/a")], [Claim("s/a", "a", 1)])
+
+    def told(since_s: float, text: str = "seq 3 of run 0") -> list[str]:
+        index.reported({"a": NodeReport(waits=[Waits("s/a", "gap", text, since_s, None, 1)])})
+        return [event.text for event in index.life.of("s/a")]
+
+    assert told(1.0) == [], "it may be over in a moment"
+    assert told(6.0) == told(7.0) == ["waits for seq 3 of run 0, on node-a"]
+    assert told(1.0, "seq 9 of run 0") == ["waits for seq 3 of run 0, on node-a"]
+    assert told(5.5, "seq 9 of run 0")[0] == "waits for seq 9 of run 0, on node-a"
+    state.points["s/a"] = point("s/a", epoch=2)
+    await index.read_once()
+    assert index.life.of("s/a")[0].text == "opened on node-a, epoch 2"
+
+
 async def test_a_node_that_has_left_tells_nothing_any_more() -> None:
     index, _ = await filled([point("s/a")])
     waits, lag = Waits("s/a", "gap", "seq 3", 1.0, None, 1), StreamLag("s/a", 1.0, 3)

@@ -22,7 +22,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.standstills import Waits
+from holdfast.streams.standstills import TOLD_AFTER_S, Waits
 
 PAGE = 500
 SHARE_WATCHED, SHARE_IDLE = 0.05, 0.003
@@ -264,9 +264,22 @@ class StreamIndex:
 
     def reported(self, reports: Mapping[str, NodeReport]) -> None:
         """Take what nodes tell, by membership; of others, what they told before stays."""
+        for member, report in reports.items():
+            for waits in report.waits:
+                self._note_wait(member, waits)
         self._reports |= reports
         self._merge()
         self.revision += 1
+
+    def _note_wait(self, member: str, waits: Waits) -> None:
+        """Note that a stream has waited for so long that its node logs it too."""
+        before = self.waits.get(waits.key)
+        known_s = before.since_s if before is not None and before.kind == waits.kind else 0.0
+        if waits.since_s < known_s:
+            known_s = 0.0  # it has begun anew
+        if known_s < TOLD_AFTER_S <= waits.since_s and waits.kind != "parked":
+            at = self._clock.wall() - waits.since_s
+            self.life.add(waits.key, at, f"waits for {waits.text}, on {self._name(member)}")
 
     def _merge(self) -> None:
         reports = self._reports.values()
@@ -350,7 +363,8 @@ class StreamIndex:
         """Note what has happened since the stream was read last."""
         said = []
         if point.epoch > stream.epoch:
-            said.append(f"opened, epoch {point.epoch}")
+            on = f" on {self._name(stream.member)}" if stream.member else ""
+            said.append(f"opened{on}, epoch {point.epoch}")
         if point.skipped > stream.skipped:
             more = point.skipped - stream.skipped
             said.append(f"{more} {'message' if more == 1 else 'messages'} skipped or set aside")
