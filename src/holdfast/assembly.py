@@ -7,7 +7,7 @@ process takes to start.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import holdfast
 from holdfast.app import App
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
     from holdfast.streams.work import StreamWork
     from holdfast.tasks.periodic import Deed, Times
     from holdfast.tasks.work import TaskWork
-
-T = TypeVar("T")
 
 
 def make_node(services: Services, place: str | App) -> Node:
@@ -68,51 +66,10 @@ def make_node(services: Services, place: str | App) -> Node:
     async def look_at_services() -> None:
         await of_services.look()
 
-    secret, also = revealed(config.peer_secret), revealed(config.peer_secret_also)
-    routes: list[web.AbstractRouteDef] = []
-    if app.streams:
-        from holdfast.gateway import models  # noqa: PLC0415
-        from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
-        from holdfast.gateway.query_routes import QueryRoutes  # noqa: PLC0415
-
-        messages = NodeRoutes(
-            app.streams,
-            services.clock,
-            requests=lambda: _only(streams).requests,
-            member=lambda: host.membership.id,
-            max_body_bytes=config.max_message_bytes,
-            secret=secret,
-            also=also,
-        )
-        queries = QueryRoutes(
-            app.streams,
-            queries=lambda: _only(streams).queries,
-            max_body_bytes=config.max_message_bytes,
-            secret=secret,
-            also=also,
-        )
-        routes += [*messages.routes(), *queries.routes(), models.of_node(app.models, lambda: _only(streams))]
-    if app.tasks:
-        from holdfast.tasks.api import TaskApi  # noqa: PLC0415
-        from holdfast.tasks.opening import make_producer  # noqa: PLC0415
-
-        api = TaskApi(
-            app.tasks,
-            make_producer(services, app.name),
-            run_here=lambda task_type, message: _only(tasks).run_here(task_type, message),
-            stop_here=lambda trace, why: _only(tasks).cancel(trace, why),
-            max_body_bytes=config.max_message_bytes,
-            secret=secret,
-            also=also,
-        )
-        routes += api.routes()
+    peer = services.peer(ready=why_not_ready, connections=connections)
     host = Host(
         services.coordinator(),
-        services.peer(
-            routes=routes,
-            ready=why_not_ready,
-            connections=connections,
-        ),
+        peer,
         services.clock,
         Limits.of(config),
         structlog.get_logger().bind(node=config.node_name),
@@ -124,6 +81,10 @@ def make_node(services: Services, place: str | App) -> Node:
     place = "" if isinstance(place, App) else place
     streams = _streams(services, app, host, place) if app.streams else None
     tasks = _tasks(services, app, host, place) if app.tasks else None
+    if streams is not None:
+        peer.add_routes(_stream_routes(services, app, host, streams))
+    if tasks is not None:
+        peer.add_routes(_task_routes(services, app, tasks))
     parts = [part for product in products() if (part := product.node_part(services, app, host)) is not None]
     works = [work for part in parts for work in part.works]
 
@@ -185,6 +146,45 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         },
         values=services.values(app.name),
     )
+
+
+def _stream_routes(services: Services, app: App, host: Host, work: StreamWork) -> list[web.AbstractRouteDef]:
+    from holdfast.gateway import models  # noqa: PLC0415
+    from holdfast.gateway.node_routes import NodeRoutes  # noqa: PLC0415
+    from holdfast.gateway.query_routes import QueryRoutes  # noqa: PLC0415
+
+    config = services.config
+    secret, also = revealed(config.peer_secret), revealed(config.peer_secret_also)
+    messages = NodeRoutes(
+        app.streams,
+        services.clock,
+        requests=work.requests,
+        member=lambda: host.membership.id,
+        max_body_bytes=config.max_message_bytes,
+        secret=secret,
+        also=also,
+    )
+    queries = QueryRoutes(
+        app.streams, queries=work.queries, max_body_bytes=config.max_message_bytes, secret=secret, also=also
+    )
+    return [*messages.routes(), *queries.routes(), models.of_node(app.models, work)]
+
+
+def _task_routes(services: Services, app: App, work: TaskWork) -> list[web.AbstractRouteDef]:
+    from holdfast.tasks.api import TaskApi  # noqa: PLC0415
+    from holdfast.tasks.opening import make_producer  # noqa: PLC0415
+
+    config = services.config
+    api = TaskApi(
+        app.tasks,
+        make_producer(services, app.name),
+        run_here=work.run_here,
+        stop_here=work.cancel,
+        max_body_bytes=config.max_message_bytes,
+        secret=revealed(config.peer_secret),
+        also=revealed(config.peer_secret_also),
+    )
+    return api.routes()
 
 
 def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
@@ -285,12 +285,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         values=make_values(services, app.name),
         briefing=services.briefing_tasks(app.name),
     )
-
-
-def _only(work: T | None) -> T:
-    """The work that a route is for, which is only there with it."""
-    assert work is not None
-    return work
 
 
 def check_app(services: Services, app: App) -> None:

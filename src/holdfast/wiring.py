@@ -42,7 +42,6 @@ from holdfast.urls import extra, find_secret
 from holdfast.values import Values
 
 if TYPE_CHECKING:
-    from aiohttp import web
     from prometheus_client import CollectorRegistry
     from pydantic import SecretStr
 
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.http.serving import Connections
     from holdfast.http.tls import PeerTls
     from holdfast.ports.metrics import MetricsPush
+    from holdfast.services.http.peer import HttpPeer
 
 S = TypeVar("S", bound=Closing)
 
@@ -280,10 +280,9 @@ class Services:
     def peer(
         self,
         *,
-        routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
-    ) -> Peer:
+    ) -> HttpPeer:
         """A new peer; the rest is as :class:`~holdfast.services.http.peer.HttpPeer` has it."""
         from holdfast.services.http.peer import HttpPeer, PeerSettings  # noqa: PLC0415
 
@@ -300,7 +299,6 @@ class Services:
                     advertise=config.advertise,
                     max_body_bytes=config.max_peer_bytes,
                 ),
-                routes=routes,
                 ready=ready,
                 connections=connections,
             )

@@ -102,13 +102,14 @@ class Surface:
         door = NodeRoutes(
             streams,
             clock,
-            requests=lambda: cast("Requests", self),
+            requests=cast("Requests", self),
             member=lambda: MEMBER,
             max_body_bytes=LIMIT,
         )
-        queries = QueryRoutes(streams, queries=lambda: cast("Queries", self), max_body_bytes=LIMIT)
+        queries = QueryRoutes(streams, queries=cast("Queries", self), max_body_bytes=LIMIT)
         async with contextlib.AsyncExitStack() as stack:
-            peer = HttpPeer(clock, routes=[*door.routes(), *queries.routes()])
+            peer = HttpPeer(clock)
+            peer.add_routes([*door.routes(), *queries.routes()])
             stack.push_async_callback(peer.close)
             address = await peer.serve(_done)
             self.ports["node"] = int(address.rpartition(":")[2])

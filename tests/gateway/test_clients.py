@@ -73,16 +73,14 @@ class Place:
         door = NodeRoutes(
             streams,
             clock,
-            requests=lambda: cast("Requests", self.node),
+            requests=cast("Requests", self.node),
             member=lambda: MEMBER,
             max_body_bytes=LIMIT,
             secret=SECRET,
         )
         between_nodes = PeerSettings(secret=SECRET, tls=self._tls)
-        peer, calling = (
-            HttpPeer(clock, between_nodes, routes=door.routes()),
-            HttpPeer(clock, between_nodes),
-        )
+        peer, calling = HttpPeer(clock, between_nodes), HttpPeer(clock, between_nodes)
+        peer.add_routes(door.routes())
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(

@@ -38,7 +38,7 @@ async def test_a_node_lists_what_it_declares() -> None:
     )
     pool = SimpleNamespace(models=Counter(people=2), loading=Counter(people=1))
     work = cast("StreamWork", SimpleNamespace(owners=owners, pool=pool))
-    assert await page(models.of_node(specs, lambda: work)) == {
+    assert await page(models.of_node(specs, work)) == {
         "models": [
             {"name": "cars", "memory_mb": 0, "slots": 0, "loading": 0, "streams": 0, "error": "no file"},
             {"name": "people", "memory_mb": 400, "slots": 2, "loading": 1, "streams": 2, "error": ""},

@@ -82,7 +82,7 @@ async def serve(taken: Taken, streams: Any, secret: str | None = None) -> Client
     door = NodeRoutes(
         streams,
         SystemClock(),
-        requests=lambda: cast("Requests", taken),
+        requests=cast("Requests", taken),
         member=lambda: "me",
         max_body_bytes=LIMIT,
         secret=secret,

@@ -82,7 +82,7 @@ def test_what_can_t_be_asked_is_told(servers: Surface, server: str) -> None:
 
 async def test_a_node_asks_for_its_secret() -> None:
     queries = QueryRoutes(
-        app().streams, queries=lambda: cast("Queries", Surface()), max_body_bytes=LIMIT, secret="of-the-nodes"
+        app().streams, queries=cast("Queries", Surface()), max_body_bytes=LIMIT, secret="of-the-nodes"
     )
     made = web.Application()
     made.add_routes(queries.routes())

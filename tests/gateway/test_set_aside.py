@@ -50,7 +50,7 @@ async def client(town: Town, streams: App) -> TestClient[web.Request, web.Applic
         NodeRoutes(
             streams.streams,
             node.clock,
-            requests=lambda: node.work.requests,
+            requests=node.work.requests,
             member=lambda: node.id,
             max_body_bytes=1000,
         ).routes()

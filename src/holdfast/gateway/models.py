@@ -16,13 +16,13 @@ from holdfast.streams.work import StreamWork
 PATH = "/v1/models"
 
 
-def of_node(specs: Mapping[str, ModelSpec], work: Callable[[], StreamWork]) -> web.RouteDef:
+def of_node(specs: Mapping[str, ModelSpec], work: StreamWork) -> web.RouteDef:
     """Return the route of a node that declares ``specs``. It shows the memory of each model, in how many
     slots it is loaded or being loaded, how many owned streams use it, and why it doesn't load, if it
     doesn't."""
 
     async def show(request: web.Request) -> web.Response:
-        pool, owners = work().pool, work().owners
+        pool, owners = work.pool, work.owners
         loaded, loading = pool.models, pool.loading
         streams = Counter(model for entry in owners for model in entry.spec.models)
         errors = {known.model: known.reason for known in owners.obstacles.streams.values()}

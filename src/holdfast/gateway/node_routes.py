@@ -49,9 +49,8 @@ class NodeRoutes:
 
     Args:
         specs: the declared streams.
-        requests: returns what takes messages; called with each request, because the node is made after its
-            routes.
-        member: the node's membership.
+        requests: takes the messages.
+        member: returns the node's membership, which changes when the node joins again.
         max_body_bytes: the largest body.
         secret, also: the secrets of which callers must show one, if there are any.
     """
@@ -61,7 +60,7 @@ class NodeRoutes:
         specs: Mapping[str, StreamSpec],
         clock: Clock,
         *,
-        requests: Callable[[], Requests],
+        requests: Requests,
         member: Callable[[], str],
         max_body_bytes: int,
         secret: str | None = None,
@@ -115,9 +114,7 @@ class NodeRoutes:
         attributes = labels(spec, key, place)
         if traceparent and read_traceparent(traceparent):
             attributes[TRACEPARENT] = traceparent
-        return await self._requests().process(
-            spec.name, spec.full_key(key), place, body, attributes, timeout_s
-        )
+        return await self._requests.process(spec.name, spec.full_key(key), place, body, attributes, timeout_s)
 
     def _response(self, answer: RequestAnswer, passed_on: dict[str, str]) -> web.Response:
         headers = {OWNER: self._member(), EPOCH: str(answer.epoch), **passed_on}

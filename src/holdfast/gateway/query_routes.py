@@ -7,7 +7,7 @@ a browser, a link or curl. With ``POST`` it is the JSON in the body. Neither cha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from urllib.parse import unquote_to_bytes
 
 import msgspec
@@ -30,14 +30,14 @@ NUMBER = "X-Commit-Number"
 
 
 class QueryRoutes:
-    """The routes of one node. ``queries`` returns what answers; the other arguments are as those of
+    """The routes of one node. ``queries`` answers; the other arguments are as those of
     :class:`~holdfast.gateway.node_routes.NodeRoutes`."""
 
     def __init__(
         self,
         specs: Mapping[str, StreamSpec],
         *,
-        queries: Callable[[], Queries],
+        queries: Queries,
         max_body_bytes: int,
         secret: str | None = None,
         also: str | None = None,
@@ -60,7 +60,7 @@ class QueryRoutes:
             async with asyncio.timeout(timeout_s):
                 asked = await self._asked(request)
             full_key = self._specs[stream].full_key(key)
-            answered = await self._queries().answer(stream, full_key, asked, timeout_s)
+            answered = await self._queries.answer(stream, full_key, asked, timeout_s)
         except TimeoutError:
             return problem.response(slow_body(), passed_on)
         except HoldfastError as error:

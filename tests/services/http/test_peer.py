@@ -41,7 +41,7 @@ from simulator.servers.loopback import free_port
 
 PATIENCE_S = 30.0
 NODES = "nodes.example"
-SERVED = ("routes", "ready", "connections", "speaks")
+SERVED = ("ready", "connections", "speaks")
 
 MakePeer = Callable[..., HttpPeer]
 MakeServer = Callable[..., Awaitable[str]]
@@ -782,11 +782,8 @@ async def test_health_and_mounted_pages_are_served_and_no_metrics(make_peer: Mak
     async def mounted(request: web.Request) -> web.Response:
         return web.Response(text="mounted")
 
-    peer = make_peer(
-        secret="s" * 16,
-        routes=[web.get("/process/{stream}", mounted)],
-        ready=lambda: reasons[0],
-    )
+    peer = make_peer(secret="s" * 16, ready=lambda: reasons[0])
+    peer.add_routes([web.get("/process/{stream}", mounted)])
     address = await peer.serve(agree)
     async with aiohttp.ClientSession(address) as session:
 
@@ -888,7 +885,9 @@ async def test_every_error_is_a_problem_that_hides_its_cause(make_peer: MakePeer
     async def bug(request: web.Request) -> web.Response:
         raise RuntimeError("at 10.1.2.3")
 
-    address = await make_peer(routes=[web.get("/bug", bug)]).serve(agree)
+    peer = make_peer()
+    peer.add_routes([web.get("/bug", bug)])
+    address = await peer.serve(agree)
     async with aiohttp.ClientSession() as session:
         for method, path, status in (
             ("GET", "/nowhere", 404),

@@ -20,7 +20,7 @@ import contextlib
 import errno
 import ipaddress
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -107,7 +107,6 @@ class HttpPeer:
     Args:
         clock: the node's clock.
         settings: how nodes reach each other.
-        routes: more routes to serve on the same port. Their handlers are cancelled when the client leaves.
         ready: why the node can't serve yet, for ``/readyz``; empty when it can.
         connections: limits the connections to this server.
         speaks: the versions of the protocol.
@@ -118,7 +117,6 @@ class HttpPeer:
         clock: Clock,
         settings: PeerSettings | None = None,
         *,
-        routes: Sequence[web.AbstractRouteDef] = (),
         ready: Callable[[], str] = lambda: "",
         connections: Connections | None = None,
         speaks: Spoken = SPOKEN,
@@ -131,7 +129,7 @@ class HttpPeer:
         self._scheme = "http" if settings.tls is None else "https"
         self._tls_name = settings.tls.name if settings.tls is not None else None
         self._trust = PeerTrust(settings.tls) if settings.tls is not None else None
-        self._routes = routes
+        self._routes: list[web.AbstractRouteDef] = []
         self._ready = ready
         # One without any connection is false, as all that is empty.
         self._connections = connections if connections is not None else Connections(clock, CONNECTIONS_MAX)
@@ -147,6 +145,11 @@ class HttpPeer:
         self._server: asyncio.Server | None = None
         self._watching: asyncio.Task[None] | None = None
         self._session: aiohttp.ClientSession | None = None
+
+    def add_routes(self, routes: Iterable[web.AbstractRouteDef]) -> None:
+        """Serve these routes too, on the same port. Call it before :meth:`serve`. Handlers are cancelled when
+        their client leaves."""
+        self._routes += routes
 
     async def serve(self, handler: Handler) -> str:
         """Start to answer calls; returns the URL at which others reach this node.
