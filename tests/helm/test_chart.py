@@ -279,6 +279,30 @@ def test_the_grace_period_covers_a_receive_and_two_drains() -> None:
         assert "lifecycle" not in pod["containers"][0], "SIGTERM drains"
 
 
+def test_a_disruption_takes_one_pod_and_waits_for_none_that_is_unwell() -> None:
+    budgets = of_kind(manifests(POSTGRES), "PodDisruptionBudget")
+    assert budgets.keys() == {"cams-holdfast-main", "cams-holdfast-gateway"}
+    for budget in budgets.values():
+        assert budget["spec"]["maxUnavailable"] == 1
+        assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+
+
+@pytest.mark.parametrize("startup_s", [31, 300, 900])
+def test_a_node_has_the_time_that_it_was_given_to_start(startup_s: int) -> None:
+    pod = pods(manifests(POSTGRES, nodes__startupSeconds=startup_s))["cams-holdfast-main"]
+    probe = pod["containers"][0]["startupProbe"]
+    assert startup_s <= probe["periodSeconds"] * probe["failureThreshold"] <= startup_s + 1
+
+
+def test_shared_memory_and_temporary_files_have_the_sizes_that_were_asked_for() -> None:
+    pod = pods(manifests(POSTGRES, nodes__shmSize="2Gi", nodes__tmpSize="4Gi"))["cams-holdfast-main"]
+    volumes = {each["name"]: each.get("emptyDir") for each in pod["volumes"]}
+    assert volumes["shm"] == {"medium": "Memory", "sizeLimit": "2Gi"}
+    assert volumes["tmp"] == {"sizeLimit": "4Gi"}
+    mounts = {each["name"]: each["mountPath"] for each in pod["containers"][0]["volumeMounts"]}
+    assert (mounts["shm"], mounts["tmp"]) == ("/dev/shm", "/tmp")
+
+
 def test_a_node_tells_the_others_the_address_of_its_pod() -> None:
     container = pods(manifests(POSTGRES))["cams-holdfast-main"]["containers"][0]
     assert {"name": "HOLDFAST_HOST", "value": "$(POD_IP)"} in container["env"]
