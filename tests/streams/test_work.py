@@ -1,6 +1,7 @@
 """A whole node and bad input: what is wrong is said clearly and set aside, and everything else goes on."""
 
 import asyncio
+import gc
 import io
 import json
 from typing import Any, ClassVar
@@ -10,6 +11,7 @@ import pytest
 from PIL import Image
 
 from holdfast import App, Context, StreamHandler
+from holdfast.common.held import Held
 from holdfast.common.message import SEQ_DIGITS
 from holdfast.common.protocol import Answers, Done, Forward, Move, Parcel, ParcelAnswer, Poke, Probe, Warm
 from holdfast.common.retry import Backoff
@@ -78,6 +80,23 @@ def app_of(handler: type[StreamHandler[Any]] = Count, message: Any = Item, **set
 
 def good(*numbers: int, key: str = "k", **more: Any) -> list[dict[str, Any]]:
     return [{"key": key, "n": n, **more} for n in numbers]
+
+
+# --- what is done
+
+
+async def test_a_node_keeps_no_message_that_is_done(town: Town) -> None:
+    """Bodies are large: a loop that waits for the next message is not to hold the last one."""
+    nodes = [await town.start(app_of(gap_timeout_s=100.0), name) for name in "ab"]
+    check_s = nodes[0].host.limits.custody_check_s
+    for n in (0, 2, 1):
+        await town.send(*(good(n, key=f"kept-{key}")[0] for key in range(6)))
+        await town.clock.sleep(check_s)
+    await town.until_over()
+    await town.clock.sleep(check_s)
+    assert sum(node.host.stats.forwarded for node in nodes), "some were in custody"
+    gc.collect()
+    assert [each for each in gc.get_objects() if type(each) is Held and b"kept-" in each.body] == []
 
 
 # --- what has no place

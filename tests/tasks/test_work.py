@@ -1,6 +1,7 @@
 """What a node does with the tasks in its hands: when it is cut off, and with those that it can't run."""
 
 import asyncio
+import gc
 import re
 from collections.abc import Sequence
 from random import Random
@@ -15,6 +16,7 @@ from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.body import Body
+from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
@@ -104,6 +106,25 @@ def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
         assert [event.epoch for event in world.log if isinstance(event, RanAttempt)] == [1, 1]
 
     run(live())
+
+
+def test_a_node_keeps_no_task_that_is_done() -> None:
+    """Bodies are large: a loop that waits for the next task is not to hold the last one."""
+    left: list[list[InHand]] = []
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "kept", LONG, 9.0)))
+
+        async def look() -> None:
+            await world.clock.sleep(TROUBLE_S)
+            gc.collect()
+            left.append([each for each in gc.get_objects() if type(each) is InHand and each.trace == "kept"])
+
+        world.spawn(look())
+        assert check(world, await world.live()) == []
+
+    run(live())
+    assert left == [[]]
 
 
 async def sent_as(task_type: str, trace: str, queue: Queue) -> None:

@@ -129,15 +129,20 @@ class Keeper:
         await self._idle.wait()
         self._patient = True
 
+    # A loop that waits holds no message: its body would stay in memory for as long.
+
     async def _extend_loop(self) -> None:
         while True:
             await self._clock.sleep(self._visibility_s / LOOKS_A_VISIBILITY)
-            now, holding = self._clock.monotonic(), self._holding(self._stream)
-            await self._reissue(holding, now)
-            settling = [held for item in (*self._taken, *self._pending) for held in item.messages]
-            receipts = [r for held in (*(held for _, held in holding), *settling) for r in held.receipts]
-            near = due(receipts, now, self._visibility_s)
-            await self._extend({receipt.receipt: receipt for receipt in near})
+            await self._extend_due()
+
+    async def _extend_due(self) -> None:
+        now, holding = self._clock.monotonic(), self._holding(self._stream)
+        await self._reissue(holding, now)
+        settling = [held for item in (*self._taken, *self._pending) for held in item.messages]
+        receipts = [r for held in (*(held for _, held in holding), *settling) for r in held.receipts]
+        near = due(receipts, now, self._visibility_s)
+        await self._extend({receipt.receipt: receipt for receipt in near})
 
     async def _reissue(self, holding: Sequence[tuple[str, Held]], now: float) -> None:
         """Reissue messages that have almost reached the queue's limit: send a copy with the same identity,
@@ -194,19 +199,21 @@ class Keeper:
             linger_s = PATIENCE * self._queue.linger_s if self._archive is None else self._archive_linger_s
             linger_s = min(linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
-            whole_calls = full and self._archive is None
-            taken = self._taken = self._whole_calls() if whole_calls else list(self._pending)
-            del self._pending[: len(taken)]
-            self._waiting -= sum(len(item.messages) for item in taken)
-            if self._waiting < self._enough and self._patient:
-                self._hurry.clear()
-            if not self._pending:
-                self._wake.clear()
-            if taken:
-                await self._settle(taken)
-            self._taken = []
-            if not self._pending:
-                self._idle.set()
+            await self._settle_waiting(whole_calls=full and self._archive is None)
+
+    async def _settle_waiting(self, *, whole_calls: bool) -> None:
+        taken = self._taken = self._whole_calls() if whole_calls else list(self._pending)
+        del self._pending[: len(taken)]
+        self._waiting -= sum(len(item.messages) for item in taken)
+        if self._waiting < self._enough and self._patient:
+            self._hurry.clear()
+        if not self._pending:
+            self._wake.clear()
+        if taken:
+            await self._settle(taken)
+        self._taken = []
+        if not self._pending:
+            self._idle.set()
 
     def _whole_calls(self) -> list[Settlement]:
         """Return the first settlements, as many as fill whole calls. The rest wait for more."""

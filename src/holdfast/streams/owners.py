@@ -630,12 +630,15 @@ class Owners:
             if self._timers:
                 timeout_s = max(0.0, self._timers[0][0] - self._clock.monotonic())
             await self._clock.wait(self._timer_set, timeout_s)
-            now = self._clock.monotonic()
-            while self._timers and self._timers[0][0] <= now:
-                at, key = heapq.heappop(self._timers)
-                entry = self._entries.get(key)
-                if entry is not None and entry.timer_at == at:
-                    self._ring(entry, now)
+            self._ring_due()
+
+    def _ring_due(self) -> None:
+        now = self._clock.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            at, key = heapq.heappop(self._timers)
+            entry = self._entries.get(key)
+            if entry is not None and entry.timer_at == at:
+                self._ring(entry, now)
 
     def _ring(self, entry: Owned, now: float) -> None:
         entry.timer_at = None
@@ -745,10 +748,13 @@ class Owners:
         while True:
             await self._clock.sleep(SILENT_LOOK_S)
             if not self._host.membership.alive:
-                for entry in self.with_messages():
-                    if not entry.looks:
-                        entry.owner.poked()
-                        self._perform(entry)
+                self._look_at_all()
+
+    def _look_at_all(self) -> None:
+        for entry in self.with_messages():
+            if not entry.looks:
+                entry.owner.poked()
+                self._perform(entry)
 
     async def _peek(self, entry: Owned, generation: int) -> None:
         entry.looks += 1

@@ -584,23 +584,29 @@ class Router:
                 timeout_s = max(0.0, self._deferred[0][0] - self._clock.monotonic())
             if timeout_s is None or timeout_s > 0:
                 await self._clock.wait(self._defer_changed, timeout_s)
-            now = self._clock.monotonic()
-            while self._deferred and self._deferred[0][0] <= now:
-                item = self._custody.get(heapq.heappop(self._deferred)[1])
-                if item is not None and not item.to and item not in self._placing.get(item.key, ()):
-                    self._again(item)
+            self._offer_due()
+
+    def _offer_due(self) -> None:
+        now = self._clock.monotonic()
+        while self._deferred and self._deferred[0][0] <= now:
+            item = self._custody.get(heapq.heappop(self._deferred)[1])
+            if item is not None and not item.to and item not in self._placing.get(item.key, ()):
+                self._again(item)
 
     async def _check_custody(self) -> None:
-        """Check messages that have been in custody for long, because reports can be lost and deliveries
-        lapse."""
         while True:
             await self._clock.sleep(self._limits.custody_check_s / 2)
-            now = self._clock.monotonic()
-            for item in list(self._custody.values()):
-                if item.accepted and now - item.offered_at >= self._limits.custody_check_s:
-                    self._send(item, item.to)
-                elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
-                    self._end(item.number)  # the queue delivers it to another node
+            self._check_all()
+
+    def _check_all(self) -> None:
+        """Check messages that have been in custody for long, because reports can be lost and deliveries
+        lapse."""
+        now = self._clock.monotonic()
+        for item in list(self._custody.values()):
+            if item.accepted and now - item.offered_at >= self._limits.custody_check_s:
+                self._send(item, item.to)
+            elif not item.accepted and all(_lapsed(receipt, now) for receipt in item.held.receipts):
+                self._end(item.number)  # the queue delivers it to another node
 
 
 def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> None:

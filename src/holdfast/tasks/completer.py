@@ -176,10 +176,13 @@ class Completer:
     async def _store_loop(self) -> None:
         while True:
             await self._ended.wait()
-            taken, self._ends = self._ends[:ENDS_MAX], self._ends[ENDS_MAX:]
-            if not self._ends:
-                self._ended.clear()
-            await self._store_all(taken)
+            await self._store_next()
+
+    async def _store_next(self) -> None:
+        taken, self._ends = self._ends[:ENDS_MAX], self._ends[ENDS_MAX:]
+        if not self._ends:
+            self._ended.clear()
+        await self._store_all(taken)
 
     async def _store_all(self, taken: Sequence[Ending]) -> None:
         briefing = self._briefing
@@ -235,18 +238,21 @@ class Completer:
         self._to_tell.set()
 
     async def _tell_loop(self) -> None:
-        size = self._briefs.max_batch
         while True:
             await self._to_tell.wait()
             if not self._finished:
                 self._to_tell.clear()
                 continue
             await self._meet()
-            taken, self._finished = self._finished, []
-            self._to_tell.clear()
-            await asyncio.gather(
-                *(self._tell(taken[start : start + size]) for start in range(0, len(taken), size))
-            )
+            await self._tell_all()
+
+    async def _tell_all(self) -> None:
+        size = self._briefs.max_batch
+        taken, self._finished = self._finished, []
+        self._to_tell.clear()
+        await asyncio.gather(
+            *(self._tell(taken[start : start + size]) for start in range(0, len(taken), size))
+        )
 
     async def _meet(self) -> None:
         """Wait for other outcomes to share the call, if some will come soon."""

@@ -779,17 +779,20 @@ class TaskWork:
             await self._host.clock.sleep(min(NEWS_S, shortest_s / LOOKS_A_VISIBILITY))
             if self._fair_queue and not self._host.membership.alive:
                 self._host.tasks.spawn(self._hand_back())
-            now = self._host.clock.monotonic()
-            running = self._running()
-            for item in running:
-                if item.lapsed(now):
-                    self._stop(item, LAPSED)
-                elif now >= self._limiter.until - GRANT_ENDS_S:
-                    self._stop(item, GRANT_ENDS)
-                elif item.spec.resumable and self._holdable_s(item, now) <= 0:
-                    self._stop(item, REISSUE)
-            member = self._host.membership.id
-            await self._tell([item for item in running if _is_due(item, member, now)], now)
+            await self._beat_once()
+
+    async def _beat_once(self) -> None:
+        now = self._host.clock.monotonic()
+        running = self._running()
+        for item in running:
+            if item.lapsed(now):
+                self._stop(item, LAPSED)
+            elif now >= self._limiter.until - GRANT_ENDS_S:
+                self._stop(item, GRANT_ENDS)
+            elif item.spec.resumable and self._holdable_s(item, now) <= 0:
+                self._stop(item, REISSUE)
+        member = self._host.membership.id
+        await self._tell([item for item in running if _is_due(item, member, now)], now)
 
     def _running(self) -> list[InHand]:
         return [item for item in self.hand.values() if item.held.life is Life.RUNNING]
