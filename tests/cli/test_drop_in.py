@@ -93,7 +93,7 @@ def check_order(found: list[Any]) -> None:
 
 
 @pytest.mark.slow
-def test_frames_come_out_in_order(
+def test_a_node_with_older_settings_processes_frames_in_order(
     environment: dict[str, str],
     node: list[Process],
     place: Path,

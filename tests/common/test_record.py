@@ -12,7 +12,7 @@ from holdfast.errors import Damaged, Retry
 DECODE = msgspec.json.Decoder(dict[str, int]).decode
 
 
-def test_a_valid_record_is_read() -> None:
+def test_a_record_of_valid_json_is_decoded() -> None:
     with reading("the record"):
         assert DECODE(b'{"a": 1}') == {"a": 1}
 

@@ -23,7 +23,7 @@ TRACE, SPAN = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
 @pytest.mark.parametrize(
     "text", [f"00-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-00", f"cc-{TRACE}-{SPAN}-01-more"]
 )
-def test_a_valid_traceparent_is_read(text: str) -> None:
+def test_trace_and_span_are_read_from_a_valid_traceparent(text: str) -> None:
     assert read_traceparent(text) == TraceContext(TRACE, SPAN)
 
 

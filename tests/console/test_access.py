@@ -84,7 +84,7 @@ async def test_a_wrong_token_opens_no_session(reader: Browser, token: str) -> No
     assert "Set-Cookie" not in answer.headers
 
 
-async def test_leaving_takes_the_rights_away(operator: Browser) -> None:
+async def test_who_has_left_is_offered_no_action(operator: Browser) -> None:
     await operator.post("/leave")
     assert PAUSE not in (await operator.get("/stream", key=KEY)).text
 

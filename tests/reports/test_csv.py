@@ -150,7 +150,7 @@ def test_columns_are_chosen_named_and_ordered(tmp_path: Path) -> None:
     assert csv_of(Table(sources=(source,), columns=columns)) == '"Größe, €",a,""\n3,1,3\n'
 
 
-def test_numbers_are_written_as_ordered(tmp_path: Path) -> None:
+def test_numbers_have_the_marks_and_decimals_of_the_order(tmp_path: Path) -> None:
     source = stored(
         tmp_path,
         {
@@ -182,7 +182,7 @@ def test_what_is_no_number_has_a_text(tmp_path: Path) -> None:
     assert csv_of(source, header=False, **options) == "-\nINF\n-INF\n1,5\n\n"
 
 
-def test_booleans_are_written_as_ordered(tmp_path: Path) -> None:
+def test_booleans_and_nulls_have_the_texts_of_the_order(tmp_path: Path) -> None:
     source = stored(tmp_path, {"b": [True, False, None]})
     assert csv_of(source, true_text="ja", false_text="nein", null_text="?") == "b\nja\nnein\n?\n"
 

@@ -227,7 +227,7 @@ def test_what_does_not_fit_the_source_is_named(tmp_path: Path, fields: Any, fiel
     assert text in str(refused.value)
 
 
-def test_rows_are_sorted_as_ordered(tmp_path: Path) -> None:
+def test_rows_are_sorted_by_the_columns_of_the_order(tmp_path: Path) -> None:
     source = stored(tmp_path, {"a": [2, 1, None, 2], "b": ["x", "y", "z", "w"]}, row_group_size=1)
     table = Table(
         sources=(source,),

@@ -48,7 +48,9 @@ def test_a_seed_replays_the_same_run() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world == "devices"])
-def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_of_devices_fails_where_a_protection_is_missing(
+    rule: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(devices, "HEAL_LIMIT_S", HEAL_LIMIT_S)
     for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
         if simulate(seed, rule).wrong and not simulate(seed, kind="devices").wrong:

@@ -164,7 +164,7 @@ def test_a_seed_replays_the_same_run(seed: int, kind: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world != "devices"])
-def test_a_missing_protection_is_noticed(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_fails_where_a_protection_is_missing(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     acts = RULES[rule].world in ("acting", "upkeep")  # targets may be away for long
     monkeypatch.setattr(world, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S if acts else HEAL_LIMIT_S)
     monkeypatch.setattr(acting, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S)

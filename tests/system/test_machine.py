@@ -47,7 +47,7 @@ def test_limits_of_the_second_version_count(groups: Path, own: Path) -> None:
     assert (machine.cores, machine.memory_bytes) == (0.5, 64 * MIB)
 
 
-def test_groups_without_limits_limit_nothing(groups: Path, own: Path) -> None:
+def test_groups_without_limits_leave_all_of_the_machine(groups: Path, own: Path) -> None:
     write(groups, cpu__max="max 100000\n", memory__max="max\n")
     machine = Machine(groups, own)
     assert (machine.cores, machine.memory_bytes) == (CORES, psutil.virtual_memory().total)

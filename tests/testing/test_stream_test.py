@@ -386,7 +386,7 @@ def test_a_stream_test_of_an_app_knows_its_targets() -> None:
         StreamTest(watch, targets=["sites"]).send({"to": "site"})
 
 
-def test_mistakes_with_timers_are_told() -> None:
+def test_too_many_timers_and_a_missing_wake_are_refused() -> None:
     def many(message: dict[str, int], context: Context) -> None:
         for number in range(message["count"]):
             context.wake(f"t{number}", after_s=1)

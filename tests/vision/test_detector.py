@@ -81,7 +81,7 @@ def test_what_stays_in_place_becomes_background() -> None:
     assert not any(seen[-100:])
 
 
-def test_a_black_frame_is_survived() -> None:
+def test_a_detector_goes_on_after_black_and_white_frames() -> None:
     detector = Detector(320, 180)
     for level in (0, 0, 255, 0, 128):
         detector.detect(np.full((45, 80), level, np.uint8))
@@ -91,7 +91,7 @@ def test_a_black_frame_is_survived() -> None:
     "size, grid",
     [((320, 180), (80, 45)), ((1920, 1080), (80, 45)), ((180, 320), (45, 80)), ((4000, 2), (80, 1))],
 )
-def test_the_grid_follows_the_frame(size: tuple[int, int], grid: tuple[int, int]) -> None:
+def test_the_grid_has_the_shape_of_the_frame(size: tuple[int, int], grid: tuple[int, int]) -> None:
     assert grid_of(*size) == grid
 
 

@@ -57,14 +57,18 @@ def perfect(video: Rendered) -> list[list[Detection]]:
 
 
 @pytest.mark.slow
-def test_easy_scenes_are_tracked_well(easy: list[Rendered], detect: Detect) -> None:
+def test_tracks_of_easy_scenes_keep_their_accuracy_and_identities(
+    easy: list[Rendered], detect: Detect
+) -> None:
     found = judged(easy, detect, ours)
     assert found.mota >= 0.90
     assert found.idf1 >= 0.85
 
 
 @pytest.mark.slow
-def test_usual_scenes_are_tracked_well(usual: list[Rendered], detect: Detect) -> None:
+def test_tracks_of_usual_scenes_keep_their_accuracy_and_identities(
+    usual: list[Rendered], detect: Detect
+) -> None:
     found = judged(usual, detect, ours)
     assert found.mota >= 0.80
     assert found.idf1 >= 0.75

@@ -12,7 +12,7 @@ from holdfast.vision.scene import Scene, stage
 SCENE = Scene(seed=1, seconds=1)
 
 
-def test_a_video_shows_its_scene(tmp_path: Path) -> None:
+def test_a_rendered_video_shows_each_frame_of_its_scene(tmp_path: Path) -> None:
     rendered = render(SCENE, tmp_path)
     staged = list(stage(SCENE))
     with av.open(str(rendered.video)) as container:

@@ -52,7 +52,7 @@ def test_people_vanish_behind_pillars_and_come_out_again() -> None:
     assert "." in seen
 
 
-def test_people_in_a_scene_cross() -> None:
+def test_people_in_a_scene_cross_each_others_way() -> None:
     truths = [frame.truth for frame in play(Scene(seed=0))]
     leftmost = [min(truth, key=lambda name: truth[name][0]) for truth in truths if {1, 2} <= truth.keys()]
     assert {1, 2} <= set(leftmost)

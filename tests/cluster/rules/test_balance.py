@@ -28,7 +28,7 @@ def test_a_plan_has_no_more_shifts_than_asked_for() -> None:
     assert len(plan(nodes(6.0, 0.0, 0.0), 1)) == 1
 
 
-def test_load_is_compared_with_capacity() -> None:
+def test_a_node_of_more_capacity_may_have_more_load() -> None:
     assert plan([NodeLoad("big", 3.0, 3.0), NodeLoad("small", 1.0, 1.0)], 9) == []
     assert plan([NodeLoad("big", 2.0, 3.0), NodeLoad("small", 2.0, 1.0)], 9) == [Shift("small", "big", 1.0)]
 

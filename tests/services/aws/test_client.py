@@ -402,7 +402,9 @@ async def test_a_key_that_may_not_be_used_is_named(client: AwsClient, service: S
             await call(client)
 
 
-async def test_errors_of_s3_are_understood(make_client: MakeClient, service: Service) -> None:
+async def test_errors_of_s3_are_refused_with_their_code_and_text(
+    make_client: MakeClient, service: Service
+) -> None:
     client = make_client("s3", region="eu-west-1", endpoint=service.url)
     service.answers = [(404, "<Error><Code>NoSuchKey</Code><Message>it&apos;s gone</Message></Error>")]
     with pytest.raises(AwsRefused, match="NoSuchKey: it's gone") as refused:

@@ -37,7 +37,7 @@ LOCAL = "http://localhost:4566/000000000000/frames"
         (LOCAL, SqsUrl(None, "http://localhost:4566", LOCAL), LOCAL),
     ],
 )
-def test_a_queue_url_is_parsed(url: str, parsed: SqsUrl, queue: str | None) -> None:
+def test_region_endpoint_and_queue_are_read_from_a_url(url: str, parsed: SqsUrl, queue: str | None) -> None:
     assert parse(url) == parsed
     assert parsed.queue("cams") == queue or queue is None
 

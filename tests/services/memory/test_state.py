@@ -21,7 +21,7 @@ class TestMemoryState(StateConformance, StateTransferConformance):
         await state.close()
 
 
-async def test_the_history_tells_every_attempt(clock: Clock) -> None:
+async def test_the_history_has_refused_calls_and_repeated_commits_too(clock: Clock) -> None:
     history: list[object] = []
     state = MemoryState(clock, history=history)
     opened = await state.open("s/k", 0, "a")

@@ -315,7 +315,9 @@ def test_another_programs_database_is_refused(path: Path, clock: Clock) -> None:
         Database.open(path, clock)
 
 
-def test_an_old_sqlite_is_refused(path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_sqlite_older_than_the_oldest_supported_is_refused(
+    path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(schema, "OLDEST_SQLITE", (99, 0, 0))
     with pytest.raises(UnsupportedStore, match=r"too old.*99\.0\.0"):
         Database.open(path, clock)
@@ -356,7 +358,7 @@ def test_network_file_systems_are_refused(path: Path, clock: Clock, monkeypatch:
         Database.open(path, clock)
 
 
-def test_mounts_of_linux_are_parsed() -> None:
+def test_the_file_system_of_a_path_is_found_on_linux() -> None:
     text = (
         "22 1 8:1 / / rw,relatime shared:1 - ext4 /dev/vda rw\n"
         "30 22 0:40 / /srv/with\\040space rw - nfs4 host:/export rw\n"
@@ -372,7 +374,7 @@ def test_mounts_of_linux_are_parsed() -> None:
     assert _kinds(mounts.parse_linux, text, "/home/x", "/homes/x") == ["fuse.sshfs", "ext4"]
 
 
-def test_mounts_of_macos_are_parsed() -> None:
+def test_the_file_system_of_a_path_is_found_on_macos() -> None:
     text = (
         "/dev/disk3s1s1 on / (apfs, sealed, local, read-only, journaled)\n"
         "//me@host/share on /Volumes/share (smbfs, nodev, nosuid, mounted by me)\n"

@@ -157,7 +157,7 @@ def test_rates_cover_only_the_last_seconds(picture: Picture, time: Time) -> None
 # --- figures
 
 
-def test_an_undisturbed_run_is_good(picture: Picture) -> None:
+def test_an_undisturbed_run_loses_nothing_and_switches_no_identity(picture: Picture) -> None:
     reference = {key: [tracked(frame, 1) for frame in range(3)] for key in picture.streams}
     for key, stream in picture.streams.items():
         stream.sent = 3
