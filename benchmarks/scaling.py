@@ -4,8 +4,8 @@ nodes follow the traffic, whether they flap, and what they cost against a fixed 
 Cameras send fewer frames at night, and five times as many for half an hour of the evening. The rule sees
 what it sees of a real cluster: the slots that are busy, what was handled, and what waits in the queue. An
 autoscaler follows it as the one of the Helm chart does: up at once, to twice the nodes in 15 s at most; down
-by one node in two minutes, to the highest number that was wanted in ten. A node that was asked for handles
-frames 45 s later.
+by one node in two minutes, to the highest number that was wanted in ten; what differs by a tenth is ignored.
+A node that was asked for handles frames 45 s later.
 
 Run as ``python -m benchmarks.scaling``.
 """
@@ -35,6 +35,9 @@ START_S = 45.0
 """From the wish for a node until it handles frames: image, process, model, streams."""
 
 DOWN_EVERY_S, DOWN_WINDOW_S = 120.0, 600.0
+TOLERANCE = 0.1
+"""Kubernetes ignores a wish that differs by no more than this share of the nodes."""
+
 FRAMES_A_CAMERA = 1.0
 NIGHT, BURST = 0.2, 5.0
 BURST_AT_S, BURST_FOR_S = 19 * 3600.0, 1800.0
@@ -94,6 +97,8 @@ class Autoscaler:
 
     def follow(self, nodes: int, wanted: int, now: float) -> int:
         """Return how many nodes there are to be."""
+        if abs(wanted - nodes) <= TOLERANCE * nodes:
+            wanted = nodes
         self._wishes.append((now, wanted))
         while self._wishes[0][0] < now - DOWN_WINDOW_S:
             self._wishes.popleft()
