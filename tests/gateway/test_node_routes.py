@@ -234,7 +234,7 @@ async def test_an_impossible_id_in_a_path_is_refused(
         ("raw", b"", {"X_Seq": "1"}, 400, "empty"),
         ("raw", b"x", {"X_Seq": "1", "Content_Type": "text/html"}, 415, "application/octet-stream"),
         ("raw", b"x" * (LIMIT + 1), {"X_Seq": "1"}, 413, str(LIMIT)),
-        ("other", b"x", {"X_Seq": "1"}, 404, "free, json, raw"),
+        ("other", b"x", {"X_Seq": "1"}, 404, "header X-Stream must name one of: free, json, raw; it is"),
         ("free", b"x", {"X_Request_Id": "a b"}, 400, "X-Request-Id"),
     ],
 )
@@ -244,6 +244,22 @@ async def test_bad_requests_are_told_what_is_wrong(
     async with post(client, "/process/k", stream, body, **headers) as response:
         assert response.status == status
         assert said in (await told(response))["detail"]
+    assert taken.calls == []
+
+
+@pytest.mark.parametrize(
+    "query, said",
+    [
+        ("?stream=other", "parameter stream must name one of: free, json, raw; it is 'other'"),
+        ("", "header X-Stream or parameter stream must name one of: free, json, raw"),
+    ],
+)
+async def test_a_stream_that_is_not_named_rightly_is_told_by_where_it_is_named(
+    client: Client, taken: Taken, query: str, said: str
+) -> None:
+    async with post(client, f"/process/k{query}", "", b"x", X_Seq="1") as response:
+        assert response.status == 404
+        assert (await told(response))["detail"] == said
     assert taken.calls == []
 
 

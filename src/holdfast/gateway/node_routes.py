@@ -161,8 +161,10 @@ def stream_of(request: web.Request, declared: Collection[str]) -> str:
     if not name and len(declared) == 1:
         return next(iter(declared))
     if name not in declared:
-        known = ", ".join(sorted(declared))
-        text = f"header {STREAM} must name one of: {known}; it is {name!r}"
+        by_header, by_query = f"header {STREAM}", "parameter stream"
+        place = by_header if any(named) else by_query if name else f"{by_header} or {by_query}"
+        text = f"{place} must name one of: {', '.join(sorted(declared))}"
+        text += f"; it is {name!r}" if name else ""
         raise RequestRefused(404, "no-stream", "No such stream", text)
     return name
 
