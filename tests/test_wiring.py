@@ -428,11 +428,11 @@ def ttl(body, job):
 async def test_slots_have_the_settings_of_their_node(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (place / "sees.py").write_text(SLOT_APP)
     monkeypatch.syspath_prepend(str(place))
-    ear = RecordingListener()
+    listener = RecordingListener()
     async with Services(load({"ttl_s": 77.0})) as services:
-        slot = await services.task_slots("sees:app").spawn(ear)
+        slot = await services.task_slots("sees:app").spawn(listener)
         slot.offer(0, Attempt("t", "ttl", b""))
-        assert (await ear.outcome(0)).result == b"77.0"
+        assert (await listener.outcome(0)).result == b"77.0"
 
 
 async def test_the_connections_of_a_node_are_counted_and_bounded_as_configured(place: Path) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from holdfast.devices.conformance.device import BODY, LIMIT_S, Ears
+from holdfast.devices.conformance.device import BODY, LIMIT_S, DeviceEvents
 from holdfast.devices.fleet import Conduct, Fleet
 from holdfast.devices.fleet.mqtt import Connection, varint
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
@@ -41,13 +41,13 @@ async def devices(address: MqttAddress) -> AsyncIterator[MqttDevices]:
 
 
 async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
-    ears = Ears(devices)
-    await ears.until(Connected)
+    events = DeviceEvents(devices)
+    await events.until(Connected)
     async with Fleet(address, NAMES, SystemClock()) as fleet:
         for round_ in range(5):
             for name in NAMES:
                 devices.publish(Command(name, f"1.{round_}.{name}", BODY))
-            heard = [await ears.until(DeviceAnswer) for _ in NAMES]
+            heard = [await events.until(DeviceAnswer) for _ in NAMES]
             assert {(answer.device, answer.id) for answer in heard} == {
                 (name, f"1.{round_}.{name}") for name in NAMES
             }
@@ -59,35 +59,35 @@ async def test_every_device_answers_what_it_was_asked(address: MqttAddress, devi
 async def test_a_device_takes_its_time_and_one_command_at_a_time(
     address: MqttAddress, devices: MqttDevices
 ) -> None:
-    ears = Ears(devices)
-    await ears.until(Connected)
+    events = DeviceEvents(devices)
+    await events.until(Connected)
     async with Fleet(address, NAMES, SystemClock(), conduct=Conduct(latency_s=0.2)) as fleet:
         for number in range(3):
             devices.publish(Command("d1", f"1.{number}.1", BODY))
-        assert (await ears.until(DeviceAnswer)).id == "1.0.1"
+        assert (await events.until(DeviceAnswer)).id == "1.0.1"
         assert (fleet.counts.heard, fleet.counts.crowded, fleet.counts.at_once) == (3, 2, 2)
 
 
 async def test_every_device_of_a_fleet_gives_signs_of_life(
     address: MqttAddress, devices: MqttDevices
 ) -> None:
-    ears = Ears(devices)
+    events = DeviceEvents(devices)
     async with Fleet(address, NAMES[:3], SystemClock(), conduct=Conduct(heartbeat_s=0.1)):
         seen: set[str] = set()
         while seen != set(NAMES[:3]):
-            seen.add((await ears.until(Seen)).device)
+            seen.add((await events.until(Seen)).device)
 
 
 async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, devices: MqttDevices) -> None:
-    ears = Ears(devices)
-    await ears.until(Connected)
+    events = DeviceEvents(devices)
+    await events.until(Connected)
 
     def work(device: str, command: str, payload: bytes) -> bytes:
         return b'{"messageId":"%s","at":"%s","was":%s}' % (command.encode(), device.encode(), payload)
 
     async with Fleet(address, NAMES, SystemClock(), work=work):
         devices.publish(Command("d1", "1.1.1", b'{"a":1}'))
-        assert (await ears.until(DeviceAnswer)).payload == (
+        assert (await events.until(DeviceAnswer)).payload == (
             b'{"messageId":"1.1.1","at":"d1","was":{"messageId":"1.1.1","a":1}}'
         )
 
@@ -98,8 +98,8 @@ async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer
     async with Fleet(address, NAMES, SystemClock()) as fleet:
         await broker.restart()
         await devices.start()
-        ears = Ears(devices)
-        await ears.until(Connected)
+        events = DeviceEvents(devices)
+        await events.until(Connected)
         async with asyncio.timeout(LIMIT_S):
             number = 0
             while not fleet.counts.said:

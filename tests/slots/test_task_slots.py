@@ -16,44 +16,44 @@ PATIENCE_S = 20.0
 
 async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifeline, "LINUX", False)
-    slots, ear = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
-    slot = await slots.spawn(ear)
+    slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
+    slot = await slots.spawn(listener)
     for number, size in enumerate([10, 100_000]):
         assert slot.offer(number, Attempt("t", "echo", b"x" * size))
-    assert (await ear.outcome(0)).result == b'"%s"' % (b"x" * 10)
-    assert "100002 bytes" in (await ear.outcome(1)).error
+    assert (await listener.outcome(0)).result == b'"%s"' % (b"x" * 10)
+    assert "100002 bytes" in (await listener.outcome(1)).error
     await slot.stop(PATIENCE_S)
     assert (await slot.exited()).reason == "exited with code 0"
     await slots.close()
 
 
 async def test_a_full_tray_refuses_until_there_is_room_again() -> None:
-    slots, ear = (
+    slots, listener = (
         task_slots(TaskSlotSettings(app=APP, close_timeout_s=0.1), SystemClock()),
         RecordingListener(),
     )
-    slot = await slots.spawn(ear)
+    slot = await slots.spawn(listener)
     slot.offer(0, Attempt("t", "wait", b""))
-    await ear.begun()
+    await listener.begun()
     count = 1
     while slot.offer(count, Attempt("t", "echo", b"x" * 60_000)):
         count += 1
     assert slot.withdraw() == list(range(1, count))
     assert slot.offer(count, Attempt("t", "echo", b"")), "there is room again"
     slot.cancel(0, "enough")
-    assert (await ear.outcome(count)).result == b'""'
+    assert (await listener.outcome(count)).result == b'""'
     await slots.close()
 
 
 async def test_slots_that_lost_their_server_are_over() -> None:
-    slots, ear = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
-    slot, other = await slots.spawn(ear), await slots.spawn(ear)
+    slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
+    slot, other = await slots.spawn(listener), await slots.spawn(listener)
     slot.offer(0, Attempt("t", "wait", b""))
-    await ear.begun()
+    await listener.begun()
     slots._server._process.kill()  # type: ignore[union-attr]
     gone = await asyncio.wait_for(asyncio.gather(slot.exited(), other.exited()), PATIENCE_S)
     assert all("lost its fork server" in each.reason for each in gone)
-    again = await slots.spawn(ear)
+    again = await slots.spawn(listener)
     again.offer(1, Attempt("t", "echo", b""))
-    await ear.outcome(1)
+    await listener.outcome(1)
     await slots.close()

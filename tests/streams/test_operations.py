@@ -450,7 +450,7 @@ async def test_an_operation_gives_up_in_the_end(clock: Clock) -> None:
 # --- poke
 
 
-class Ear:
+class RecordingPeer:
     """A peer that notes whom it called."""
 
     def __init__(self, reply: Reply | Exception) -> None:
@@ -470,10 +470,10 @@ class Ear:
 )
 async def test_poke_reaches_the_owner_if_there_is_one(clock: Clock, reply: Any, told: str) -> None:
     coordinator = MemoryCoordinator(clock)
-    ear: Any = Ear(reply)
-    assert await operations.poke(coordinator, ear, KEY) == ""
-    assert ear.calls == []
+    peer: Any = RecordingPeer(reply)
+    assert await operations.poke(coordinator, peer, KEY) == ""
+    assert peer.calls == []
     await coordinator.join(Member("m", "node-a", "http://a"), 30)
     await coordinator.claim(KEY, "m")
-    assert await operations.poke(coordinator, ear, KEY) == told
-    assert ear.calls == [("http://a", Poke("m", "detect", KEY))]
+    assert await operations.poke(coordinator, peer, KEY) == told
+    assert peer.calls == [("http://a", Poke("m", "detect", KEY))]

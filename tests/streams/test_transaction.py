@@ -44,7 +44,7 @@ class SqlitePlace:
 
     async def is_awaited(self, queue: Any) -> bool:
         """Whether a receive of this process waits for a bell."""
-        return any(ear.events for ear in queue._database.doorbell._ears.values())
+        return any(listener.events for listener in queue._database.doorbell._listeners.values())
 
     def count(self, table: str) -> int:
         """The rows that are committed."""

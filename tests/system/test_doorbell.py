@@ -93,7 +93,7 @@ async def test_a_closed_doorbell_leaves_no_fifo(here: Doorbell, tmp_path: Path) 
 async def test_a_directory_that_was_tidied_away_is_no_fault(here: Doorbell, tmp_path: Path) -> None:
     (tmp_path / "bells").rmdir()
     here.ring(["a"])
-    with here.listen("a") as a:  # no ear for others can be made, but for our own
+    with here.listen("a") as a:  # no listener for others can be made, but for our own
         here.ring(["a"])
         assert await heard(a)
 

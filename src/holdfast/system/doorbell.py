@@ -49,7 +49,7 @@ class Doorbell:
         self._access = access
         self._name = name
         self._mutex = threading.Lock()
-        self._ears: dict[asyncio.AbstractEventLoop, _Ear] = {}
+        self._listeners: dict[asyncio.AbstractEventLoop, _LoopListener] = {}
         self._numbers = itertools.count(1)
         self._others: dict[str, int] = {}
         self._listed_at_ns = -1
@@ -59,16 +59,16 @@ class Doorbell:
     @contextlib.contextmanager
     def listen(self, topic: str) -> Iterator[asyncio.Event]:
         """Yield an event that is set whenever ``topic`` is rung. Clear it, check, then wait for it."""
-        ear, hashed = self._ear(), _hash(topic)
+        listener, hashed = self._listener(), _hash(topic)
         event = asyncio.Event()
-        events = ear.events.setdefault(hashed, set())
+        events = listener.events.setdefault(hashed, set())
         events.add(event)
         try:
             yield event
         finally:
             events.discard(event)
-            if not events and ear.events.get(hashed) is events:
-                del ear.events[hashed]
+            if not events and listener.events.get(hashed) is events:
+                del listener.events[hashed]
 
     def ring(self, topics: Collection[str]) -> None:
         """Wake all waiters for any of ``topics``. Call it in one thread only, the one that commits."""
@@ -81,33 +81,33 @@ class Doorbell:
         """Wake waiters for any of ``topics`` in this process."""
         hashes = [_hash(topic) for topic in topics]
         with self._mutex:
-            ears = list(self._ears.values())
-        for ear in ears:
-            if not ear.events.keys().isdisjoint(hashes):
-                call_soon(ear.loop, ear.hear, hashes)
+            listeners = list(self._listeners.values())
+        for listener in listeners:
+            if not listener.events.keys().isdisjoint(hashes):
+                call_soon(listener.loop, listener.hear, hashes)
 
     def close(self) -> None:
         """Remove all waiters and FIFOs of this process."""
         with self._mutex:
-            ears, self._ears = self._ears, {}
-        for ear in ears.values():
-            ear.close()
+            listeners, self._listeners = self._listeners, {}
+        for listener in listeners.values():
+            listener.close()
         for fd in self._others.values():
             os.close(fd)
         self._others.clear()
 
     # --- this process
 
-    def _ear(self) -> _Ear:
+    def _listener(self) -> _LoopListener:
         loop = asyncio.get_running_loop()
         with self._mutex:
-            for other in [loop for loop in self._ears if loop.is_closed()]:
-                self._ears.pop(other).close()
-            if loop not in self._ears:
-                self._ears[loop] = _Ear(
+            for other in [loop for loop in self._listeners if loop.is_closed()]:
+                self._listeners.pop(other).close()
+            if loop not in self._listeners:
+                self._listeners[loop] = _LoopListener(
                     self.directory / f"{self._name}.{next(self._numbers)}", loop, self._access.file
                 )
-            return self._ears[loop]
+            return self._listeners[loop]
 
     # --- other processes
 
@@ -147,7 +147,7 @@ class Doorbell:
             (self.directory / name).unlink(missing_ok=True)
 
 
-class _Ear:
+class _LoopListener:
     """The FIFO of one event loop, and the waiters in that loop."""
 
     def __init__(self, path: Path, loop: asyncio.AbstractEventLoop, mode: int) -> None:

@@ -38,10 +38,10 @@ async def test_what_runs_ahead_may_fail_the_attempt() -> None:
     async def fail(slot: MemoryTaskSlot, attempt: Attempt) -> None:
         raise ValueError("as told")
 
-    ear = RecordingListener()
-    slot = await MemoryTaskSlots(make, SystemClock(), before=fail).spawn(ear)
+    listener = RecordingListener()
+    slot = await MemoryTaskSlots(make, SystemClock(), before=fail).spawn(listener)
     slot.offer(1, ECHO)
-    assert (await ear.outcome(1)).error == "ValueError: as told"
+    assert (await listener.outcome(1)).error == "ValueError: as told"
     await slot.stop(1.0)
 
 
@@ -64,15 +64,15 @@ async def test_an_attempt_that_ignores_its_cancellation_ends_only_when_killed() 
         begun.set()
         await asyncio.Event().wait()
 
-    ear = RecordingListener()
-    slot = await MemoryTaskSlots(make, SystemClock(), before=hang).spawn(ear)
+    listener = RecordingListener()
+    slot = await MemoryTaskSlots(make, SystemClock(), before=hang).spawn(listener)
     slot.offer(1, ECHO)
     await begun.wait()
     slot.cancel(1, "enough")
     assert await slot.dump() == "simulated stack: echo trace"
     await slot.kill("as told")
     assert (await slot.exited()).reason == "was killed: as told"
-    assert ear.order == []
+    assert listener.order == []
 
 
 async def test_a_dead_node_takes_its_slots_along() -> None:

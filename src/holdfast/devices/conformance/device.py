@@ -49,7 +49,7 @@ class DeviceBench(Protocol):
         """End the connection of an identity; it can be made again."""
 
 
-class Ears:
+class DeviceEvents:
     """Reads the events of an adapter one by one."""
 
     def __init__(self, devices: Devices) -> None:
@@ -80,25 +80,25 @@ class DeviceConformance:
         """Override: make the other side."""
         raise NotImplementedError("define the fixture bench")
 
-    async def start(self, bench: DeviceBench, identity: str = "me") -> tuple[Devices, Ears]:
+    async def start(self, bench: DeviceBench, identity: str = "me") -> tuple[Devices, DeviceEvents]:
         devices = bench.devices(identity)
-        ears = Ears(devices)
+        events = DeviceEvents(devices)
         devices.watch(["7", "8"])
         await devices.start()
-        await ears.until(Connected)
-        return devices, ears
+        await events.until(Connected)
+        return devices, events
 
     async def test_a_command_reaches_its_device_and_the_answer_comes_back(self, bench: DeviceBench) -> None:
         await bench.listen("7")
         await bench.listen("8")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         devices.publish(Command("7", "1.5.1", BODY))
         beside, payload = await bench.command("7")
         assert beside == ("1.5.1" if devices.correlates else "")
         assert msgspec.json.decode(payload) == {"messageId": "1.5.1", "operator": "EditPerson"}
-        assert await ears.until(Accepted) == Accepted("7", "1.5.1")
+        assert await events.until(Accepted) == Accepted("7", "1.5.1")
         await bench.answer("7", beside, b'{"messageId":"1.5.1","code":200}')
-        assert await ears.until(DeviceAnswer) == DeviceAnswer(
+        assert await events.until(DeviceAnswer) == DeviceAnswer(
             "7", "1.5.1", b'{"messageId":"1.5.1","code":200}'
         )
 
@@ -106,48 +106,48 @@ class DeviceConformance:
         self, bench: DeviceBench
     ) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         devices.publish(Command("7", "1.5.1", BODY))
         await bench.command("7")
         await bench.answer("7", "", b'{"messageId":"1.5.1"}')
-        assert (await ears.until(DeviceAnswer)).id == "1.5.1"
+        assert (await events.until(DeviceAnswer)).id == "1.5.1"
 
     async def test_commands_to_a_device_arrive_in_order(self, bench: DeviceBench) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         for number in range(50):
             devices.publish(Command("7", f"1.{number}.1", BODY))
         came = [msgspec.json.decode((await bench.command("7"))[1])["messageId"] for _ in range(50)]
         assert came == [f"1.{number}.1" for number in range(50)]
-        accepted = {(await ears.until(Accepted)).id for _ in range(50)}
+        accepted = {(await events.until(Accepted)).id for _ in range(50)}
         assert accepted == set(came)
 
     async def test_a_heartbeat_is_told_as_a_sign_of_life(self, bench: DeviceBench) -> None:
-        _, ears = await self.start(bench)
+        _, events = await self.start(bench)
         await bench.heartbeat("8")
-        assert await ears.next() == Seen("8")
+        assert await events.next() == Seen("8")
 
     async def test_the_device_of_an_answer_is_where_it_came_from(self, bench: DeviceBench) -> None:
-        _, ears = await self.start(bench)
+        _, events = await self.start(bench)
         await bench.answer("8", "", b'{"messageId":"1.5.1","device":"7"}')
-        assert await ears.until(DeviceAnswer) == DeviceAnswer(
+        assert await events.until(DeviceAnswer) == DeviceAnswer(
             "8", "1.5.1", b'{"messageId":"1.5.1","device":"7"}'
         )
 
     async def test_an_answer_that_the_broker_retained_is_not_told(self, bench: DeviceBench) -> None:
         await bench.answer("7", "", b'{"messageId":"1.4.1"}', retained=True)
-        _, ears = await self.start(bench)
+        _, events = await self.start(bench)
         await bench.answer("7", "", b'{"messageId":"1.5.1"}')
-        assert await ears.next() == DeviceAnswer("7", "1.5.1", b'{"messageId":"1.5.1"}')
+        assert await events.next() == DeviceAnswer("7", "1.5.1", b'{"messageId":"1.5.1"}')
 
     @pytest.mark.parametrize("garbage", [b"", b"\xff\x00", b"{", b"[]", b"{}", b'{"messageId":["1.5.1"]}'])
     async def test_garbage_is_a_sign_of_life_and_nothing_more(
         self, bench: DeviceBench, garbage: bytes
     ) -> None:
-        _, ears = await self.start(bench)
+        _, events = await self.start(bench)
         await bench.answer("7", "", garbage)
         await bench.heartbeat("8")
-        assert [await ears.next(), await ears.next()] == [Seen("7"), Seen("8")]
+        assert [await events.next(), await events.next()] == [Seen("7"), Seen("8")]
 
     async def test_what_makes_no_command_is_refused_at_once(self, bench: DeviceBench) -> None:
         devices, _ = await self.start(bench)
@@ -164,11 +164,11 @@ class DeviceConformance:
 
     async def test_a_payload_of_the_largest_size_reaches_the_device(self, bench: DeviceBench) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         overhead = len(b'{"messageId":"1.1.1","x":""}')
         devices.publish(Command("7", "1.1.1", b'{"x":"%s"}' % (b"x" * (devices.max_payload - overhead))))
         assert len((await bench.command("7"))[1]) == devices.max_payload
-        assert (await ears.until(Accepted)).id == "1.1.1"
+        assert (await events.until(Accepted)).id == "1.1.1"
 
     async def test_nothing_can_be_sent_while_not_connected(self, bench: DeviceBench) -> None:
         devices = bench.devices("me")
@@ -177,28 +177,28 @@ class DeviceConformance:
 
     async def test_a_broken_connection_is_told_and_made_again(self, bench: DeviceBench) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         await bench.cut("me")
-        assert not (await ears.until(Disconnected)).taken
+        assert not (await events.until(Disconnected)).taken
         with pytest.raises(Unavailable):
             devices.publish(Command("7", "1.1.1", BODY))
-        await ears.until(Connected)
+        await events.until(Connected)
         devices.publish(Command("7", "1.1.2", BODY))
         assert msgspec.json.decode((await bench.command("7"))[1])["messageId"] == "1.1.2"
         await bench.answer("7", "", b'{"messageId":"1.1.2"}')
-        assert (await ears.until(DeviceAnswer)).id == "1.1.2"
+        assert (await events.until(DeviceAnswer)).id == "1.1.2"
 
     async def test_each_command_is_accounted_for_once_when_the_connection_breaks(
         self, bench: DeviceBench
     ) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         sent = [f"1.{number}.1" for number in range(20)]
         for command in sent:
             devices.publish(Command("7", command, BODY))
         await bench.cut("me")
         told = []
-        while not isinstance(event := await ears.next(), Connected):
+        while not isinstance(event := await events.next(), Connected):
             if not isinstance(event, Disconnected | Seen | DeviceAnswer):
                 told.append(event.id)
         assert sorted(told) == sorted(sent)
@@ -213,12 +213,12 @@ class DeviceConformance:
             return owner[0] == "first"
 
         first = bench.devices("shard-1", still_ours=first_owns)
-        ears = Ears(first)
+        events = DeviceEvents(first)
         await first.start()
-        await ears.until(Connected)
+        await events.until(Connected)
         owner[0] = "second"
         second, later_ears = await self.start(bench, "shard-1")
-        while not (await ears.until(Disconnected)).taken:
+        while not (await events.until(Disconnected)).taken:
             pass
         with pytest.raises(Unavailable):
             first.publish(Command("7", "1.1.1", BODY))
@@ -233,7 +233,7 @@ class DeviceConformance:
 
         devices = bench.devices("me", still_ours=no)
         await devices.start()
-        assert (await Ears(devices).until(Disconnected)).taken
+        assert (await DeviceEvents(devices).until(Disconnected)).taken
 
     async def test_who_could_not_ask_whether_devices_are_still_ours_asks_again(
         self, bench: DeviceBench
@@ -248,29 +248,31 @@ class DeviceConformance:
 
         devices = bench.devices("me", still_ours=soon)
         await devices.start()
-        await Ears(devices).until(Connected)
+        await DeviceEvents(devices).until(Connected)
 
     async def test_identities_do_not_disturb_each_other(self, bench: DeviceBench) -> None:
         await bench.listen("7")
-        one, ears = await self.start(bench, "one")
+        one, events = await self.start(bench, "one")
         two, other_ears = await self.start(bench, "two")
         for number, devices in enumerate((one, two)):
             devices.publish(Command("7", f"{number}.1.1", BODY))
             await bench.command("7")
-        assert (await ears.until(Accepted)).id == "0.1.1"
+        assert (await events.until(Accepted)).id == "0.1.1"
         assert (await other_ears.until(Accepted)).id == "1.1.1"
 
     async def test_the_broker_may_know_that_nobody_is_there(self, bench: DeviceBench) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         devices.publish(Command("7", "1.1.1", BODY))
         devices.publish(Command("404", "1.2.1", BODY))
-        told = {event.id: event.nobody for event in [await ears.until(Accepted), await ears.until(Accepted)]}
+        told = {
+            event.id: event.nobody for event in [await events.until(Accepted), await events.until(Accepted)]
+        }
         assert told == {"1.1.1": False, "1.2.1": devices.tells_nobody}
 
     async def test_closing_ends_the_events_and_refuses_commands(self, bench: DeviceBench) -> None:
-        devices, ears = await self.start(bench)
-        waiting = asyncio.ensure_future(ears.until(Disconnected))
+        devices, events = await self.start(bench)
+        waiting = asyncio.ensure_future(events.until(Disconnected))
         await devices.close()
         assert not (await waiting).taken
         async with asyncio.timeout(LIMIT_S):
@@ -282,10 +284,10 @@ class DeviceConformance:
 
     async def test_nothing_is_sent_again_by_itself(self, bench: DeviceBench) -> None:
         await bench.listen("7")
-        devices, ears = await self.start(bench)
+        devices, events = await self.start(bench)
         devices.publish(Command("7", "1.1.1", BODY))
         await bench.cut("me")
-        await ears.until(Connected)
+        await events.until(Connected)
         devices.publish(Command("7", "1.2.1", BODY))
         came = msgspec.json.decode((await bench.command("7"))[1])["messageId"]
         if came == "1.1.1":  # it had left before the connection broke

@@ -66,7 +66,7 @@ class Results:
         self._shards = shards
         self._clock = clock
         self._logs = [Logs([], "0-0") for _ in range(shards.count)]
-        self._ears: dict[LogListener, asyncio.Task[None]] = {}
+        self._listeners: dict[LogListener, asyncio.Task[None]] = {}
         self._idle: list[RedisConnection] = []
         self._waiting: set[asyncio.Event] = set()
         self._closings = 0
@@ -133,7 +133,7 @@ class Results:
         self._closings += 1
         for bell in self._waiting:
             bell.set()
-        tasks = list(self._ears.values())
+        tasks = list(self._listeners.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -183,38 +183,38 @@ class Results:
         """Until a result after ``after`` may be there."""
         bell = asyncio.Event()
         self._waiting.add(bell)
-        ears = [self._ear(shard, stream, after) for shard in range(self._shards.count)]
-        for ear in ears:
-            ear.bells.add(bell)
+        listeners = [self._listener(shard, stream, after) for shard in range(self._shards.count)]
+        for listener in listeners:
+            listener.bells.add(bell)
         try:
             await self._clock.wait(bell, timeout_s)
         finally:
             self._waiting.discard(bell)
-            for ear in ears:
-                ear.bells.discard(bell)
+            for listener in listeners:
+                listener.bells.discard(bell)
 
-    def _ear(self, shard: int, stream: str, after: int) -> LogListener:
+    def _listener(self, shard: int, stream: str, after: int) -> LogListener:
         """What listens to a shard from ``after`` on: perhaps one that does so from an earlier place, and has
         heard nothing since."""
-        for ear in self._ears:
-            if (ear.shard, ear.stream) == (shard, stream) and ear.after <= after:
-                return ear
+        for listener in self._listeners:
+            if (listener.shard, listener.stream) == (shard, stream) and listener.after <= after:
+                return listener
         streams, last = ([stream], "") if stream else self._logs[shard]
         places = {self._shards.name(shard, "log", name): f"{after}-0" for name in streams}
         if not stream:
             places[self._shards.name(shard, "logs")] = last
-        ear = LogListener(shard, stream, after)
-        self._ears[ear] = asyncio.create_task(self._listen(ear, places))
-        return ear
+        listener = LogListener(shard, stream, after)
+        self._listeners[listener] = asyncio.create_task(self._listen(listener, places))
+        return listener
 
-    async def _listen(self, ear: LogListener, places: Mapping[str, str]) -> None:
+    async def _listen(self, listener: LogListener, places: Mapping[str, str]) -> None:
         """Block at the server, over a connection that no other call needs, until something new is there."""
         connection = self._idle.pop() if self._idle else self._connection.apart(BLOCK_S + TIMEOUT_S)
         try:
             key, block_ms = next(iter(places)), int(BLOCK_S * 1000)
             names = (*places, *places.values())
             heard = None
-            while ear.bells and heard is None:
+            while listener.bells and heard is None:
                 heard = await connection.command(
                     key, "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *names
                 )
@@ -224,9 +224,9 @@ class Results:
             await connection.close()
             raise
         finally:
-            del self._ears[ear]
+            del self._listeners[listener]
         self._idle.append(connection)
-        for bell in ear.bells:
+        for bell in listener.bells:
             bell.set()
 
 

@@ -521,149 +521,149 @@ class TaskSlotsConformance(SlotsConformance):
 
     @pytest.fixture(autouse=True)
     def _listeners(self) -> None:
-        self._ears: dict[str, RecordingListener] = {}
+        self._recorded: dict[str, RecordingListener] = {}
 
     async def spawn(self, slots: TaskSlotMaker) -> TaskSlot:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
-        self._ears[slot.name] = ear
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
+        self._recorded[slot.name] = listener
         return slot
 
     async def spawn_hanging(self, slots: TaskSlotMaker) -> TaskSlot:
         slot = await self.spawn(slots)
         slot.offer(1, _attempt("wait"))
-        await self._ears[slot.name].begun()
+        await self._recorded[slot.name].begun()
         return slot
 
     async def take_memory(self, slot: TaskSlot) -> str:
         slot.offer(1, _attempt("hoard"))
-        ended = asyncio.create_task(self._ears[slot.name].outcome(1))
+        ended = asyncio.create_task(self._recorded[slot.name].outcome(1))
         died = asyncio.create_task(slot.exited())
         await asyncio.wait([ended, died], return_when=asyncio.FIRST_COMPLETED)
         return ended.result().error if ended.done() else died.result().reason
 
     async def works(self, slot: TaskSlot) -> bool:
         slot.offer(2, _attempt("echo"))
-        return not (await self._ears[slot.name].outcome(2)).error
+        return not (await self._recorded[slot.name].outcome(2)).error
 
     async def test_attempts_are_taken_in_order(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         for number in range(20):
             assert slot.offer(number, _attempt("echo", f"body {number}"))
-        assert (await ear.outcome(19)).result == b'"body 19"'
-        assert ear.order == list(range(20))
-        assert not any(tried.error for tried in ear.tried.values())
+        assert (await listener.outcome(19)).result == b'"body 19"'
+        assert listener.order == list(range(20))
+        assert not any(tried.error for tried in listener.tried.values())
 
     async def test_a_body_of_a_megabyte_arrives_whole(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(1, _attempt("echo", "x" * 1_000_000))
-        assert "1000002 bytes" in (await ear.outcome(1)).error
+        assert "1000002 bytes" in (await listener.outcome(1)).error
 
     async def test_large_results_and_outcomes_of_the_task_before_arrive(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         large = msgspec.structs.replace(_attempt("echo", "x" * 1_000_000), result_bytes_max=2_000_000)
         slot.offer(1, large)
-        assert len((await ear.outcome(1)).result) == 1_000_002
+        assert len((await listener.outcome(1)).result) == 1_000_002
         before = Outcome(trace_id="before", state=State.SUCCEED, value="x" * 1_000_000)
         for number, body in ((2, "small"), (3, "y" * 1_000)):
             slot.offer(number, msgspec.structs.replace(_attempt("follow", body), after=brief_of(before)))
-            assert (await ear.outcome(number)).result == f'"{body} 1000000"'.encode()
+            assert (await listener.outcome(number)).result == f'"{body} 1000000"'.encode()
 
     async def test_an_error_of_the_handler_is_reported(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(1, _attempt("fail", "as told"))
         slot.offer(2, _attempt("no such task"))
         slot.offer(3, _attempt("echo"))
-        tried = await ear.outcome(1)
+        tried = await listener.outcome(1)
         assert (tried.error, tried.permanent, tried.cancelled) == ("ValueError: as told", False, False)
         assert "in fail" in tried.detail
-        assert (await ear.outcome(2)).permanent
-        assert (await ear.outcome(3)).error == ""
+        assert (await listener.outcome(2)).permanent
+        assert (await listener.outcome(3)).error == ""
 
     async def test_what_lies_in_the_tray_can_be_withdrawn(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         for number, kind in enumerate(["wait", "echo", "echo"]):
             slot.offer(number, _attempt(kind))
-        await ear.begun()
+        await listener.begun()
         assert slot.withdraw() == [1, 2]
         assert slot.withdraw() == []
         slot.offer(3, _attempt("echo"))
         slot.cancel(0, "enough")
-        await ear.outcome(3)
-        assert ear.order == [0, 3]
+        await listener.outcome(3)
+        assert listener.order == [0, 3]
 
     async def test_only_the_attempt_at_hand_is_told_to_end(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(7, _attempt("wait"))
         slot.offer(8, _attempt("wait"))
-        await ear.begun()
+        await listener.begun()
         slot.cancel(8, "not its turn")
         slot.cancel(7, "enough")
-        tried = await ear.outcome(7)
+        tried = await listener.outcome(7)
         assert tried.cancelled
-        assert (7, "warning", "told to end", {"again": True}) in ear.lines
-        await ear.begun(2)
+        assert (7, "warning", "told to end", {"again": True}) in listener.lines
+        await listener.begun(2)
         slot.cancel(7, "again")
-        assert 8 not in ear.tried
+        assert 8 not in listener.tried
         slot.cancel(8, "enough")
-        assert (await ear.outcome(8)).cancelled
+        assert (await listener.outcome(8)).cancelled
 
     async def test_the_progress_of_an_attempt_is_reported(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(1, _attempt("wait"))
-        await ear.begun()
-        assert ear.progress == [(1, Progress(0.5, "waiting", {"rows": 7.0}))]
+        await listener.begun()
+        assert listener.progress == [(1, Progress(0.5, "waiting", {"rows": 7.0}))]
 
     async def test_stacks_are_shown_and_nothing_ends(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(1, _attempt("wait"))
-        await ear.begun()
+        await listener.begun()
         assert "stack" in (await slot.dump()) or "Thread" in (await slot.dump())
         slot.cancel(1, "enough")
-        assert (await ear.outcome(1)).cancelled
+        assert (await listener.outcome(1)).cancelled
 
     async def test_a_look_shows_where_the_attempt_at_hand_is_and_nothing_ends(
         self, slots: TaskSlotMaker
     ) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(7, _attempt("wait"))
-        await ear.begun()
+        await listener.begun()
         assert await slot.look(8) == ""
         first, second = await asyncio.gather(slot.look(7), slot.look(7))
         assert "wait" in (first or "")
         assert first == second
         slot.cancel(7, "enough")
-        assert (await ear.outcome(7)).cancelled
+        assert (await listener.outcome(7)).cancelled
         assert await slot.look(7) == ""
         await slot.kill("as told")
         assert await slot.look(7) == ""
 
     async def test_the_killed_tell_what_they_left(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot, other = await slots.spawn(ear), await slots.spawn(ear)
+        listener = RecordingListener()
+        slot, other = await slots.spawn(listener), await slots.spawn(listener)
         for number, kind in enumerate(["wait", "echo", "echo"]):
             slot.offer(number, _attempt(kind))
-        await ear.begun()
+        await listener.begun()
         await slot.kill("as told")
         gone = await asyncio.wait_for(slot.exited(), PATIENCE_S)
         assert "as told" in gone.reason
         assert list(gone.untouched) == [1, 2]
-        assert ear.order == []
+        assert listener.order == []
         other.offer(3, _attempt("echo"))
-        await ear.outcome(3)
+        await listener.outcome(3)
 
     async def test_the_dead_take_nothing_and_tell_nothing(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         await slot.kill("as told")
         await asyncio.wait_for(slot.exited(), PATIENCE_S)
         assert not slot.offer(1, _attempt("echo"))
@@ -674,36 +674,36 @@ class TaskSlotsConformance(SlotsConformance):
         slot.terminate()
         await slot.stop(1.0)
         await slot.kill("again")
-        assert ear.order == []
+        assert listener.order == []
 
     async def test_a_slot_lives_no_longer_than_its_lease(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.lease(0.01)
         slot.lease(None)
         slot.offer(1, _attempt("wait"))
-        await ear.begun()
+        await listener.begun()
         slot.lease(PATIENCE_S)
         slot.lease(0.05)
         gone = await asyncio.wait_for(slot.exited(), PATIENCE_S)
         assert "SIGKILL" in gone.reason
 
     async def test_a_slot_ends_once_it_is_done(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(1, _attempt("echo"))
-        await ear.outcome(1)
+        await listener.outcome(1)
         await slot.stop(PATIENCE_S)
         assert "killed" not in (await slot.exited()).reason
 
     async def test_a_slot_that_is_not_done_is_killed(self, slots: TaskSlotMaker) -> None:
-        ear = RecordingListener()
-        slot = await slots.spawn(ear)
+        listener = RecordingListener()
+        slot = await slots.spawn(listener)
         slot.offer(1, _attempt("wait"))
-        await ear.begun()
+        await listener.begun()
         await slot.stop(0.01)
         assert "killed" in (await slot.exited()).reason
-        assert ear.order == []
+        assert listener.order == []
 
 
 def _attempt(kind: str, body: str = "") -> Attempt:

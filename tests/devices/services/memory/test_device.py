@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 
 from holdfast.devices.conformance import DeviceConformance
-from holdfast.devices.conformance.device import Ears
+from holdfast.devices.conformance.device import DeviceEvents
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.terminal import Conduct, Terminal
@@ -58,13 +58,13 @@ class TestMemoryDevices(DeviceConformance):
 async def test_a_stopped_broker_takes_connections_when_it_is_back(clock: Clock) -> None:
     broker = MemoryBroker(clock)
     devices = MemoryDevices(broker, "me")
-    ears = Ears(devices)
+    events = DeviceEvents(devices)
     await devices.start()
-    await ears.until(Connected)
+    await events.until(Connected)
     broker.stop()
     await clock.sleep(60)
     broker.resume()
-    await ears.until(Connected)
+    await events.until(Connected)
     await devices.close()
 
 
@@ -80,7 +80,7 @@ async def test_a_fleet_lives_as_its_seed_says(clock: Clock) -> None:
         devices = MemoryDevices(broker, "me")
         fleet.start()
         await devices.start()
-        await Ears(devices).until(Connected)
+        await DeviceEvents(devices).until(Connected)
         for number in range(400):
             devices.publish(Command(names[number % 20], f"1.{number}.1", BODY))
             await clock.sleep(0.05)
@@ -144,10 +144,10 @@ async def test_who_listens_hears_of_others_too(clock: Clock) -> None:
     broker = MemoryBroker(clock)
     devices = MemoryDevices(broker, "me")
     await devices.start()
-    ears = Ears(devices)
-    await ears.until(Connected)
+    events = DeviceEvents(devices)
+    await events.until(Connected)
     broker.answer("9", "1.1.1", b"anything")
     broker.heartbeat("9")
-    assert await ears.next() == DeviceAnswer("9", "1.1.1", b"anything")
-    assert await ears.next() == Seen("9")
+    assert await events.next() == DeviceAnswer("9", "1.1.1", b"anything")
+    assert await events.next() == Seen("9")
     await devices.close()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.devices.conformance.device import BODY, LIMIT_S, Ears
+from holdfast.devices.conformance.device import BODY, LIMIT_S, DeviceEvents
 from holdfast.devices.ports.device import (
     Accepted,
     Command,
@@ -30,11 +30,11 @@ from simulator.servers.server import until
 from tests.devices.services.mqtt.bench import MqttBench, benched
 
 
-async def connected(devices: Devices) -> Ears:
-    ears = Ears(devices)
+async def connected(devices: Devices) -> DeviceEvents:
+    events = DeviceEvents(devices)
     await devices.start()
-    await ears.until(Connected)
-    return ears
+    await events.until(Connected)
+    return events
 
 
 @pytest.fixture
@@ -47,57 +47,57 @@ async def five(mosquitto: MosquittoServer) -> AsyncIterator[MqttBench]:
 async def test_commands_and_answers_pass_at_every_quality_of_service(bench: MqttBench, qos: int) -> None:
     await bench.listen("7")
     devices = bench.devices("me", query=f"&qos={qos}")
-    ears = await connected(devices)
+    events = await connected(devices)
     devices.publish(Command("7", "1.1.1", BODY))
     await bench.command("7")
-    assert (await ears.until(Accepted)).id == "1.1.1"
+    assert (await events.until(Accepted)).id == "1.1.1"
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
-    assert (await ears.until(DeviceAnswer)).id == "1.1.1"
+    assert (await events.until(DeviceAnswer)).id == "1.1.1"
 
 
 async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquitto: MosquittoServer) -> None:
     devices = bench.devices("me")
-    ears = await connected(devices)
+    events = await connected(devices)
     devices.publish(Command("7", "1.1.1", BODY))
-    await ears.until(Accepted)
+    await events.until(Accepted)
     mosquitto.kill()
-    assert not (await ears.until(Disconnected)).taken
+    assert not (await events.until(Disconnected)).taken
     await mosquitto.start()
-    assert isinstance(await ears.next(), Connected), "an outage is told once"
+    assert isinstance(await events.next(), Connected), "an outage is told once"
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
-    assert (await ears.until(DeviceAnswer)).id == "1.1.1"
+    assert (await events.until(DeviceAnswer)).id == "1.1.1"
 
 
 async def test_a_broker_that_starts_later_is_found(five: MqttBench) -> None:
     five.faults.refuse()
     devices = five.devices("me")
-    ears = Ears(devices)
+    events = DeviceEvents(devices)
     await devices.start()
-    assert "127.0.0.1" in (await ears.until(Disconnected)).reason
+    assert "127.0.0.1" in (await events.until(Disconnected)).reason
     await five.faults.accept()
-    await ears.until(Connected)
+    await events.until(Connected)
 
 
 @pytest.mark.slow
 async def test_a_connection_that_only_seems_to_stand_is_given_up(five: MqttBench) -> None:
     devices = five.devices("me", query="&keepalive_s=1")
-    ears = await connected(devices)
+    events = await connected(devices)
     five.faults.freeze()
     devices.publish(Command("7", "1.1.1", BODY))
-    assert await ears.next() == Lost("7", "1.1.1", suspect=True)
-    assert isinstance(await ears.next(), Disconnected)
+    assert await events.next() == Lost("7", "1.1.1", suspect=True)
+    assert isinstance(await events.next(), Disconnected)
     five.faults.thaw()
-    await ears.until(Connected)
+    await events.until(Connected)
 
 
 async def test_an_answer_given_while_away_is_heard_afterwards(bench: MqttBench) -> None:
     devices = bench.devices("me")
-    ears = await connected(devices)
+    events = await connected(devices)
     bench.faults.refuse()
-    await ears.until(Disconnected)
+    await events.until(Disconnected)
     await bench.answer("7", "", b'{"messageId":"1.1.1"}')
     await bench.faults.accept()
-    assert (await ears.until(DeviceAnswer)).id == "1.1.1"
+    assert (await events.until(DeviceAnswer)).id == "1.1.1"
 
 
 async def test_who_is_told_that_it_was_taken_over_stays_away() -> None:
@@ -113,8 +113,8 @@ async def test_who_is_told_that_it_was_taken_over_stays_away() -> None:
     async with await asyncio.start_server(broker, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         devices = MqttDevices(parse(f"mqtt://127.0.0.1:{port}?hears=own"), "shard-3", SystemClock())
-        ears = await connected(devices)
-        told = await ears.until(Disconnected)
+        events = await connected(devices)
+        told = await events.until(Disconnected)
         assert told.taken
         assert "taken over" in told.reason
         await devices.close()
@@ -129,10 +129,10 @@ async def test_who_owns_a_shard_no_more_stays_away_after_a_takeover(bench: MqttB
     async def owned_by(name: str) -> bool:
         return owner == [name]
 
-    ears = await connected(first)
+    events = await connected(first)
     owner[0] = "b"
     later = await connected(second)
-    while not (await ears.until(Disconnected)).taken:
+    while not (await events.until(Disconnected)).taken:
         pass
     accepted = bench.faults.accepted
     second.publish(Command("7", "2.1.1", BODY))
@@ -142,20 +142,20 @@ async def test_who_owns_a_shard_no_more_stays_away_after_a_takeover(bench: MqttB
 
 async def test_the_window_is_kept_and_what_waits_in_it_was_not_sent(bench: MqttBench) -> None:
     devices = bench.devices("me", query="&window=5")
-    ears = await connected(devices)
+    events = await connected(devices)
     bench.faults.freeze()
     for number in range(20):
         devices.publish(Command("7", f"1.{number}.1", BODY))
     await asyncio.sleep(0)
     bench.faults.cut()
     bench.faults.thaw()
-    told = [await ears.next() for _ in range(20)]
+    told = [await events.next() for _ in range(20)]
     assert told[:5] == [Lost("7", f"1.{number}.1", suspect=number == 0) for number in range(5)]
     assert {type(event) for event in told[5:]} == {CommandRefused}
-    await ears.until(Connected)
+    await events.until(Connected)
     for number in range(20):
         devices.publish(Command("7", f"1.{number}.2", BODY))
-    assert {(await ears.until(Accepted)).id for _ in range(20)} == {f"1.{number}.2" for number in range(20)}
+    assert {(await events.until(Accepted)).id for _ in range(20)} == {f"1.{number}.2" for number in range(20)}
 
 
 async def test_commands_keep_to_the_limits_that_the_broker_sets() -> None:
@@ -167,13 +167,13 @@ async def test_commands_keep_to_the_limits_that_the_broker_sets() -> None:
     ):
         devices = bench.devices("me")
         assert devices.max_payload == 5000
-        ears = await connected(devices)
+        events = await connected(devices)
         assert devices.max_payload < 2000
         with pytest.raises(TooLarge, match="max_payload"):
             devices.publish(Command("7", "1.1.1", b'{"x":"%s"}' % (b"x" * 2000)))
         for number in range(20):
             devices.publish(Command("7", f"1.{number}.2", BODY))
-        assert len({(await ears.until(Accepted)).id for _ in range(20)}) == 20
+        assert len({(await events.until(Accepted)).id for _ in range(20)}) == 20
 
 
 async def test_a_limit_that_a_broker_keeps_to_itself_costs_the_connection() -> None:
@@ -182,29 +182,29 @@ async def test_a_limit_that_a_broker_keeps_to_itself_costs_the_connection() -> N
         benched(server, "version=5") as bench,
     ):
         devices = bench.devices("me")
-        ears = await connected(devices)
+        events = await connected(devices)
         devices.publish(Command("7", "1.2.1", b'{"x":"%s"}' % (b"x" * 1200)))
-        assert await ears.next() in (
+        assert await events.next() in (
             Lost("7", "1.2.1", suspect=True),
             CommandRefused("7", "1.2.1", "the broker refuses it, reason 0x95", final=True),
         )
-        await ears.until(Connected)
+        await events.until(Connected)
         devices.publish(Command("7", "1.2.2", BODY))
-        assert (await ears.until(Accepted)).id == "1.2.2"
+        assert (await events.until(Accepted)).id == "1.2.2"
 
 
 async def test_late_double_and_foreign_answers_are_told_as_what_they_are(bench: MqttBench) -> None:
     """Which of them count is for who knows what is out."""
-    ears = await connected(bench.devices("me"))
+    events = await connected(bench.devices("me"))
     for device, command in (("7", "1.1.1"), ("7", "1.1.1"), ("8", "1.1.1"), ("7", "0.0.0")):
         await bench.answer(device, "", b'{"messageId":"%s"}' % command.encode())
-        event = await ears.next()
+        event = await events.next()
         assert isinstance(event, DeviceAnswer)
         assert (event.device, event.id) == (device, command)
 
 
 async def test_what_is_said_elsewhere_is_not_heard(bench: MqttBench) -> None:
-    ears = await connected(bench.devices("me"))
+    events = await connected(bench.devices("me"))
     for topic in (
         f"{bench.name}/a b/Ack",
         f"{bench.name}/x/y/Ack",
@@ -213,17 +213,17 @@ async def test_what_is_said_elsewhere_is_not_heard(bench: MqttBench) -> None:
     ):
         await bench.say(topic, b'{"messageId":"1.1.1"}')
     await bench.heartbeat("8")
-    assert await ears.next() == Seen("8")
+    assert await events.next() == Seen("8")
 
 
 async def test_garbage_is_logged_once_a_device(bench: MqttBench) -> None:
     devices = bench.devices("me")
     devices.watch(["7", "9"])
-    ears = await connected(devices)
+    events = await connected(devices)
     with capture_logs() as logs:
         for device in ("7", "7", "9", *(f"invented-{n}" for n in range(20))):
             await bench.answer(device, "", b"secret garbage")
-            assert await ears.next() == Seen(device)
+            assert await events.next() == Seen(device)
     odd = [line["device"] for line in logs if line["event"] == "an odd answer"]
     assert odd == ["7", "9", "invented-0"], "devices that somebody invents share one line"
     assert "secret" not in str(logs)
@@ -233,28 +233,28 @@ async def test_ids_beside_the_payload_leave_it_alone(five: MqttBench) -> None:
     await five.listen("7")
     devices = MqttDevices(parse(five.url), "plain", SystemClock(), topics=five.topics, dialect=PlainDialect())
     five.made.append(devices)
-    ears = await connected(devices)
+    events = await connected(devices)
     devices.publish(Command("7", "1.1.1", b"\x00\xff"))
     assert await five.command("7") == ("1.1.1", b"\x00\xff")
     await five.answer("7", "1.1.1", b"\xff")
-    assert await ears.until(DeviceAnswer) == DeviceAnswer("7", "1.1.1", b"\xff")
+    assert await events.until(DeviceAnswer) == DeviceAnswer("7", "1.1.1", b"\xff")
 
 
 async def test_many_connections_send_and_share_what_is_heard(bench: MqttBench) -> None:
     devices = bench.devices("me", query="&connections=3")
-    ears = await connected(devices)
+    events = await connected(devices)
     for number in range(9):
         devices.publish(Command(f"{number}", f"0.{number}.1", BODY))
-    assert {(await ears.until(Accepted)).id for _ in range(9)} == {f"0.{number}.1" for number in range(9)}
+    assert {(await events.until(Accepted)).id for _ in range(9)} == {f"0.{number}.1" for number in range(9)}
     assert bench.faults.accepted == 3
     shared = [link for link in devices._links if any(t.startswith("$share/") for t in link._filters)]
     assert len(shared) == (3 if devices.correlates else 0)
     for number in range(30):
         await bench.answer("7", "", b'{"messageId":"1.%d.1"}' % number)
-    heard = sorted([(await ears.until(DeviceAnswer)).id for _ in range(30)])
+    heard = sorted([(await events.until(DeviceAnswer)).id for _ in range(30)])
     await bench.heartbeat("8")
     assert heard == sorted(f"1.{number}.1" for number in range(30))
-    assert await ears.next() == Seen("8"), "each was heard once"
+    assert await events.next() == Seen("8"), "each was heard once"
 
 
 async def test_a_reader_that_is_slow_holds_back_the_broker(
@@ -262,13 +262,13 @@ async def test_a_reader_that_is_slow_holds_back_the_broker(
 ) -> None:
     monkeypatch.setattr(module, "EVENTS_MAX", 10)
     devices = five.devices("me")
-    ears = await connected(devices)
+    events = await connected(devices)
     for number in range(60):
         await five.answer("7", "", b'{"messageId":"1.%d.1"}' % number)
     async with asyncio.timeout(LIMIT_S):
         first = await devices.events()
     assert len(first) <= 10
-    rest = [(await ears.until(DeviceAnswer)).id for _ in range(60 - len(first))]
+    rest = [(await events.until(DeviceAnswer)).id for _ in range(60 - len(first))]
     assert rest[-1] == "1.59.1"
 
 
@@ -277,11 +277,11 @@ async def test_the_status_topic_shows_who_is_connected(bench: MqttBench) -> None
     watcher = await bench.connection(lambda _, payload, __: said.put_nowait(payload))
     await watcher.subscribe([f"{bench.name}/status"])
     devices = bench.devices("me", query=f"&status={bench.name}/status")
-    ears = await connected(devices)
+    events = await connected(devices)
     assert await said.get() == b"online"
     bench.faults.cut()
     assert await said.get() == b"offline"
-    await ears.until(Connected)
+    await events.until(Connected)
     assert await said.get() == b"online"
     await devices.close()
     assert await said.get() == b"offline"
@@ -307,7 +307,7 @@ async def test_passwords_and_client_certificates_are_used(version: str) -> None:
         for what, bad in wrong.items():
             devices = MqttDevices(parse(bad), "bad", SystemClock())
             await devices.start()
-            told = await Ears(devices).until(Disconnected)
+            told = await DeviceEvents(devices).until(Disconnected)
             assert told.reason, what
             assert "wrong" not in told.reason
             await devices.close()
@@ -342,4 +342,4 @@ async def test_a_bug_is_told_to_who_waits(five: MqttBench) -> None:
     devices = five.devices("me", still_ours=bug)
     await devices.start()
     with pytest.raises(ZeroDivisionError):
-        await Ears(devices).next()
+        await DeviceEvents(devices).next()

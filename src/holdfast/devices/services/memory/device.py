@@ -25,7 +25,7 @@ from holdfast.extend import Clock
 
 DIALECT = JsonDialect()
 
-Ear = Callable[[str, bytes], None]
+TerminalListener = Callable[[str, bytes], None]
 """Takes a command's id, empty if only the payload has it, and its payload."""
 
 
@@ -46,20 +46,20 @@ class MemoryBroker:
         self.lose: Callable[[Command], bool] = lambda _: False
         self.running = True
         self._connected: dict[str, MemoryDevices] = {}
-        self._ears: dict[str, Ear] = {}
+        self._listeners: dict[str, TerminalListener] = {}
         self._bell = asyncio.Event()
         self._line: deque[Callable[[], object]] = deque()
         self._steps: set[asyncio.Task[None]] = set()
 
     # Devices' side
 
-    def listen(self, device: str, ear: Ear) -> None:
+    def listen(self, device: str, listener: TerminalListener) -> None:
         """A device is there."""
-        self._ears[device] = ear
+        self._listeners[device] = listener
 
     def leave(self, device: str) -> None:
         """A device is gone."""
-        self._ears.pop(device, None)
+        self._listeners.pop(device, None)
 
     def answer(self, device: str, id: str, payload: bytes, *, retained: bool = False) -> None:  # noqa: A002
         """A device says something where its answers are read. What is retained is no answer."""
@@ -112,10 +112,10 @@ class MemoryBroker:
         def arrive() -> None:
             if self._connected.get(devices.identity) is not devices:
                 return
-            ear = self._ears.get(command.device)
-            devices.accepted(command, nobody=ear is None)
-            if ear is not None and not self.lose(command):
-                self.later(lambda: ear(command.id if self.correlates else "", payload))
+            listener = self._listeners.get(command.device)
+            devices.accepted(command, nobody=listener is None)
+            if listener is not None and not self.lose(command):
+                self.later(lambda: listener(command.id if self.correlates else "", payload))
 
         self.later(arrive)
 
@@ -263,7 +263,7 @@ class MemoryFleet:
     def start(self) -> None:
         """Switch them on."""
         for terminal in self.terminals.values():
-            self._broker.listen(terminal.device, self._ear(terminal))
+            self._broker.listen(terminal.device, self._listener(terminal))
             if self._conduct.heartbeat_s:
                 self._spawn(self._beat(terminal))
 
@@ -274,7 +274,7 @@ class MemoryFleet:
         for task in self._tasks:
             task.cancel()
 
-    def _ear(self, terminal: Terminal) -> Ear:
+    def _listener(self, terminal: Terminal) -> TerminalListener:
         def hear(command: str, payload: bytes) -> None:
             named = command or DIALECT.read(payload).id
             for saying in terminal.hear(named, payload, self._broker.clock.monotonic()):
