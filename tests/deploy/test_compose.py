@@ -91,6 +91,17 @@ def test_objects_are_on_one_volume_that_their_user_may_write_to() -> None:
         assert services()[name]["depends_on"]["objects"]["condition"] == "service_completed_successfully"
 
 
+def test_postgres_counts_as_healthy_only_once_others_reach_it() -> None:
+    """At its first start the image runs a server for itself alone, which its socket answers for."""
+    probe = services()["postgres"]["healthcheck"]["test"]
+    assert probe[:4] == ["CMD", "pg_isready", "--host", "127.0.0.1"]
+
+
+def test_postgres_is_stopped_after_all_that_need_it_to_end() -> None:
+    for name in OURS:
+        assert services()[name]["depends_on"]["postgres"]["condition"] == "service_healthy"
+
+
 class Here:
     """Runs the services on this machine: other addresses and folders, else as they stand."""
 
