@@ -80,8 +80,8 @@ class App:
 
     @property
     def targets(self) -> dict[str, tuple[str, str]]:
-        """What handlers may send effects to by name: streams without a seq, types of tasks, and outboxes.
-        Each is under its name, and under ``stream:name``, ``task:name`` or ``outbox:name``."""
+        """The targets of effects that have names: streams without a seq, types of tasks, and outboxes. Each
+        is under its name, and under ``stream:name``, ``task:name`` or ``outbox:name``."""
         streams = [name for name, spec in self.streams.items() if spec.seq_kind == "absent"]
         return named_targets({"stream": streams, "task": self.tasks, **self._more_targets})
 

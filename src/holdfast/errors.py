@@ -41,7 +41,7 @@ from typing import ClassVar
 
 
 class Retry(enum.Enum):
-    """What the caller of a failed operation may do."""
+    """Tells what the caller of a failed operation may do."""
 
     SAFE = "safe"
     SAME = "same"
@@ -94,7 +94,7 @@ class OperationRefused(HoldfastError):
 
 
 class NotKnown(OperationRefused):
-    """What an operator names isn't there: no such stream, node, task or dead letter."""
+    """An operator named something that isn't there: no such stream, node, task or dead letter."""
 
 
 class EffectRefused(HoldfastError):

@@ -97,7 +97,7 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What a service gets when one of its ports is opened.
+    """The settings and helpers that a service gets when one of its ports is opened.
 
     Attributes:
         setting: the setting that holds the URL, for errors to name.
@@ -265,7 +265,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True)
 class TargetOpening:
-    """What a :class:`TargetService` gets when a target is opened.
+    """The settings and helpers that a :class:`TargetService` gets when a target is opened.
 
     Attributes:
         url: the URL that the handler named.

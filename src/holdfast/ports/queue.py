@@ -73,8 +73,8 @@ class WaitingMessage(msgspec.Struct, frozen=True):
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """How many messages are ready, delivered and not yet deleted, delayed, and dead-lettered. ``lag_s`` is
-    the age of the oldest message that is not deleted, if the queue knows it."""
+    """The numbers of messages that are ready, delivered and not yet deleted, delayed, and dead-lettered.
+    ``lag_s`` is the age of the oldest message that is not deleted, if the queue knows it."""
 
     ready: int
     in_flight: int
@@ -179,7 +179,7 @@ class CallerStatement(NamedTuple):
 
 
 class Addition(NamedTuple):
-    """What adds messages within a transaction of the caller's.
+    """Adds messages within a transaction of the caller's.
 
     Attributes:
         steps: yields each statement and gets the first column of its first row, None if it has none; returns

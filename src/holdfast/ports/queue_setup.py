@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was done to one queue. ``changed`` names the attributes that were changed."""
+    """The changes that were made to one queue. ``changed`` names the attributes that were changed."""
 
     name: str
     url: str

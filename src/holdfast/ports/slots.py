@@ -79,7 +79,7 @@ class MessageWork(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ran(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a ``StreamSlot.run``.
+    """The result of a ``StreamSlot.run``.
 
     ``results``: one for each message that was handled, in order (None: no result). If all went well
     ``state`` is the snapshot after the last of them (None: the stream keeps none) and ``error`` is empty.
@@ -108,7 +108,7 @@ QueryFault = Literal["", "request", "handler", "state", "model"]
 
 
 class Queried(msgspec.Struct, frozen=True, array_like=True):
-    """What came of a ``StreamSlot.query``: the ``answer``, encoded as a result, or an ``error``, with a
+    """The result of a ``StreamSlot.query``: the ``answer``, encoded as a result, or an ``error``, with a
     traceback in ``detail``.
 
     ``fault`` says what is to blame: the request, which the handler can't understand, the handler, the state,
@@ -124,7 +124,7 @@ class Queried(msgspec.Struct, frozen=True, array_like=True):
 
 
 class SlotHost(Protocol):
-    """What a slot for streams gives to the worker in it."""
+    """The side of a slot for streams that the worker in it calls."""
 
     def now(self) -> float:
         """Monotonic time in seconds."""
@@ -353,7 +353,8 @@ class Attempt(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Progress(msgspec.Struct, frozen=True, array_like=True):
-    """How far a task is: ``fraction`` is from 0 to 1 (None: not said), ``note`` and ``numbers`` say more."""
+    """The progress of a task: ``fraction`` is from 0 to 1 (None: not said); ``note`` and ``numbers`` say
+    more."""
 
     fraction: float | None = None
     note: str = ""
@@ -361,7 +362,7 @@ class Progress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Tried(msgspec.Struct, frozen=True, array_like=True):
-    """What came of an attempt that its process lived to tell of.
+    """The result of an attempt whose process didn't die.
 
     ``result`` is JSON (empty: none). Otherwise ``error`` and ``detail`` (a traceback) say what was raised;
     ``permanent``: no retry can help; ``cancelled``: it ended because it was told to. ``spoiled``: the process
@@ -386,7 +387,7 @@ class Tried(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TaskHost(Protocol):
-    """What a slot for tasks gives to the worker in it."""
+    """The side of a slot for tasks that the worker in it calls."""
 
     def now(self) -> float:
         """Monotonic time in seconds."""
@@ -428,7 +429,7 @@ class TaskWorker(Protocol):
 
 
 class Listener(Protocol):
-    """Who is told of what happens in slots."""
+    """Is told of what happens in slots."""
 
     def told(self, slot: TaskSlot, number: int, tried: Tried) -> None:
         """An attempt in the slot has ended; where it was at work, the next one in the tray begins."""

@@ -41,7 +41,7 @@ class Risk(NamedTuple):
 
 
 class DatabaseHealth(msgspec.Struct, frozen=True):
-    """What keeps a database from removing old versions of rows, and how many it has.
+    """The number of old versions of rows in a database, and the reason why it can't remove them.
 
     ``snapshot_s`` is how old the oldest snapshot is, and ``snapshot_transactions`` how many transactions came
     after it, by the kind of its holder; a kind whose age isn't known is left out. ``dead_rows`` and

@@ -13,7 +13,7 @@ AttributeValue = Plain | list[Plain]
 
 
 class SpanEvent(msgspec.Struct, frozen=True, array_like=True):
-    """What happened during a span, at a wall time in nanoseconds."""
+    """Something that happened during a span, at a wall time in nanoseconds."""
 
     name: str
     at_ns: int
@@ -48,7 +48,7 @@ SPANS_MAX = 256
 
 
 class TracedCall(msgspec.Struct, array_like=True):
-    """What a slot recorded during one call: spans that user code has made, how many of them were dropped, and
+    """The records of a slot about one call: spans that user code has made, how many of them were dropped, and
     when each handled message of a recorded trace began and ended, in nanoseconds of wall time, by its place
     in the call."""
 
@@ -72,11 +72,11 @@ class SpanExporter(Protocol):
 
     @property
     def exported(self) -> int:
-        """How many spans were taken there."""
+        """The number of spans that were taken there."""
 
     @property
     def dropped(self) -> int:
-        """How many spans were lost."""
+        """The number of spans that were lost."""
 
     async def close(self) -> None:
         """Take what waits there, for two seconds at most."""

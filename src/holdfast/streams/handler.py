@@ -1,4 +1,4 @@
-"""What users write for a stream, its handler, and the context that the handler gets."""
+"""The handler of a stream, which users write, and the context that it gets."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ H_contra = TypeVar("H_contra", contravariant=True)
 
 
 class Context(Protocol):
-    """What a handler gets with each message: the message's place, and access to models, objects and progress.
-    Each open stream has one context; its fields change with each message."""
+    """Goes with each message to its handler: it tells the message's place, and has models, objects and
+    progress. Each open stream has one context; its fields change with each message."""
 
     key: str
     """The stream's key, as the message has it."""

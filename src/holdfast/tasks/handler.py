@@ -1,4 +1,4 @@
-"""What users write for a task, its handler, and the job that the handler gets."""
+"""The handler of a task, which users write, and the job that it gets."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Job(Protocol):
 
     @property
     def deadline_s(self) -> float:
-        """How many seconds of the timeout are left."""
+        """The seconds that are left of the timeout."""
 
     @property
     def after(self) -> Outcome | None:

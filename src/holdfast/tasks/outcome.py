@@ -1,4 +1,4 @@
-"""How a task ended, as its producer gets it."""
+"""The outcome of a task, as its producer gets it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _decode_stored = msgspec.json.Decoder(StoredValue).decode
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How a task ended.
+    """Tells how a task ended.
 
     ``state`` is succeed, failed, timeout or duplicated. ``value`` is what the handler returned: a value that
     JSON can hold, or None. ``detail`` says why the task did not succeed. Times are wall times in seconds, 0

@@ -53,7 +53,7 @@ SETTINGS: dict[str, Any] = {
 
 
 class StreamResult(msgspec.Struct, frozen=True):
-    """What a handler returned for one message. ``value`` is decoded from JSON, or bytes if it isn't JSON. If
+    """The result of a handler for one message. ``value`` is decoded from JSON, or bytes if it isn't JSON. If
     the stream has no seqs, ``seq`` is 0 and ``message_id`` identifies the message."""
 
     key: str

@@ -1,4 +1,4 @@
-"""What handlers sent, for tests."""
+"""Shows tests what handlers sent."""
 
 from __future__ import annotations
 

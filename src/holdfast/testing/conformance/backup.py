@@ -1,4 +1,4 @@
-"""What every back-up of dead letters must do."""
+"""The promises of every back-up of dead letters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every coordinator must do."""
+"""The promises of every coordinator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every object store must do."""
+"""The promises of every object store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every peer must do."""
+"""The promises of every peer."""
 
 from __future__ import annotations
 

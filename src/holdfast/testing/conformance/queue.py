@@ -1,4 +1,4 @@
-"""What every queue must do."""
+"""The promises of every queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every registry must do."""
+"""The promises of every registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every maker of slots must do: what holds for slots of both kinds, then what is special of each."""
+"""The promises of every maker of slots: first what holds for slots of both kinds, then what is special."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ LONG_S = 60.0
 
 @pytest.mark.asyncio
 class SlotsConformance:
-    """What slots of both kinds promise. Fixtures: ``slots``, made for the app
+    """The promises of slots of both kinds. Fixtures: ``slots``, made for the app
     ``holdfast.testing.conformance.slots_app:app``, and ``unloadable``, made for one that isn't there.
 
     ``memory_mb`` is what each of the slots may use; 0 where they have no memory of their own."""
@@ -501,7 +501,7 @@ class RecordingListener:
         self.lines.append((number, level, event, dict(values)))
 
     async def outcome(self, number: int) -> Tried:
-        """What is told of an attempt."""
+        """The result that is told of an attempt."""
         async with asyncio.timeout(PATIENCE_S):
             while number not in self.tried:
                 self._heard.clear()

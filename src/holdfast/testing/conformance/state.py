@@ -1,4 +1,4 @@
-"""What every state store must do."""
+"""The promises of every state store."""
 
 from __future__ import annotations
 

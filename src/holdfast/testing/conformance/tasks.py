@@ -1,4 +1,4 @@
-"""What every task store must do."""
+"""The promises of every task store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every store and queue must do whose contents can be brought to another service and from one."""
+"""The promises of every store and queue whose contents can be brought to another service and from one."""
 
 from __future__ import annotations
 
