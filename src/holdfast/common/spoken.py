@@ -25,7 +25,7 @@ class Spoken(NamedTuple):
 
 
 SPOKEN = Spoken(1, 1)
-"""What this version of Holdfast speaks. A change that the release before would misread gets a new version, and
+"""What this version of Holdfast speaks. A change that the release before would misread gets a new version;
 what that release speaks stays in the range, so that nodes of both run in one cluster."""
 
 UNTOLD = Spoken(1, 1)
