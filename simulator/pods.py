@@ -74,7 +74,7 @@ class Pod:
         """Start the process, and wait until it serves (startupProbe)."""
         container = self._container
         command = container.get("command", ENTRY_POINT)
-        arguments = [argument.replace("0.0.0.0", self.address) for argument in container["args"]]  # noqa: S104
+        arguments = [self._own(argument) for argument in container["args"]]
         log = self._folder / f"{self.name}.log"
         with log.open("wb") as output:
             self._process = await asyncio.create_subprocess_exec(
@@ -141,8 +141,12 @@ class Pod:
             found |= self._secrets[source["secretRef"]["name"]]
         for each in self._container["env"]:
             value = each["value"] if "value" in each else self._taken(fields, each["valueFrom"])
-            found[each["name"]] = value.replace("$(POD_IP)", self.address)
+            found[each["name"]] = self._own(value)
         return found
+
+    def _own(self, text: str) -> str:
+        """Put in the pod's address."""
+        return text.replace("$(POD_IP)", self.address).replace("0.0.0.0", self.address)  # noqa: S104
 
     def _taken(self, fields: Mapping[str, str], source: Mapping[str, Any]) -> str:
         if (secret := source.get("secretKeyRef")) is not None:
