@@ -225,11 +225,12 @@ class Services:
         )
 
     def _open(self, setting: str, open_port: Callable[[Service, Opening], S], name: str = "") -> S:
-        url, named = getattr(self.config, setting), self.config.named(setting)
-        with served(setting, url, named):
-            return self._opened.get(
-                (setting, name), lambda: open_port(service_of(url), self.opening(named, url))
-            )
+        def make() -> S:
+            url, named = getattr(self.config, setting), self.config.named(setting)
+            with served(setting, url, named):
+                return open_port(service_of(url), self.opening(named, url))
+
+        return self._opened.get((setting, name), make)
 
     def task_store(self, app: str) -> TaskStore:
         """How the tasks of the app of that name stand."""
