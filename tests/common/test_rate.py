@@ -50,15 +50,6 @@ def test_more_than_a_burst_takes_a_full_bucket_and_owes_the_rest() -> None:
     assert limiter.take("a", 100, 8.0) == pytest.approx(2)
 
 
-def test_what_was_not_used_is_given_back() -> None:
-    limiter = Limiter(TEN)
-    limiter.spend("a", 20, 0.0)
-    limiter.refund("a", 20)
-    limiter.refund("nobody", 20)
-    assert limiter.take("a", 20, 0.0) == 0
-    assert limiter.take("a", 1, 0.0) > 0
-
-
 def test_a_bucket_that_is_full_again_is_forgotten() -> None:
     limiter = Limiter(TEN)
     for key in "abc":

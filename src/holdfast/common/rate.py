@@ -70,12 +70,6 @@ class Limiter:
         self._spend(key, rate, units, now)
         return max(0.0, -self._level(key, rate, now) / rate.per_s)
 
-    def refund(self, key: str, units: float) -> None:
-        """Give back units that were not used."""
-        rate = self._rate(key)
-        if rate is not None and key in self._full_at:
-            self._full_at[key] -= units / rate.per_s
-
     def forget(self, now: float) -> None:
         """Forget full buckets, which are the same as new ones. Call this from time to time."""
         self._full_at = {key: full_at for key, full_at in self._full_at.items() if full_at > now}

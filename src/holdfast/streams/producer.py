@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -12,7 +12,7 @@ from holdfast.common.exact_json import decode_plain, encode
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
-from holdfast.ports.queue import Addition, Outgoing, Queue
+from holdfast.ports.queue import Addition, Outgoing, Queue, TransactionalQueue
 from holdfast.streams.codec import STORED_BODY, address, first_names, stored_attributes, with_fields
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
@@ -61,8 +61,7 @@ class StreamProducer:
     async def addition(self, messages: Iterable[StreamMessage]) -> Addition:
         """Return what adds messages within a transaction of the caller's. Raises InvalidMessage, TooLarge,
         and ConfigError for a queue that isn't in a database."""
-        queue: Any = self._queue
-        if not hasattr(queue, "addition"):
+        if not hasattr(self._queue, "addition"):
             raise ConfigError(
                 f"messages of stream {self._name!r} can't be sent in a transaction: their queue is in no"
                 " database; leave connection out, or use a queue in PostgreSQL or SQLite (queue_url)"
@@ -70,8 +69,7 @@ class StreamProducer:
         outgoing = [self.outgoing(message) for message in messages]
         with sending(self._name, len(outgoing)) as traceparent:
             outgoing = [await self._lightened(message) for message in _traced(outgoing, traceparent)]
-            addition: Addition = await queue.addition(outgoing)
-        return addition
+            return await cast("TransactionalQueue", self._queue).addition(outgoing)
 
     async def _lightened(self, message: Outgoing) -> Outgoing:
         """Return a message whose body is stored if it is too large for the queue."""

@@ -97,7 +97,6 @@ class TaskSlots:
         self._took: dict[str, float] = {}
         self._took_lately = math.inf
         self._stirred = asyncio.Event()
-        self._vacant = asyncio.Event()
 
     async def start(self) -> None:
         """Spawn the first slots. Raises ConfigError if the app can't load."""
@@ -133,7 +132,6 @@ class TaskSlots:
             for seat in self._seats.values():
                 self._thin(seat)
         self._place()
-        self._vacant.set()
         self._stirred.set()
 
     @property
@@ -159,12 +157,6 @@ class TaskSlots:
         may be in hand is done, so that many begin together."""
         together = _line_of(self._took_lately) > 1 and self.room < len(self._running)
         return 0 if together else self.room
-
-    async def vacancy(self) -> None:
-        """Return when there is room."""
-        while not self.room:
-            self._vacant.clear()
-            await self._vacant.wait()
 
     @property
     def running(self) -> Mapping[str, Running]:
@@ -372,7 +364,6 @@ class TaskSlots:
             run.ended.set_result(ended)
         if run.over is not None:
             run.over.set()
-        self._vacant.set()
 
     def _note_time(self, kind: str, took_s: float) -> None:
         known = self._took.get(kind, took_s)
