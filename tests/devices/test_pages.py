@@ -145,7 +145,6 @@ async def test_the_newest_rollouts_are_shown_however_many_there_were(
 
 
 @pytest.mark.usefixtures("rollout")
-@pytest.mark.usefixtures("rollout")
 async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
     services: Services, store: OutboxStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +160,7 @@ async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
     assert table.rows == [["doors", "node-a", 0, "1 or more", "1 of its devices"]]
 
 
+@pytest.mark.usefixtures("rollout")
 async def test_what_fails_is_told_without_secrets(operator: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(self: Outboxes, outbox: str) -> None:
         raise Unavailable("postgresql://office:hunter2@db.example/office is away")

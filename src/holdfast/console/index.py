@@ -373,8 +373,9 @@ class StreamIndex:
         run = point.log.run if point.log else None
         if stream.run is not None and run != stream.run:
             said.append(f"run {run} began")
+        at = point.at if point.at > stream.at else self._clock.wall()  # without a commit, nobody wrote when
         for text in said:
-            self.life.add(point.key, point.at or self._clock.wall(), text)
+            self.life.add(point.key, at, text)
 
     def _add(self, key: str) -> IndexedStream:
         stream = self._streams[key] = IndexedStream(key)
