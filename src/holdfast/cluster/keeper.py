@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -59,14 +59,22 @@ class Settlement(msgspec.Struct, frozen=True):
     archived: Callable[[], None] = _nothing
 
 
+class Archiving(NamedTuple):
+    """The archive of a stream. ``write`` writes the messages of settlements, and returns when all of them are
+    there. Settlements wait up to ``linger_s`` to be written together, until there are ``enough``."""
+
+    write: Archive
+    linger_s: float
+    enough: int
+
+
 class Keeper:
     """Extends and settles the deliveries of one stream's queue. Those that it has yet to delete are extended
     too: the queue may be slow.
 
     ``holding`` returns each message whose deliveries must be extended now, with its key. ``report`` reports
     to senders that their parcels are settled. ``may_reissue`` returns whether a message may be replaced by a
-    copy. ``archive`` writes messages to an archive, and returns when all of them are there; settlements then
-    wait up to ``archive_linger_s`` to be written together."""
+    copy. With ``archiving``, messages are archived before all else."""
 
     def __init__(
         self,
@@ -78,9 +86,7 @@ class Keeper:
         report: Reporter,
         may_reissue: Callable[[Held], bool] = lambda _: True,
         visibility_s: float | None = None,
-        archive: Archive | None = None,
-        archive_linger_s: float = 0.0,
-        archive_enough: int = 1,
+        archiving: Archiving | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -90,8 +96,7 @@ class Keeper:
         self._holding = holding
         self._report = report
         self._may_reissue = may_reissue
-        self._archive = archive
-        self._archive_linger_s, self._archive_enough = archive_linger_s, archive_enough
+        self._archiving = archiving
         self._pending: list[Settlement] = []
         self._taken: list[Settlement] = []
         self._waiting = 0
@@ -119,7 +124,7 @@ class Keeper:
     @property
     def _enough(self) -> int:
         """How many messages are settled without waiting for more."""
-        return self._queue.max_batch if self._archive is None else self._archive_enough
+        return self._queue.max_batch if self._archiving is None else self._archiving.enough
 
     async def settled(self) -> None:
         """Wait until all settlements are done. From now on, calls are made at once instead of when they are
@@ -196,10 +201,12 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
-            linger_s = PATIENCE * self._queue.linger_s if self._archive is None else self._archive_linger_s
+            linger_s = (
+                PATIENCE * self._queue.linger_s if self._archiving is None else self._archiving.linger_s
+            )
             linger_s = min(linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
-            await self._settle_waiting(whole_calls=full and self._archive is None)
+            await self._settle_waiting(whole_calls=full and self._archiving is None)
 
     async def _settle_waiting(self, *, whole_calls: bool) -> None:
         taken = self._taken = self._whole_calls() if whole_calls else list(self._pending)
@@ -222,8 +229,8 @@ class Keeper:
         return self._pending[: max(1, bisect_right(counts, room))]
 
     async def _settle(self, taken: list[Settlement]) -> None:
-        if self._archive is not None:
-            await self._archive(taken)
+        if self._archiving is not None:
+            await self._archiving.write(taken)
         messages = [held for item in await self._bury(taken) for held in item.messages]
         receipts = [receipt for held in messages for receipt in held.receipts]
         # A stale receipt's message has been delivered again, and that delivery will be judged.

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Keeper, expire, free
+from holdfast.cluster.keeper import Archiving, Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
@@ -161,9 +161,7 @@ class StreamWork:
             self._host,
             holding=self._holding,
             report=self.reports.tell,
-            archive=archiver.write if archiver is not None else None,
-            archive_linger_s=LINGER_S,
-            archive_enough=ENOUGH,
+            archiving=Archiving(archiver.write, LINGER_S, ENOUGH) if archiver is not None else None,
         )
 
     def _listen(self) -> None:
