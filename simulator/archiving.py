@@ -146,11 +146,11 @@ _settle, _write = Keeper._settle, Archiver.write
 
 async def settle_first(self: Keeper, taken: list[Settlement]) -> None:
     """Messages are archived once they are deleted."""
-    archive, self._archive = self._archive, None
+    archiving, self._archiving = self._archiving, None
     await _settle(self, taken)
-    self._archive = archive
-    if archive is not None:
-        await archive(taken)
+    self._archiving = archiving
+    if archiving is not None:
+        await archiving.write(taken)
 
 
 async def write_none_again(self: Archiver, settlements: Sequence[Settlement]) -> None:
