@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -10,19 +10,22 @@ import msgspec
 from holdfast.cluster.deliverer import TargetLane
 from holdfast.common.acts import Effect, effect_id
 from holdfast.common.effects import Effects
-from holdfast.common.held import Held
-from holdfast.common.message import TIMER_RUN
+from holdfast.common.held import Held, Receipt
+from holdfast.common.message import TIMER_RUN, Place
 from holdfast.common.protocol import Done, Nudge
 from holdfast.ports.coordinator import Load
 from holdfast.ports.state import StateStore
+from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.streams import operations
 from holdfast.streams.queries import Queries
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import BatchEntry, Owner
+from holdfast.streams.rules.owner import BatchEntry, Owner, OwnerPhase
 from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
+from simulator.acting import PINGS, PONGS, ActingWorld
+from simulator.stage import SimNode
 
 _compose, _revert, _add = Owner._compose, Owner._revert, Effects._add
 _committed, _plan_run = Queries._committed, Owner._plan_run
@@ -30,6 +33,7 @@ _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_m
 _due, _pending = Timers.due, ledger._pending
 _plan_release, _reset = Owner._plan_release, operations.reset
 _takes = Load.takes
+_targets = ActingWorld.targets
 
 
 def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
@@ -204,3 +208,30 @@ def run_parked(self: Owner, now: float) -> None:
     parked, self.parked = self.parked, ""
     _plan_run(self, now)
     self.parked = self.parked or parked
+
+
+def any_opening(self: Owner, epoch: int) -> bool:
+    """The answer to a hand-over of an opening that is over counts for the next one."""
+    return self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING)
+
+
+class Inbox:
+    """A stream as a target that takes effects in its owner's inbox, where no queue has them."""
+
+    max_batch, ordered = 10, True
+
+    def __init__(self, router: Router, name: str) -> None:
+        self._router = router
+        self._name = name
+
+    async def take(self, effects: Sequence[OutgoingEffect]) -> None:
+        for effect in effects:
+            receipt = Receipt(effect.id, 0.0, stale=True)
+            held = Held(Place(0, 0, effect.id), effect.body, {}, [receipt])
+            self._router.dispatch(self._name, f"{self._name}/{effect.key}", held)
+
+
+def inbox_targets(self: ActingWorld, node: SimNode) -> dict[str, Target]:
+    """Effects of streams to streams are never in a queue."""
+    inboxes = {name: Inbox(self.works[node].router, name) for name in (PINGS, PONGS)}
+    return {**_targets(self, node), **inboxes}

@@ -61,6 +61,7 @@ from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 from simulator import archiving
+from simulator.acting import ActingWorld
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -662,6 +663,12 @@ RULES: dict[str, Mutation] = {
     ),
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
+    ),
+    "effect-opening": _acting(
+        "an answer to a hand-over counts in its opening only", Owner, "_is_answer", acting.any_opening
+    ),
+    "effect-queue": _acting(
+        "an effect to a stream goes through its queue", ActingWorld, "targets", acting.inbox_targets
     ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
     "archive-first": _archive(
