@@ -21,7 +21,7 @@ from holdfast.streams.queries import Queries
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import BatchEntry, Owner, OwnerPhase
+from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
 from simulator.acting import PINGS, PONGS, ActingWorld
@@ -210,28 +210,24 @@ def run_parked(self: Owner, now: float) -> None:
     self.parked = self.parked or parked
 
 
-def any_opening(self: Owner, epoch: int) -> bool:
-    """The answer to a hand-over of an opening that is over counts for the next one."""
-    return self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING)
-
-
 class Inbox:
     """A stream as a target that takes effects in its owner's inbox, where no queue has them."""
 
     max_batch, ordered = 10, True
 
-    def __init__(self, router: Router, name: str) -> None:
-        self._router = router
+    def __init__(self, world: ActingWorld, node: SimNode, name: str) -> None:
+        self._works = world.works
+        self._node = node
         self._name = name
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         for effect in effects:
             receipt = Receipt(effect.id, 0.0, stale=True)
             held = Held(Place(0, 0, effect.id), effect.body, {}, [receipt])
-            self._router.dispatch(self._name, f"{self._name}/{effect.key}", held)
+            self._works[self._node].router.dispatch(self._name, f"{self._name}/{effect.key}", held)
 
 
 def inbox_targets(self: ActingWorld, node: SimNode) -> dict[str, Target]:
     """Effects of streams to streams are never in a queue."""
-    inboxes = {name: Inbox(self.works[node].router, name) for name in (PINGS, PONGS)}
+    inboxes = {name: Inbox(self, node, name) for name in (PINGS, PONGS)}
     return {**_targets(self, node), **inboxes}

@@ -664,9 +664,6 @@ RULES: dict[str, Mutation] = {
     "effect-refusal": _acting(
         "a refusal is committed before its dead letter", Effects, "refused", acting.refuse_at_once
     ),
-    "effect-opening": _acting(
-        "an answer to a hand-over counts in its opening only", Owner, "_is_answer", acting.any_opening
-    ),
     "effect-queue": _acting(
         "an effect to a stream goes through its queue", ActingWorld, "targets", acting.inbox_targets
     ),

@@ -109,6 +109,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/rules/owner.py",
+        "an answer to a hand-over counts though its opening is over",
+        "return epoch == self.epoch and self.phase in",
+        "return self.phase in",
+        "tests/streams/rules/test_acting.py::test_an_answer_that_comes_twice_changes_nothing",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
         "a message goes because of a commit that the store may have forgotten",
         "        elif just_opened or _is_request(held):",
         "        elif True:",

@@ -26,7 +26,7 @@ LIKELY = {
     "due-lease": 0, "due-parked": 4, "effect-expiry": 3, "effect-pump": 1, "effect-reset": 3,
     "effect-rest": 9, "older-given": 13, "effect-custody": 32, "state-readers": 2,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 2, "effect-answer": 1,
-    "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-refusal": 4,
+    "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-queue": 0, "effect-refusal": 4,
     "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 1, "effect-unknown": 7,
     "query-committed": 206, "timer-mark": 4, "timer-setting": 4, "timer-parked": 9, "effect-id": 32,
     "alone-until-committed": 171913895094,
