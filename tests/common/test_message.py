@@ -15,7 +15,6 @@ from holdfast.common.message import (
     check_key,
     check_number,
     fixed,
-    may_follow,
 )
 from holdfast.errors import InvalidMessage
 
@@ -44,18 +43,18 @@ def test_every_life_of_a_message_can_reach_an_end(life: Life) -> None:
 
 @pytest.mark.parametrize("life", [life for life in Life if life not in {Life.COMMITTED, Life.BURIED}])
 def test_nothing_is_deleted_but_what_is_committed_or_buried(life: Life) -> None:
-    assert not may_follow(life, Life.DELETED)
+    assert Life.DELETED not in NEXT[life]
 
 
 @pytest.mark.parametrize("life", [life for life in Life if life not in {Life.COMMITTED, Life.RECEIVED}])
 def test_nothing_is_buried_but_what_is_committed_or_has_no_key(life: Life) -> None:
-    assert not may_follow(life, Life.BURIED)
+    assert Life.BURIED not in NEXT[life]
 
 
 def test_a_message_in_a_batch_is_given_back_only_through_a_new_judgement() -> None:
-    assert may_follow(Life.APPENDED, Life.RECEIVED)
-    assert not may_follow(Life.APPENDED, Life.GIVEN_BACK)
-    assert not may_follow(Life.RUNNING, Life.COMMITTED)
+    assert Life.RECEIVED in NEXT[Life.APPENDED]
+    assert Life.GIVEN_BACK not in NEXT[Life.APPENDED]
+    assert Life.COMMITTED not in NEXT[Life.RUNNING]
 
 
 numbers = st.integers(0, 10**SEQ_DIGITS - 1)

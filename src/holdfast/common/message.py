@@ -64,11 +64,6 @@ NEXT: dict[Life, frozenset[Life]] = {
 }
 
 
-def may_follow(now: Life, then: Life) -> bool:
-    """Return True if the table allows the step."""
-    return then in NEXT[now]
-
-
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """The seqs from ``first`` to ``last``, both included."""
 
