@@ -37,7 +37,14 @@ PAGES = {
     "device": "/devices/one?outbox=doors&device=roof",
     "reports": "/reports",
     "cameras": "/cameras?stream=frames",
+    "audit": "/audit",
 }
+FOLLOWED = {
+    "task": ("/tasks?state=running", "#tasks tbody a"),
+    "dead-letter": ("/dead-letters?queue=meters", "tbody a"),
+}
+"""Pages that the first such link of another page leads to."""
+
 SIZE = {"width": 1200, "height": 860}
 COLOURS = 200
 """Enough for pages, and less than half the bytes."""
@@ -46,13 +53,16 @@ ENTRY = re.compile(r"http://\S+/enter\?token=\S+")
 SETTLED = "() => document.querySelector('#connection')?.textContent.trim() === 'Live'"
 DRAWN = "() => [...document.querySelectorAll('canvas')].every(one => !one.ariaLabel.endsWith('nothing yet'))"
 PATIENCE_S = 60.0
+FEED_S = 3600.0
+"""Longer than it takes: what feeds the cluster is ended with it."""
 
 APP = """
 import time
+from datetime import datetime
 
 import msgspec
 
-from holdfast import App, Context, Job, StreamHandler
+from holdfast import App, Context, Job, Order, StreamHandler
 from holdfast.vision.handler import Frame, Tracking
 
 app = App("house")
@@ -83,6 +93,11 @@ class Total(StreamHandler[Reading]):
 
     def snapshot(self) -> bytes:
         return str(self.total).encode()
+
+
+@app.periodic("month-end", "0 6 1 * *", zone="Europe/Berlin")
+def month_end(moment: datetime) -> list[Order]:
+    return [Order(task_type="bill", body={"month": moment.month, "pages": 2})]
 
 
 @app.task("bill", timeout_s=600)
@@ -194,8 +209,11 @@ async def take(browser: Browser, address: str, scheme: Literal["light", "dark"])
     page = await context.new_page()
     await page.goto(address)
     base = address.partition("/enter")[0]
-    for name, path in PAGES.items():
+    for name in (*PAGES, *FOLLOWED):
+        path, link = (PAGES[name], "") if name in PAGES else FOLLOWED[name]
         await page.goto(base + path)
+        if link:
+            await page.locator(link).first.click()
         if await page.locator("[data-live]").count():
             await page.wait_for_function(SETTLED, timeout=PATIENCE_S * 1000)
         await page.wait_for_function(DRAWN, timeout=PATIENCE_S * 1000)
@@ -224,14 +242,14 @@ async def main() -> None:
         )
         stack.enter_context(running(folder, "-m", "holdfast", "node", "house:app", "--nodes", "2"))
         console = stack.enter_context(running(folder, "-m", "holdfast", "console", "--port", "0"))
-        stack.enter_context(running(folder, "feed.py", str(asked.seconds + PATIENCE_S)))
+        stack.enter_context(running(folder, "feed.py", str(FEED_S)))
         order_reports(folder)
         scenes = [Scene(seed=seed, seconds=4.0, width=320, height=180) for seed in range(3)]
         videos = [str(rendered.video) for rendered in render_all(scenes, folder / "scenes")]
         keys = [word for name in ("gate", "hall", "yard") for word in ("--key", name)]
         address = entry(console)
         await asyncio.sleep(asked.seconds / 2)
-        stack.enter_context(running(folder, "office_doors.py", broker.url, str(asked.seconds + PATIENCE_S)))
+        stack.enter_context(running(folder, "office_doors.py", broker.url, str(FEED_S)))
         await asyncio.sleep(asked.seconds / 2)
         with running(folder, "-m", "holdfast", "ingest", *videos, *keys) as ingest:
             ingest.wait(PATIENCE_S)
