@@ -258,7 +258,9 @@ def test_status_tells_who_serves_which_devices(holdfast: Any, arrange: Any) -> N
 
     arrange(two_nodes)
     (found,) = holdfast("status", "--json").lines
-    assert found["outboxes"] == [{"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}, "waiting": None, "paused": ""}]
+    assert found["outboxes"] == [
+        {"outbox": "faces", "shards": {"node-a": 3, "node-b": 0}, "waiting": None, "paused": ""}
+    ]
     assert (found["streams"], found["queues"]) == ([], [])
     rows = [line.split() for line in holdfast("status").out.splitlines()]
     assert ["faces", "node-a", "3"] in rows
