@@ -88,12 +88,20 @@ async def test_effects_share_calls_and_each_is_answered(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    "error", [Unavailable("away"), OutcomeUnknown("no answer"), OperationRefused("login"), OSError("bug")]
+    "error, told",
+    [
+        (Unavailable("away"), "away"),
+        (OutcomeUnknown("no answer"), "no answer"),
+        (OperationRefused("login"), "login"),
+        (OSError("bug"), "OSError('bug')"),
+    ],
 )
-async def test_an_error_that_may_pass_fails_and_refuses_nothing(rig: Rig, error: Exception) -> None:
+async def test_an_error_that_may_pass_fails_and_refuses_nothing(
+    rig: Rig, error: Exception, told: str
+) -> None:
     rig.target.raises["a"] = error
     await rig.hand_over("a")
-    assert rig.answers == {"a": ("failed", "")}
+    assert rig.answers == {"a": ("failed", told)}
 
 
 async def test_an_effect_that_is_refused_takes_no_other_with_it(rig: Rig) -> None:
