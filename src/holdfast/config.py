@@ -148,8 +148,8 @@ class Config(BaseModel):
     )
     lock_timeout_s: float = _setting(
         2.0,
-        "How long a write to SQLite waits for a process that is stopped inside a transaction, before it kills"
-        " that process.",
+        "How long a process that is stopped inside a transaction keeps others waiting. Then, with SQLite, the"
+        " one that waits kills it, and PostgreSQL ends its session.",
         gt=0,
     )
 

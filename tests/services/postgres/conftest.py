@@ -17,8 +17,12 @@ async def make_database() -> AsyncIterator[MakeDatabase]:
     """Makes databases at URLs, as processes of their own would; they end with the test."""
     made = []
 
-    def make(url: str, timeout_s: float = 10.0) -> PostgresDatabase:
-        made.append(PostgresDatabase(parse(url), SystemClock(), Meter(), timeout_s=timeout_s))
+    def make(url: str, timeout_s: float = 10.0, lock_timeout_s: float = 2.0) -> PostgresDatabase:
+        made.append(
+            PostgresDatabase(
+                parse(url), SystemClock(), Meter(), timeout_s=timeout_s, lock_timeout_s=lock_timeout_s
+            )
+        )
         return made[-1]
 
     yield make

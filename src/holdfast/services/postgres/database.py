@@ -28,6 +28,9 @@ MIGRATE_TIMEOUT_S = 600.0
 KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 """In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
 
+LOCK_TIMEOUT_S = 2.0
+"""The default of the setting of this name."""
+
 LaneName = Literal["membership", "queue", "state"]
 
 # A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
@@ -42,8 +45,9 @@ PLANNING = {
 
 
 class PostgresDatabase:
-    """Connections to one database. ``timeout_s`` bounds each transaction; ``expands`` says whether the schema
-    is expanded at the first connection."""
+    """Connections to one database. ``timeout_s`` bounds each transaction, and ``lock_timeout_s`` for how long
+    a process may hold one open while it does nothing. ``expands`` says whether the schema is expanded at the
+    first connection."""
 
     def __init__(
         self,
@@ -52,16 +56,17 @@ class PostgresDatabase:
         meter: Meter,
         *,
         timeout_s: float = TIMEOUT_S,
+        lock_timeout_s: float = LOCK_TIMEOUT_S,
         expands: bool = True,
     ) -> None:
         self.address = address
         self.meter = meter
         self._timeout_s = timeout_s
-        # The server gives up first what this process would give up, and what a process has left open that is
-        # paused, or whose host is gone.
+        # The server gives up first what this process would give up. It soon ends the transaction of a process
+        # that is paused, or whose host is gone: the next owners of its streams wait for what that has locked.
         self._limits = {
             "lock_timeout": max(1, round(timeout_s * 800)),
-            "idle_in_transaction_session_timeout": max(1, round(timeout_s * 1000)),
+            "idle_in_transaction_session_timeout": max(1, round(lock_timeout_s * 1000)),
         }
         self._lanes: dict[LaneName, PostgresLane] = {}
         self._migrating = asyncio.Lock()

@@ -112,7 +112,13 @@ def _database(opening: Opening) -> PostgresDatabase:
         address = parse(opening.url)
     return opening.shared(
         ("postgres", opening.url),
-        lambda: PostgresDatabase(address, opening.clock, opening.meter, expands=opening.expands),
+        lambda: PostgresDatabase(
+            address,
+            opening.clock,
+            opening.meter,
+            lock_timeout_s=opening.lock_timeout_s,
+            expands=opening.expands,
+        ),
     )
 
 
