@@ -852,7 +852,7 @@ STREAMS = [
         "those that wait longest come last",
         "(-waits.since_s, waits.key)",
         "(waits.since_s, waits.key)",
-        "tests/streams/test_standstills.py::test_a_node_tells_what_waits_the_longest_first",
+        "tests/streams/test_standstills.py::test_a_node_tells_what_waits_and_is_behind_the_longest_first",
     ),
     _at(
         "src/holdfast/streams/loads.py",
