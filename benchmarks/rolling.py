@@ -9,6 +9,8 @@ nodes are replaced one by one, then all gateways.
   when the node is told to end. Undisturbed messages take ``undisturbed_p50_ms``.
 - starting: the same while the new node starts, which takes processor time from all others on this machine.
 - errors: messages that were answered with anything but a result.
+- silent: in another release one of three nodes is stopped without a word; how long until all its streams have
+  answered again, with ``silent_errors``.
 
 Run as ``python -m benchmarks.rolling``.
 """
@@ -35,6 +37,7 @@ from holdfast.wiring import Services
 from simulator.charts import manifests, of_kind
 from simulator.pods import Deployment, Pod
 from simulator.servers import PostgresqlServer
+from simulator.servers.server import until
 
 STREAM = "numbers"
 KEYS = 60
@@ -42,6 +45,8 @@ PER_S = 120.0
 SETTLE_S = 2.0
 LEAD_S = 0.2
 """Messages that were due so long before a disturbance may still be under way."""
+
+PATIENCE_S = 60.0
 
 EXAMPLE = ROOT / "deploy/helm/examples/postgres.yaml"
 SMALL = {
@@ -138,6 +143,20 @@ class Clients:
             for key in keys
         ]
 
+    async def answered_since(self, keys: Sequence[str], since: float) -> float:
+        """Wait until each of these streams has had a result of a message that was due since then; return the
+        monotonic time at which the last one had."""
+
+        async def are_answered() -> bool:
+            return all(self._first_result(key, since) is not None for key in keys)
+
+        await until(are_answered, "the streams are answered for", PATIENCE_S)
+        return max(self._first_result(key, since) or since for key in keys)
+
+    def _first_result(self, key: str, since: float) -> float | None:
+        times = (each.at for each in self.answered[key] if each.due_at > since and each.status == 200)
+        return min(times, default=None)
+
     def errors(self) -> Counter[str]:
         """What was no result, by status and text."""
         return Counter(
@@ -206,8 +225,26 @@ async def released(folder: Path, **values: Any) -> AsyncIterator[Release]:
         await server.stop()
 
 
+async def silence(report: Report, folder: Path) -> None:
+    """A node stops without a word. Only the time without renewals tells others of it."""
+    async with released(folder) as release:
+        clients = Clients(lambda: release.gateways.ready)
+        sending = asyncio.create_task(clients.run())
+        await asyncio.sleep(2 * SETTLE_S)
+        silent, ttl_s = release.nodes.pods[0], release.services.config.ttl_s
+        owned, silent_at = await release.owned(silent), time.monotonic()
+        silent.stop()
+        silent_s = await clients.answered_since(owned, silent_at) - silent_at
+        silent.kill()
+        clients.end()
+        await sending
+    report.figure("silent_s", silent_s, f"≤ {ttl_s + 1:g}: ttl_s and a second")
+    report.figure("silent_errors", sum(clients.errors().values()), "0")
+    report.detail |= {"silent_streams": len(owned), "silent_errors_by_kind": clients.errors()}
+
+
 async def measure(report: Report, folder: Path) -> None:
-    """All figures."""
+    """All figures of an update."""
     async with released(folder) as release:
         clients = Clients(lambda: release.gateways.ready)
         sending = asyncio.create_task(clients.run())
@@ -252,6 +289,8 @@ def main() -> None:
     report.say(f"rolling: 3 nodes and 2 gateways replaced; {KEYS} streams, {PER_S:g} messages/s, PostgreSQL")
     with workplace() as place:
         asyncio.run(measure(report, place))
+    with workplace() as place:
+        asyncio.run(silence(report, place))
     report.end(["aiohttp", "psycopg"], streams=KEYS, per_s=PER_S, durability="full")
 
 

@@ -10,10 +10,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.rolling import SETTLE_S, Clients, Release, released
-from simulator.servers.server import until
 
 TTL_S = 5.0
-PATIENCE_S = 60.0
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
@@ -87,11 +85,7 @@ async def test_nodes_that_are_killed_or_fall_silent_fail_no_request(tmp_path: Pa
             assert owned
             silent_at = time.monotonic()
             silent.stop()
-
-            async def others_answer() -> bool:
-                return all(clients.answered[key][-1].due_at > silent_at for key in owned)
-
-            await until(others_answer, "others answer for the streams of the silent node", PATIENCE_S)
+            await clients.answered_since(owned, silent_at)
             silent.kill()
 
         await under_traffic(release, disturb)
