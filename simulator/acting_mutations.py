@@ -57,7 +57,7 @@ def each_alone(self: Effects, effect: Effect) -> None:
     _add(self, msgspec.structs.replace(effect, at=0.0, not_before=effect.not_before or 0.1))
 
 
-def go_on(self: Effects, effect_id: str, now: float, wall: float) -> None:
+def go_on(self: Effects, effect_id: str, now: float, wall: float, error: str) -> None:
     """After a failure the next effect of the lane is handed over."""
     if (lane := self._lane(effect_id)) is not None:
         lane.is_out = False
@@ -185,9 +185,9 @@ def gapped_by_seqs(self: Owner) -> bool:
     return is_behind and not self._effects.is_full
 
 
-def takes_any(self: Load, key: str, acting: Collection[str] = ()) -> bool:
+def takes_any(self: Load, key: str, acting: Collection[str] = (), state_version: int = 0) -> bool:
     """Nodes of older versions are given streams that act."""
-    return _takes(self, key)
+    return _takes(self, key, (), state_version)
 
 
 async def query_owner(self: Queries, key: str) -> Checkpoint:

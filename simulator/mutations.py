@@ -480,9 +480,6 @@ RULES: dict[str, Mutation] = {
     "stored-result": Mutation(
         "a request that comes again gets the stored result", Requests, "_answer", _forget_results
     ),
-    "leave-unmarked": Mutation(
-        "a stream that leaves takes the mark of its head away", Owner, "_unmark", lambda self: self._compose()
-    ),
     "claim-changed": Mutation(
         "an owner looks into it when its claim is gone", Owners, "claim_changed", lambda self, claim: None
     ),
@@ -777,7 +774,10 @@ RULES: dict[str, Mutation] = {
     ),
     "device-tries": _device("tries are counted", device_queue, "judge", _judge_without(spent=0)),
     "device-retry": _device(
-        "an answer is waited for", Patience, "interval_s", lambda self, spent, random: 0.5
+        "an answer is waited for",
+        Patience,
+        "interval_s",
+        lambda self, spent, random, answers_after_s=0.0: 0.5,
     ),
     "device-late": _device("a try that is late isn't sent", Patience, "late_s", 99.0),
     "device-confirmed": _device(

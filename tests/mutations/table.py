@@ -109,6 +109,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/rules/owner.py",
+        "a stream that leaves keeps the mark of its head",
+        '        self._suspect = ""\n        self._compose(now)',
+        "        self._compose(now)",
+        "tests/streams/rules/test_owner.py::TestModels::test_a_stream_that_waits_for_a_model_leaves_by_one_commit",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
         "an answer to a hand-over counts though its opening is over",
         "return epoch == self.epoch and self.phase in",
         "return self.phase in",
