@@ -112,7 +112,7 @@ async def test_a_ticked_dead_letter_is_sent_again_after_its_preview(
         await tab.open("/streams?text=ticked")
         await expect(tab.page.locator("#streams")).to_contain_text("cameras/ticked", timeout=PATIENCE_MS)
         await tab.open("/stream?key=cameras%2Fticked")
-        await expect(tab.page.locator(".life")).to_contain_text("0:0 was set aside", timeout=PATIENCE_MS)
+        await expect(tab.page.locator(".life")).to_contain_text("0:0 was set aside on ", timeout=PATIENCE_MS)
         await tab.page.get_by_role("link", name="Dead letters of this stream").click()
         [before] = await services.queue("cameras").dead_letters(10, "", "ticked")
         await tab.page.get_by_role("checkbox", name=before.id).check()

@@ -145,9 +145,9 @@ async def test_a_claim_that_changes_is_known_at_once_and_told_in_the_streams_lif
     assert owner.name == "node-b"
     index.claimed(Claim("s/new", "a", 1))
     index.claimed(Claim("s/a", "", 3))
-    assert [event.text for event in index.life.of("s/a")] == [
-        "released by node-b",
-        "moved from node-a to node-b",
+    assert [(event.text, event.node) for event in index.life.of("s/a")] == [
+        ("released by node-b", "node-b"),
+        ("moved from node-a to node-b", "node-b"),
     ]
     assert len(index) == 2
 
@@ -185,11 +185,45 @@ async def test_a_wait_is_told_once_in_the_streams_life_with_its_node_and_again_w
     assert told(6.0) == told(7.0) == ["waits for seq 3 of run 0, on node-a"]
     assert told(1.0, "seq 9 of run 0") == ["waits for seq 3 of run 0, on node-a"]
     assert told(5.5, "seq 9 of run 0")[0] == "waits for seq 9 of run 0, on node-a"
-    state.points["s/a"] = point("s/a", epoch=2)
+    assert index.life.of("s/a")[0].node == "node-a"
+    state.points["s/a"] = point("s/a", epoch=2, member="b")
     await index.read_once()
     opened = index.life.of("s/a")[0]
-    assert opened.text == "opened on node-a, epoch 2"
+    assert (opened.text, opened.node) == ("opened on node-b, epoch 2", "node-b"), "the claim is older"
     assert opened.at > 1000.0, "its last commit was long before"
+
+
+async def test_a_skip_names_its_node_unless_the_stream_was_opened_meanwhile() -> None:
+    index, state = await filled([point("s/a", member="a")])
+
+    async def last(**more: Any) -> tuple[str, str]:
+        state.points["s/a"] = point("s/a", **more)
+        await index.read_once()
+        event = index.life.of("s/a")[0]
+        return event.text, event.node
+
+    assert await last(member="a", skipped=1, at=1001.0) == (
+        "1 message skipped or set aside on node-a",
+        "node-a",
+    )
+    assert await last(member="b", skipped=3, epoch=2, at=1002.0) == ("2 messages skipped or set aside", "")
+    skipped_by_hand = await last(member="operator", skipped=4, epoch=3, at=1003.0)
+    assert skipped_by_hand == ("1 message skipped or set aside", ""), "an operator is no node"
+    parked = await last(member="operator", skipped=4, epoch=3, at=1004.0, parked="broken")
+    assert parked == ("parked: broken", "")
+
+
+async def test_an_opening_stands_from_the_first_answer_to_the_last_question() -> None:
+    index, state = await filled([point("s/a", member="a")])
+    await index.read_once()
+    [standing] = index.openings("s/a")
+    state.points["s/a"] = point("s/a", member="b", epoch=2)
+    await index.read_once()
+    assert index.openings("s/a") == [standing], "the new one was seen only once"
+    await index.read_once()
+    now, before = index.openings("s/a")
+    assert (before.node, now.node) == ("node-a", "node-b")
+    assert before.since <= before.until <= now.since <= now.until
 
 
 async def test_a_node_that_has_left_tells_nothing_any_more() -> None:

@@ -120,7 +120,8 @@ async def test_a_stream_tells_what_it_waits_for_and_what_it_did(reader: Browser)
     text = shown(front.text)
     assert '"frame": 2' in text
     assert "run 0: from seq 0 to 2" in text
-    assert "last commit: number" in text
+    [node] = reader.console.parts.overview.members
+    assert f"last commit on {node.name}: number" in text
 
 
 async def test_looks_at_streams_share_one_connection_to_nodes(
@@ -140,10 +141,11 @@ async def test_looks_at_streams_share_one_connection_to_nodes(
     assert len(made) <= 1, "each look left a connection open"
 
 
-async def test_a_streams_failures_are_part_of_its_life(reader: Browser) -> None:
+async def test_a_streams_failures_are_part_of_its_life_with_their_node(reader: Browser) -> None:
     await reader.until("broken", "/dead-letters", queue="cameras", key="broken")
     page = await reader.get("/stream", key="cameras/broken")
-    assert "0:0 was set aside: ValueError: a bad frame" in shown(page.text)
+    [node] = reader.console.parts.overview.members
+    assert f"0:0 was set aside on {node.name}: ValueError: a bad frame" in shown(page.text)
     assert "/dead-letters?queue=cameras&amp;key=broken" in page.text
 
 

@@ -12,6 +12,9 @@ from holdfast.common.progress import Visibility
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT, checked
 
+SKIPPED_BEFORE = "skipped before"
+"""How the reason begins of a message that an earlier commit has skipped."""
+
 SKIPPED_FOR = "skipped_for"
 """The attribute of a dead letter that holds why a commit skipped its message. Sent again, the message brings
 it along, because the checkpoint doesn't know."""
@@ -82,7 +85,7 @@ class Held(msgspec.Struct, eq=False):
         """Return why it is set aside once more if an earlier commit has skipped it, with that commit's reason
         if the message brings it along."""
         reason = self.attributes.get(SKIPPED_FOR, "")
-        return f"skipped before: {reason}" if reason else "skipped before"
+        return f"{SKIPPED_BEFORE}: {reason}" if reason else SKIPPED_BEFORE
 
     def become(self, then: Life) -> None:
         """Take the next step of a message's life. A step that isn't in the table is a bug."""

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from holdfast.console.attention import Attention
-from holdfast.console.life import StreamEvents
+from holdfast.console.life import Opening, StreamEvents, on
 from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag, of_streams
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
@@ -49,7 +49,9 @@ STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
 class IndexedStream(msgspec.Struct, gc=False):
     """What the index knows of a stream. ``key`` is the full key, ``member`` the membership that has claimed
-    it, ``at`` the wall time of its last commit, and ``timer_at`` that at which its next timer is due."""
+    it, ``at`` the wall time of its last commit, and ``timer_at`` that at which its next timer is due.
+    ``opener`` is the name of the node that has opened it, if a node did and its name is known. That opening
+    was seen to stand at the wall times ``since`` and ``until``."""
 
     key: str
     member: str = ""
@@ -62,6 +64,9 @@ class IndexedStream(msgspec.Struct, gc=False):
     at: float = 0.0
     timers: int = 0
     timer_at: float = 0.0
+    opener: str = ""
+    since: float = 0.0
+    until: float = 0.0
     round: int = 0
 
 
@@ -238,7 +243,8 @@ class StreamIndex:
                 return
             stream = self._add(claim.key)
         if claim.member != stream.member:
-            self.life.add(claim.key, self._clock.wall(), self._claim_text(stream.member, claim.member))
+            text = self._claim_text(stream.member, claim.member)
+            self.life.add(claim.key, self._clock.wall(), text, self._known(claim.member or stream.member))
         stream.member = claim.member
         self.revision += 1
 
@@ -249,8 +255,12 @@ class StreamIndex:
         return f"moved from {old} to {new}" if before else f"claimed by {new}"
 
     def _name(self, member: str) -> str:
+        return self._known(member) or f"member {member}"
+
+    def _known(self, member: str) -> str:
+        """Return the name of a membership, or "" if it is no living node's."""
         known = self._members().get(member)
-        return known.name if known is not None else f"member {member}"
+        return known.name if known is not None else ""
 
     def missed(self) -> None:
         """Read all claims again in the next round: some changes may not have been told."""
@@ -279,7 +289,8 @@ class StreamIndex:
             known_s = 0.0  # it has begun anew
         if known_s < TOLD_AFTER_S <= waits.since_s and waits.kind != "parked":
             at = self._clock.wall() - waits.since_s
-            self.life.add(waits.key, at, f"waits for {waits.text}, on {self._name(member)}")
+            text = f"waits for {waits.text}, on {self._name(member)}"
+            self.life.add(waits.key, at, text, self._known(member))
 
     def _merge(self) -> None:
         reports = self._reports.values()
@@ -320,11 +331,11 @@ class StreamIndex:
         self._round += 1
         after = ""
         while True:
-            began_at = self._clock.monotonic()
+            began_at, asked_at = self._clock.monotonic(), self._clock.wall()
             page = await self._state.checkpoints(after, PAGE)
             after = page[-1].key if page else after
             for point in page:
-                self.take(point)
+                self.take(point, asked_at)
             if len(page) < PAGE:
                 break
             took_s = self._clock.monotonic() - began_at
@@ -339,10 +350,11 @@ class StreamIndex:
         if gone:
             self.revision += 1
 
-    def take(self, point: Checkpoint) -> None:
-        """Take a checkpoint as it stands in the store."""
+    def take(self, point: Checkpoint, asked_at: float) -> None:
+        """Take a checkpoint as the store has answered, which was asked for it at a wall time."""
         stream = self._streams.get(point.key) or self._add(point.key)
         stream.round = self._round
+        self._take_opening(stream, point, asked_at)
         if stream.epoch == point.epoch and stream.at == point.at and stream.parked == point.parked:
             return
         if stream.round and stream.epoch:
@@ -359,23 +371,40 @@ class StreamIndex:
             self.parked.pop(point.key, None)
         self.revision += 1
 
+    def _take_opening(self, stream: IndexedStream, point: Checkpoint, asked_at: float) -> None:
+        """Note between which times an opening was seen: since an answer, and until a question."""
+        if point.epoch != stream.epoch:
+            for ended in _seen(stream):
+                self.life.stood(ended)
+            stream.opener, stream.since = "", self._clock.wall()
+        stream.opener = stream.opener or self._known(point.member)
+        stream.until = asked_at
+
+    def openings(self, key: str) -> list[Opening]:
+        """Return the openings of a stream that were seen, newest first."""
+        stream = self._streams.get(key)
+        now = [] if stream is None else _seen(stream)
+        return [*now, *self.life.openings(key)]
+
     def _note(self, stream: IndexedStream, point: Checkpoint) -> None:
-        """Note what has happened since the stream was read last."""
+        """Note what has happened since the stream was read last. If it was opened meanwhile, it may have
+        happened before that, on another node."""
         said = []
+        node = stream.opener if point.epoch == stream.epoch else ""
+        at = point.at if point.at > stream.at else self._clock.wall()  # without a commit, nobody wrote when
         if point.epoch > stream.epoch:
-            on = f" on {self._name(stream.member)}" if stream.member else ""
-            said.append(f"opened{on}, epoch {point.epoch}")
+            opened = f"opened{on(stream.opener)}, epoch {point.epoch}"
+            self.life.add(point.key, at, opened, stream.opener)
         if point.skipped > stream.skipped:
             more = point.skipped - stream.skipped
-            said.append(f"{more} {'message' if more == 1 else 'messages'} skipped or set aside")
+            said.append(f"{more} {'message' if more == 1 else 'messages'} skipped or set aside{on(node)}")
         if point.parked != stream.parked:
-            said.append(f"parked: {point.parked}" if point.parked else "free to run again")
+            said.append(f"parked{on(node)}: {point.parked}" if point.parked else "free to run again")
         run = point.log.run if point.log else None
         if stream.run is not None and run != stream.run:
-            said.append(f"run {run} began")
-        at = point.at if point.at > stream.at else self._clock.wall()  # without a commit, nobody wrote when
+            said.append(f"run {run} began{on(node)}")
         for text in said:
-            self.life.add(point.key, at, text)
+            self.life.add(point.key, at, text, node)
 
     def _add(self, key: str) -> IndexedStream:
         stream = self._streams[key] = IndexedStream(key)
@@ -392,3 +421,10 @@ class StreamIndex:
         self.names[name] -= 1
         if not self.names[name]:
             del self.names[name]
+
+
+def _seen(stream: IndexedStream) -> list[Opening]:
+    """Return the last opening of a stream, if it was seen by whom and for how long."""
+    if not stream.opener or stream.until < stream.since:
+        return []
+    return [Opening(stream.key, stream.opener, stream.since, stream.until)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 import msgspec
 
@@ -10,23 +11,57 @@ MOST = 20_000
 
 
 class StreamEvent(msgspec.Struct, frozen=True, gc=False):
-    """Something that happened to a stream, at a wall time."""
+    """Something that happened to a stream, at a wall time; 0 where none is known. ``node`` is the name of the
+    node where it happened, or to which the stream came; empty where it isn't known."""
 
     key: str
     at: float
     text: str
+    node: str = ""
+
+
+class Opening(msgspec.Struct, frozen=True, gc=False):
+    """An opening of a stream by a node, which was seen to stand at the wall times ``since`` and ``until``, so
+    that it stood between them too."""
+
+    key: str
+    node: str
+    since: float
+    until: float
+
+
+def node_at(openings: Iterable[Opening], at: float) -> str:
+    """Return the node whose opening of a stream stood at a wall time. It is empty where none was seen both
+    before and after that time, as another one may have stood then, and where clocks differ so much that
+    several nodes may have had the stream."""
+    nodes = {opening.node for opening in openings if opening.since <= at <= opening.until}
+    return nodes.pop() if len(nodes) == 1 else ""
+
+
+def on(node: str) -> str:
+    """Return where something happened, as a part of a sentence; empty where that isn't known."""
+    return f" on {node}" if node else ""
 
 
 class StreamEvents:
-    """The last events of all streams together."""
+    """The last events of all streams together, and the last openings that have ended."""
 
     def __init__(self, most: int = MOST) -> None:
         self._events: deque[StreamEvent] = deque(maxlen=most)
+        self._openings: deque[Opening] = deque(maxlen=most)
 
-    def add(self, key: str, at: float, text: str) -> None:
+    def add(self, key: str, at: float, text: str, node: str = "") -> None:
         """Note an event."""
-        self._events.append(StreamEvent(key, at, text))
+        self._events.append(StreamEvent(key, at, text, node))
+
+    def stood(self, opening: Opening) -> None:
+        """Note an opening that has ended."""
+        self._openings.append(opening)
 
     def of(self, key: str) -> list[StreamEvent]:
         """Return the events of one stream, newest first."""
         return [event for event in reversed(self._events) if event.key == key]
+
+    def openings(self, key: str) -> list[Opening]:
+        """Return the openings of one stream that have ended, newest first."""
+        return [opening for opening in reversed(self._openings) if opening.key == key]

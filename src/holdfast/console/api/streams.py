@@ -16,6 +16,7 @@ from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place
 from holdfast.console.api.operations import Call, NoFields, Operation
 from holdfast.console.index import IndexedStream, Question, Sort, Standing
 from holdfast.console.parts import ConsoleParts
+from holdfast.console.timeline import life_of
 from holdfast.errors import InvalidMessage, NotKnown
 from holdfast.operate import streams
 from holdfast.operate.explanation import Why, explain
@@ -85,15 +86,26 @@ class StreamTimer(msgspec.Struct):
     at: str
 
 
+class LifeEvent(msgspec.Struct):
+    """Something that happened to a stream. ``at`` is empty where nothing tells when. ``node`` is the name of
+    the node where it happened, or to which the stream came; empty where that isn't known."""
+
+    at: str
+    text: str
+    node: str
+
+
 class StreamView(msgspec.Struct):
-    """A stream: its checkpoint, why it isn't moving, its timers and pending effects, and its latest
-    results. ``checkpoint`` is null for a stream that nothing was committed of."""
+    """A stream: its checkpoint, why it isn't moving, its timers and pending effects, its latest results, and
+    its life: openings, moves, gaps, skips and failures, as far as the console knows, newest first.
+    ``checkpoint`` is null for a stream that nothing was committed of."""
 
     checkpoint: StreamRecord | None
     why: Why
     timers: list[StreamTimer]
     effects: list[dict[str, Any]]
     results: list[dict[str, Any]]
+    life: list[LifeEvent]
 
 
 class Skip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -304,10 +316,13 @@ class StreamOperations:
         )
 
     async def _show(self, call: Call[NoFields, None]) -> StreamView:
-        services, key = self._services, call.full_key
+        services, key, index = self._services, call.full_key, self._parts.index
+        asked_at = services.clock.wall()
         found = await services.state().peek(key)
         if found is None and await services.coordinator().lookup(key) is None:
             raise NotKnown(f"nothing is known of {key!r}; GET /api/v1/streams lists all")
+        if found is not None:
+            index.take(found, asked_at)
         point = found or Checkpoint(key)
         why = await explain(services, key)
         return StreamView(
@@ -322,6 +337,10 @@ class StreamOperations:
                 for effect in point.effects[:LISTED_MAX]
             ],
             results=[_result(logged) for logged in await streams.latest_results(services, point, RESULTS)],
+            life=[
+                LifeEvent(moment(event.at), event.text, event.node)
+                for event in await life_of(services, index, point, why)
+            ],
         )
 
     async def _pause(self, call: Call[NoFields, NoFields]) -> StreamRecord:

@@ -22,18 +22,17 @@ from holdfast.console.index import (
 from holdfast.console.overview import stream_path
 from holdfast.console.pages.acting import act, field, number, whole_number
 from holdfast.console.parts import ConsoleParts
-from holdfast.console.rendering import html_response, place
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.console.rendering import html_response
+from holdfast.console.timeline import life_of
+from holdfast.errors import ConfigError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
 from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import split_key
-from holdfast.ports.queue import DeadLetter
 from holdfast.streams.rules.ledger import Checkpoint
 
 ROWS = 50
 RESULTS = 10
-LETTERS = 20
 LISTED = 50
 """The most timers or pending effects on the page of a stream."""
 
@@ -199,7 +198,7 @@ class StreamPages:
                 404, "no-stream", "There is no such stream", f"nothing is known of {key}; the list shows all"
             )
         if checkpoint is not None:
-            self._parts.index.take(checkpoint)
+            self._parts.index.take(checkpoint, now)
         point = checkpoint or Checkpoint(key)
         why = await explain(services, key)
         name, plain = split_key(key)
@@ -212,51 +211,13 @@ class StreamPages:
             lag=self._parts.index.lags.get(key),
             now=now,
             results=await operations.latest_results(services, point, RESULTS),
-            events=self._life(point, await self._letters(key)),
+            events=await life_of(services, self._parts.index, point, why),
             letters_path=f"/dead-letters?{urlencode({'queue': name, 'key': plain})}",
             timers=sorted(point.timers, key=lambda timer: timer.at)[:LISTED],
             effects=[
                 operations.effect_record(effect, why.target_errors) for effect in point.effects[:LISTED]
             ],
         )
-
-    async def _letters(self, key: str) -> Sequence[DeadLetter]:
-        """Return dead letters of a stream, where to read them costs nobody else anything."""
-        name, plain = split_key(key)
-        queue = self._parts.services.queue(name)
-        if queue.hides_letters:
-            return []
-        try:
-            return await queue.dead_letters(LETTERS, "", plain)
-        except HoldfastError:
-            return []  # the list of dead letters tells why
-
-    def _life(self, point: Checkpoint, letters: Sequence[DeadLetter]) -> Sequence[tuple[float, str]]:
-        """Return what is known of a stream's life, newest first. What has no time comes last."""
-        events = [(event.at, event.text) for event in self._parts.life.of(point.key)]
-        for letter in letters:
-            name = place(f"{letter.run}:{letter.seq}") if letter.seq else letter.id
-            events.append((letter.at, f"{name} was set aside: {letter.reason[:TEXT_MAX]}"))
-        if point.at:
-            events.append((point.at, f"last commit: number {point.number} of all, in epoch {point.epoch}"))
-        if point.started is not None:
-            times = point.started.openings
-            events.append(
-                (
-                    0.0,
-                    f"{point.started.head} was begun in {times} openings, and no commit covers it yet",
-                )
-            )
-        for log in (point.log, *point.past):
-            if log is None:
-                continue
-            skips = ", ".join(
-                str(span.first) if span.first == span.last else f"{span.first} to {span.last}"
-                for span in log.skips[-5:]
-            )
-            gaps = f"; passed over: {skips}" if skips else ""
-            events.append((0.0, f"run {log.run}: from seq {log.start} to {log.seq}{gaps}"))
-        return sorted(events, key=lambda event: -event[0])
 
     # --- what is done to one
 

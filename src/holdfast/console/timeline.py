@@ -1,0 +1,81 @@
+"""The life of one stream, as its page and the API tell it: what the console has seen, what its dead letters
+and its checkpoint say, and on which node each thing happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.common.held import SKIPPED_BEFORE
+from holdfast.console.index import StreamIndex
+from holdfast.console.life import Opening, StreamEvent, node_at, on
+from holdfast.console.rendering import place
+from holdfast.errors import HoldfastError
+from holdfast.operate.explanation import Why
+from holdfast.operate.records import split_key
+from holdfast.ports.queue import DeadLetter
+from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.wiring import Services
+
+LETTERS = 20
+TOLD_MAX = 60
+"""The most events of one stream that are told."""
+
+REASON_MAX = 600
+
+
+async def life_of(services: Services, index: StreamIndex, point: Checkpoint, why: Why) -> list[StreamEvent]:
+    """Return what is known of a stream's life, newest first. What has no time comes last. ``point`` is its
+    checkpoint, which the index has taken, and ``why`` tells who has the stream now."""
+    letters = await _letters(services, point.key)
+    openings = index.openings(point.key)
+    if why.node:
+        now = services.clock.wall()
+        openings.append(Opening(point.key, why.node, now - why.here_s, now))
+    events = [
+        *index.life.of(point.key),
+        *(_failure(point.key, letter, openings) for letter in letters),
+        *_standing(point, openings),
+    ]
+    return sorted(events, key=lambda event: -event.at)[:TOLD_MAX]
+
+
+async def _letters(services: Services, key: str) -> Sequence[DeadLetter]:
+    """Return dead letters of a stream, where to read them costs nobody else anything."""
+    name, plain = split_key(key)
+    queue = services.queue(name)
+    if queue.hides_letters:
+        return []
+    try:
+        return await queue.dead_letters(LETTERS, "", plain)
+    except HoldfastError:
+        return []  # the list of dead letters tells why
+
+
+def _failure(key: str, letter: DeadLetter, openings: Sequence[Opening]) -> StreamEvent:
+    """What a dead letter says. Only the owner of its stream writes one, by the node's clock. If an earlier
+    commit had skipped the message, that may have been another node's."""
+    name = place(f"{letter.run}:{letter.seq}") if letter.seq else letter.id
+    node = "" if letter.reason.startswith(SKIPPED_BEFORE) else node_at(openings, letter.at)
+    return StreamEvent(key, letter.at, f"{name} was set aside{on(node)}: {letter.reason[:REASON_MAX]}", node)
+
+
+def _standing(point: Checkpoint, openings: Sequence[Opening]) -> list[StreamEvent]:
+    """What a checkpoint says."""
+    told = []
+    if point.at:
+        node = node_at(openings, point.at)
+        text = f"last commit{on(node)}: number {point.number} of all, in epoch {point.epoch}"
+        told.append(StreamEvent(point.key, point.at, text, node))
+    if point.started is not None:
+        begun = f"{point.started.head} was begun in {point.started.openings} openings"
+        told.append(StreamEvent(point.key, 0.0, f"{begun}, and no commit covers it yet"))
+    for log in (point.log, *point.past):
+        if log is None:
+            continue
+        skips = ", ".join(
+            str(span.first) if span.first == span.last else f"{span.first} to {span.last}"
+            for span in log.skips[-5:]
+        )
+        gaps = f"; passed over: {skips}" if skips else ""
+        told.append(StreamEvent(point.key, 0.0, f"run {log.run}: from seq {log.start} to {log.seq}{gaps}"))
+    return told
