@@ -93,6 +93,7 @@ async def test_what_is_out_is_not_offered_to_be_taken_back(operator: Browser, st
     one = await operator.get("/devices/one", outbox="doors", device="d1")
     assert one.text.count(">Take back<") == 1
     assert "sent, and not answered" in one.text
+    assert "<dd>one was sent, and its answer is awaited</dd>" in one.text
     stuck = await operator.get("/devices", outbox="doors", show="stuck")
     assert stuck.text.count("sent, and not answered") == 2
 

@@ -19,6 +19,7 @@ from holdfast.devices.outboxes import (
     number_in,
     rollout_state,
 )
+from holdfast.devices.rules.device_queue import HeadPhase
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.extend.pages import ConsoleParts, Group, RequestRefused, act, field
 from holdfast.extend.tools import redact
@@ -26,6 +27,13 @@ from holdfast.extend.tools import redact
 DEVICES_SHOWN, COMMANDS_SHOWN, ROLLOUTS_SHOWN = 100, 50, 20
 LOOKED_AT = 20_000
 """How many devices are looked at for those that are away or stuck."""
+
+DOING = {
+    HeadPhase.WAITING: "the next one waits for its turn",
+    HeadPhase.OUT: "one was sent, and its answer is awaited",
+    HeadPhase.HELD: "held back until the device is there again",
+}
+"""What a device's lanes do, in words."""
 
 CHOICES: Sequence[Chosen] = get_args(Chosen)
 
@@ -95,6 +103,7 @@ class DevicePages:
             title=f"Device {device}",
             outbox=outbox,
             record=record,
+            doing=[DOING[phase] for phase in record.doing],
             commands=commands,
             shown=COMMANDS_SHOWN,
         )
