@@ -50,9 +50,10 @@ class Seen:
 
 async def nodes_of(*letters: DeadLetter) -> list[str]:
     """The nodes of these failures, the newest first, while node-b has had the stream for 300 s."""
-    given: Any = (Wired(list(letters)), Seen())
+    services: Any = Wired(list(letters))
+    index: Any = Seen()
     why = Why("s/a", "node-b", 2, 300.0, 0.0, 0.0, 0.0, [])
-    return [event.node for event in await life_of(*given, Checkpoint("s/a"), why)]
+    return [event.node for event in await life_of(services, index, Checkpoint("s/a"), why)]
 
 
 def letter(at: float, reason: str = "broken") -> DeadLetter:

@@ -73,9 +73,9 @@ async def test_one_stream_says_where_it_is_and_what_it_waits_for(api: Api, node:
         {"frame": 0, "count": 1},
     ]
     assert (found["timers"], found["effects"]) == ([], [])
-    [node] = api.console.parts.overview.members
+    [member] = api.console.parts.overview.members
     [commit] = [event for event in found["life"] if event["text"].startswith("last commit")]
-    assert (commit["node"], commit["at"]) == (node.name, found["checkpoint"]["at"])
+    assert (commit["node"], commit["at"]) == (member.name, found["checkpoint"]["at"])
     assert found["life"][-1] == {"at": "", "text": "run 0: from seq 0 to 1", "node": ""}
 
 
