@@ -11,6 +11,7 @@ from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Out
 from holdfast.services.postgres.lane import BATCH_MAX, Connection
 from simulator.proxies import TcpFaults
 from simulator.servers import PostgresqlServer
+from simulator.servers.server import until
 from tests.services.postgres.conftest import MakeDatabase
 
 PATIENCE_S = 30.0
@@ -353,3 +354,41 @@ async def test_the_locks_of_a_process_that_stands_still_are_freed(
         resume.set()
     with pytest.raises((Unavailable, OutcomeUnknown)):
         await still
+
+
+async def test_the_locks_of_a_process_that_stands_still_amid_a_request_are_freed(
+    places: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    """The server waits for the rest of the request, and counts no idle time."""
+    one = make_database(places.url, 10 * PATIENCE_S, lock_timeout_s=0.2).lane("state")
+    other = make_database(places.url, PATIENCE_S, lock_timeout_s=0.2).lane("state")
+    resume = asyncio.Event()
+
+    async def lock(connection: Connection) -> None:
+        await connection.execute("LOCK TABLE holdfast.checkpoints")
+
+    async def stand_still(connection: Connection) -> None:
+        await lock(connection)
+        await resume.wait()
+
+    async def is_locked() -> bool:
+        with psycopg.connect(places.url) as connection:
+            found = connection.execute(
+                "SELECT FROM pg_locks WHERE relation = 'holdfast.checkpoints'::regclass AND granted"
+                " AND mode = 'AccessExclusiveLock'"
+            )
+            return found.fetchone() is not None
+
+    await one.read(_nothing)
+    still = asyncio.ensure_future(one.write(stand_still))
+    await until(is_locked, "the table is locked", PATIENCE_S)
+    try:
+        await asyncio.wait_for(other.write(lock), PATIENCE_S)
+    finally:
+        resume.set()
+    with pytest.raises((Unavailable, OutcomeUnknown)):
+        await still
+
+
+async def _nothing(connection: Connection) -> None:
+    await connection.execute("SELECT 1")

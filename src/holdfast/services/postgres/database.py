@@ -31,6 +31,20 @@ KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keep
 LOCK_TIMEOUT_S = 2.0
 """The default of the setting of this name."""
 
+END_STOPPED = """
+SELECT count(pg_terminate_backend(pid))
+FROM pg_stat_activity
+WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()
+    AND state = 'active' AND wait_event = 'ClientRead'
+    AND state_change < clock_timestamp() - interval '{after_ms} ms'
+    AND EXISTS (
+        SELECT FROM pg_locks JOIN pg_class ON pg_class.oid = pg_locks.relation
+        WHERE pg_locks.pid = pg_stat_activity.pid AND pg_locks.granted
+            AND pg_class.relnamespace = '{schema}'::regnamespace
+    )
+"""
+"""Ends the sessions that have locks on Holdfast's tables and wait for the rest of a request since long."""
+
 LaneName = Literal["membership", "queue", "state"]
 
 # A statement that is prepared while a table is small would read the whole of it, or sort it, ever after.
@@ -62,12 +76,15 @@ class PostgresDatabase:
         self.address = address
         self.meter = meter
         self._timeout_s = timeout_s
-        # The server gives up first what this process would give up. It soon ends the transaction of a process
-        # that is paused, or whose host is gone: the next owners of its streams wait for what that has locked.
+        # What a process has locked that is paused, or whose host is gone, is soon free, for the next owners
+        # of its streams wait for it. The server ends a transaction that is left open. Whoever waits for a
+        # lock ends one that stands still amid a request, before this process would give up its own.
+        lock_timeout_ms = max(1, round(min(lock_timeout_s, 0.8 * timeout_s) * 1000))
         self._limits = {
-            "lock_timeout": max(1, round(timeout_s * 800)),
-            "idle_in_transaction_session_timeout": max(1, round(lock_timeout_s * 1000)),
+            "lock_timeout": lock_timeout_ms,
+            "idle_in_transaction_session_timeout": lock_timeout_ms,
         }
+        self._end_stopped = self.sql(END_STOPPED.format(schema="{schema}", after_ms=lock_timeout_ms // 2))
         self._lanes: dict[LaneName, PostgresLane] = {}
         self._migrating = asyncio.Lock()
         self._expands = expands
@@ -87,7 +104,12 @@ class PostgresDatabase:
                 ]
                 begin.append(f"SELECT {', '.join(said)}")
             self._lanes[name] = PostgresLane(
-                str(self.address), self._connect, self._forget_schema, timeout_s=self._timeout_s, begin=begin
+                str(self.address),
+                self._connect,
+                self._forget_schema,
+                timeout_s=self._timeout_s,
+                begin=begin,
+                end_stopped=self._end_stopped,
             )
         return self._lanes[name]
 

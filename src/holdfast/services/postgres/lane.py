@@ -101,12 +101,14 @@ class PostgresLane:
         *,
         timeout_s: float = TIMEOUT_S,
         begin: Sequence[str] = ("BEGIN",),
+        end_stopped: bytes = b"SELECT 0",
     ) -> None:
         self._name = name
         self._connect = connect
         self._gone = gone
         self._timeout_s = timeout_s
         self._begin = [statement.encode() for statement in begin]
+        self._end_stopped_by = end_stopped
         self._connection: Connection | None = None
         self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
@@ -244,6 +246,8 @@ class PostgresLane:
                 await self._roll_back(connection)
             if error.sqlstate in refusals.OVERTAKEN and tries > 1:
                 return await self._run(connection, batch, tries - 1)
+            if error.sqlstate == refusals.LOCKED and tries > 1 and await self._end_stopped(connection):
+                return await self._run(connection, batch, tries - 1)
             return (refusals.unknown if committing else refusals.explain)(self._name, error)
         except HoldfastError as error:
             await self._roll_back(connection)
@@ -251,6 +255,17 @@ class PostgresLane:
         except Exception as error:  # noqa: BLE001 - it is the caller's, who gets it
             await self._roll_back(connection)
             return error
+
+    async def _end_stopped(self, connection: Connection) -> bool:
+        """End the sessions of processes that stand still amid a request and hold locks; return True if there
+        are such. The server counts no idle time for them, because it waits for the rest of the request."""
+        try:
+            with limited(connection, self._timeout_s):
+                row = await (await connection.execute(self._end_stopped_by)).fetchone()
+        except psycopg.Error:
+            await self._disconnect()
+            return False
+        return row is not None and row[0] > 0
 
     async def _roll_back(self, connection: Connection) -> None:
         try:

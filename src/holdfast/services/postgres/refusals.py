@@ -43,6 +43,9 @@ _CODES: dict[str, tuple[type[HoldfastError], str]] = {
 OVERTAKEN = ("23505", "40001", "40P01")
 """Another transaction was quicker: the same again finds what it did."""
 
+LOCKED = "55P03"
+"""Another transaction holds a lock for longer than ``lock_timeout``."""
+
 GONE = ("3F000", "42P01")
 """The schema must be looked at again, and made anew, before the next call."""
 
