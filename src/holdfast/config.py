@@ -148,8 +148,8 @@ class Config(BaseModel):
     )
     lock_timeout_s: float = _setting(
         2.0,
-        "How long a process that is stopped inside a transaction keeps others waiting. Then the one that waits"
-        " kills it (SQLite), or its session is ended (PostgreSQL).",
+        "How long a process that is stopped inside a transaction keeps others waiting. Then the one that"
+        " waits kills it (SQLite), or its session is ended (PostgreSQL).",
         gt=0,
     )
 
