@@ -274,9 +274,8 @@ class Owner:
         self._settling = 0
         self._busy_at = self._heard_at = now
         self._run_now = 0
-        self._survived = Counter[
-            str
-        ]()  # by head: how many openings that began it were fenced, and no node died
+        # By head: how many openings that began it were fenced, so that no node died with them.
+        self._survived: Counter[str] = Counter()
         self._forget_opening()
 
     def _forget_opening(self) -> None:
