@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.cluster.deliverer import Targets
 from holdfast.cluster.effect_letters import is_of_effect
 from holdfast.cluster.node import Work
 from holdfast.common.retry import Backoff
@@ -508,9 +509,9 @@ class TaskWorld(Stage):
                 stumble=partial(self._stumble, node),
             ),
             registry=Faulty(self.registry, "registry", node.line),
-            targets={
-                name: Faulty(Sink(self, picky=name == PICKY), "target", node.line) for name in (SINK, PICKY)
-            },
+            targets=Targets(
+                {name: Faulty(Sink(self, picky=name == PICKY), "target", node.line) for name in (SINK, PICKY)}
+            ),
             briefing=store if self.scenario.one_database else None,
         )
         return [work], [slots]

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.cluster.deliverer import Targets
 from holdfast.cluster.node import Work as RunningWork
 from holdfast.common.message import NO_RUN, Place
 from holdfast.common.protocol import Poke
@@ -184,7 +185,7 @@ class World(Stage):
             Faulty(self.state_of(node), "state", node.line),
             SimSlots(slots, node.line),
             models=models,
-            targets=self.targets(node),
+            targets=Targets(self.targets(node)),
             archives=self.archives(node),
         )
         if not self.acts:

@@ -26,6 +26,7 @@ from holdfast.wiring import Services, revealed
 if TYPE_CHECKING:
     from aiohttp import web
 
+    from holdfast.cluster.deliverer import Targets
     from holdfast.cluster.host import Host
     from holdfast.cluster.node import Node
     from holdfast.cluster.stats import Numbers
@@ -129,7 +130,6 @@ def make_node(services: Services, place: str | App) -> Node:
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
     from holdfast.streams.work import StreamWork  # noqa: PLC0415
-    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
 
     queues = {name: services.queue(name) for name in app.streams}
     return StreamWork(
@@ -140,7 +140,6 @@ def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork
         services.slots(place),
         models=app.models,
         targets=_targets(services, app, host),
-        open_target=TargetUrls(services),
         archives={
             name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
         },
@@ -187,8 +186,11 @@ def _task_routes(services: Services, app: App, work: TaskWork) -> list[web.Abstr
     return api.routes()
 
 
-def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
-    """What takes the effects of streams and tasks, by what handlers call it."""
+def _targets(services: Services, app: App, host: Host) -> Targets:
+    """What takes the effects of streams and tasks."""
+    from holdfast.cluster.deliverer import Targets  # noqa: PLC0415
+    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
+
     made: dict[tuple[str, str], Target] = {}
     if app.streams:
         from holdfast.streams.target import StreamTarget  # noqa: PLC0415
@@ -210,7 +212,8 @@ def _targets(services: Services, app: App, host: Host) -> dict[str, Target]:
         raise ConfigError(
             f"nothing takes effects for {', '.join(missing)}: install the package that declares them"
         )
-    return {called: made[declared] for called, declared in app.targets.items()}
+    declared = {called: made[standing] for called, standing in app.targets.items()}
+    return Targets(declared, TargetUrls(services))
 
 
 def _named(made: Iterable[tuple[str, str]]) -> set[str]:
@@ -218,7 +221,6 @@ def _named(made: Iterable[tuple[str, str]]) -> set[str]:
 
 
 def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
-    from holdfast.target_urls import TargetUrls  # noqa: PLC0415
     from holdfast.tasks.concurrency import ConcurrencyLimiter  # noqa: PLC0415
     from holdfast.tasks.discovery import (  # noqa: PLC0415
         SHARED,
@@ -265,7 +267,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         producer,
         registry=services.registry(),
         targets=_targets(services, app, host),
-        open_target=TargetUrls(services),
         scheduler=ScheduleFollower(
             app.name,
             Scheduler(

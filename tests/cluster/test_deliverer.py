@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
-from holdfast.cluster.deliverer import BY_URL, LANES_MAX, PAUSE_MAX_S, Deliverer
+from holdfast.cluster.deliverer import BY_URL, LANES_MAX, PAUSE_MAX_S, Deliverer, Targets
 from holdfast.cluster.stats import Stats
 from holdfast.cluster.timings import Timings
 from holdfast.common.acts import Effect
@@ -65,7 +65,7 @@ class Bench:
             tracer=None,
         )
         self.host = host
-        self.deliverer = Deliverer(host, {}, {}, self.office.open)  # type: ignore[arg-type]
+        self.deliverer = Deliverer(host, Targets({}, self.office.open), {})  # type: ignore[arg-type]
 
     async def hand_over(self, *ids: str, target: str = URL) -> list[tuple[str, str, str]]:
         """Hand effects over; returns what became of each."""

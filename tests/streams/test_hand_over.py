@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cluster.deliverer import Deliverer
+from holdfast.cluster.deliverer import Deliverer, Targets
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.common.acts import Effect
 from holdfast.errors import InvalidMessage, OperationRefused, OutcomeUnknown, Unavailable
@@ -41,7 +41,7 @@ class Rig:
     def __init__(self, clock: Clock, tasks: Tasks) -> None:
         self.target, self.queue, self.log = Target(), MemoryQueue(clock), Log()
         self.host: Any = make_host(clock=clock, tasks=tasks, log=self.log)
-        self.deliverer = Deliverer(self.host, {"door": self.target}, {"cameras": self.queue})
+        self.deliverer = Deliverer(self.host, Targets({"door": self.target}), {"cameras": self.queue})
         self.answers: dict[str, tuple[str, str]] = {}
 
     async def hand_over(self, *names: str, target: str = "door", refused: str = "") -> None:

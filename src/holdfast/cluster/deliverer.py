@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -84,26 +84,30 @@ class TargetLane:
         return runs
 
 
-class Deliverer:
-    """Hands over the effects of one node. ``targets`` are those that it knows by name, and ``open_url`` opens
-    those at URLs; ``queues`` are those of the streams, or of the types of tasks, that send them: their dead
-    letters get what is refused."""
+class Targets(NamedTuple):
+    """What takes the effects of one node: the ``declared`` targets, by what handlers call them, and those at
+    URLs. ``open_url`` opens these, or raises a HoldfastError."""
 
-    def __init__(
-        self,
-        host: Host,
-        targets: Mapping[str, Target],
-        queues: Mapping[str, Queue],
-        open_url: Callable[[str], Target] | None = None,
-    ) -> None:
+    declared: Mapping[str, Target]
+    open_url: Callable[[str], Target] | None = None
+
+
+NO_TARGETS = Targets({})
+
+
+class Deliverer:
+    """Hands over the effects of one node to its ``targets``. ``queues`` are those of the streams, or of the
+    types of tasks, that send them: their dead letters get what is refused."""
+
+    def __init__(self, host: Host, targets: Targets, queues: Mapping[str, Queue]) -> None:
         self._host = host
-        self._open_url = open_url
+        declared, self._open_url = targets
         self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
-        self._took = host.timings.effect_seconds.each(targets)
+        self._took = host.timings.effect_seconds.each(declared)
         letters = {
             f"letters of {name}": LettersTarget(name, queue, host.clock) for name, queue in queues.items()
         }
-        self._targets: dict[str, Target] = {**targets, **letters}
+        self._targets: dict[str, Target] = {**declared, **letters}
         self._lanes: dict[str, TargetLane] = {}
         self.errors: dict[str, str] = {}
         """The last error of each target that takes nothing at present, by name or URL."""

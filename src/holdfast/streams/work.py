@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from heapq import nlargest
 from operator import attrgetter, itemgetter
@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.deliverer import Deliverer
+from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Archiving, Keeper, expire, free
 from holdfast.cluster.limits import Limits
@@ -47,7 +47,6 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Delivery, Queue
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.ports.state import StateStore
-from holdfast.ports.target import Target
 from holdfast.streams.archiver import ENOUGH, LINGER_S, Archiver
 from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
@@ -99,9 +98,8 @@ def first_hide_s(limits: Limits) -> float:
 
 class StreamWork:
     """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
-    declared models. ``targets`` take effects, by what handlers call them, and ``open_target`` opens those
-    at URLs. ``archives`` are the object stores of the streams that are archived. ``values`` has bodies that
-    were too large for a queue."""
+    declared models. ``targets`` take effects. ``archives`` are the object stores of the streams that are
+    archived. ``values`` has bodies that were too large for a queue."""
 
     def __init__(
         self,
@@ -112,8 +110,7 @@ class StreamWork:
         slots: StreamSlotMaker,
         *,
         models: Collection[str] = (),
-        targets: Mapping[str, Target] | None = None,
-        open_target: Callable[[str], Target] | None = None,
+        targets: Targets = NO_TARGETS,
         archives: Mapping[str, Objects] | None = None,
         values: Values | None = None,
     ) -> None:
@@ -126,7 +123,7 @@ class StreamWork:
         self.reports = Reports(host)
         self._archivers = {name: Archiver(name, objects, host) for name, objects in (archives or {}).items()}
         self._keepers = {name: self._keeper(name) for name in queues}
-        self._deliverer = Deliverer(host, targets or {}, queues, open_target)
+        self._deliverer = Deliverer(host, targets, queues)
         self.due = DueStreams(host, state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 import collections
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from holdfast.cluster.deliverer import Deliverer
+from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump
@@ -32,7 +32,6 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.registry import Registry
 from holdfast.ports.slots import TaskSlotMaker
-from holdfast.ports.target import Target
 from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
@@ -97,10 +96,9 @@ class TaskWork:
 
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
-    registry. ``targets`` take effects, by what handlers call them; ``open_target`` opens those at URLs.
-    ``values`` stores results that are too large for the task store, and has bodies that are stored.
-    ``briefing`` is the task store of the app, if it sends briefs together with outcomes. The permits of rates
-    are in the ``registry``."""
+    registry. ``targets`` take effects. ``values`` stores results that are too large for the task store, and
+    has bodies that are stored. ``briefing`` is the task store of the app, if it sends briefs together with
+    outcomes. The permits of rates are in the ``registry``."""
 
     def __init__(
         self,
@@ -116,8 +114,7 @@ class TaskWork:
         registry: Registry,
         scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
-        targets: Mapping[str, Target] | None = None,
-        open_target: Callable[[str], Target] | None = None,
+        targets: Targets = NO_TARGETS,
         values: TaskValues | None = None,
         briefing: BriefingTasks | None = None,
     ) -> None:
@@ -169,7 +166,7 @@ class TaskWork:
             queues,
             self._keepers,
             producer,
-            Deliverer(host, targets or {}, queues.by_type, open_target),
+            Deliverer(host, targets, queues.by_type),
             briefing=briefing,
             on_gone=self._forget,
             on_fenced=self._drop,
