@@ -141,16 +141,14 @@ async def _read(world: ArchivingWorld) -> dict[str, list[str]]:
 
 # --- protections, each to be switched off
 
-_settle, _write = Keeper._settle, Archiver.write
+_write = Archiver.write
 
 
 async def settle_first(self: Keeper, taken: list[Settlement]) -> None:
     """Messages are archived once they are deleted."""
-    archiving, self._archiving = self._archiving, None
-    await _settle(self, taken)
-    self._archiving = archiving
-    if archiving is not None:
-        await archiving.write(taken)
+    await self._let_go(taken)
+    if self._archive is not None:
+        await self._archive.write(taken)
 
 
 async def write_none_again(self: Archiver, settlements: Sequence[Settlement]) -> None:

@@ -29,8 +29,10 @@ from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Commit
 from holdfast.streams.rules.owner import OwnerPhase
 from holdfast.streams.spec import StreamSpec
+from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamWorker
+from holdfast.values import Values
 from simulator.faults import Faulty, ServiceLine
 from simulator.handler import Chain, Number
 from simulator.scenario import (
@@ -181,12 +183,15 @@ class World(Stage):
         work = self.works[node] = StreamWork(
             node.host,
             self.specs_of(node),
-            queues,
-            Faulty(self.state_of(node), "state", node.line),
+            StreamStorage(
+                queues,
+                Faulty(self.state_of(node), "state", node.line),
+                self.archives(node),
+                Values("", node.clock),
+            ),
             SimSlots(slots, node.line),
             models=models,
             targets=Targets(self.targets(node)),
-            archives=self.archives(node),
         )
         if not self.acts:
             setattr(work.due, "run", _rest)  # noqa: B010 - an attribute of this one object

@@ -129,21 +129,22 @@ def make_node(services: Services, place: str | App) -> Node:
 
 
 def _streams(services: Services, app: App, host: Host, place: str) -> StreamWork:
+    from holdfast.streams.storage import StreamStorage  # noqa: PLC0415
     from holdfast.streams.work import StreamWork  # noqa: PLC0415
 
-    queues = {name: services.queue(name) for name in app.streams}
+    storage = StreamStorage(
+        {name: services.queue(name) for name in app.streams},
+        services.state(),
+        {name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive},
+        services.values(app.name),
+    )
     return StreamWork(
         host,
         app.streams,
-        queues,
-        services.state(),
+        storage,
         services.slots(place),
         models=app.models,
         targets=_targets(services, app, host),
-        archives={
-            name: services.archive(stream.archive) for name, stream in app.streams.items() if stream.archive
-        },
-        values=services.values(app.name),
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from holdfast.cluster.lifecycle import Tasks
-from holdfast.common.held import Held
+from holdfast.common.held import Held, Receipt
 from holdfast.common.protocol import (
     Answers,
     Done,
@@ -133,9 +133,14 @@ class Rig:
             membership=self.membership,
         )  # fmt: skip
         self.stats = host.stats
-        self.router = Router(host, {"s": self.queue})
+        self.returned: list[Receipt] = []
+        self.router = Router(host, {"s": self.queue}, self._report)
         self.router.owners = self.owners
         self.router.start("sim://me")
+
+    async def _report(self, receipts: list[Receipt], settled: bool) -> None:
+        assert not settled
+        self.returned += receipts
 
     async def live(self, *others: Member) -> None:
         """Let these nodes live beside this one."""
@@ -348,9 +353,9 @@ async def test_what_comes_back_from_an_owner_is_sorted(rig: Rig) -> None:
     message.receipts += held(1, "own").receipts
     message.receipts += held(1, "stale").receipts
     message.receipts[2].stale = True
-    foreign = rig.router.take_back("s", KEY, [message], "b")
+    rig.router.take_back("s", KEY, [message], "b")
     await settle_down()
-    assert [receipt.receipt for receipt in foreign] == ["foreign"]
+    assert [receipt.receipt for receipt in rig.returned] == ["foreign"]
     assert [parcel.receipt for parcel in rig.peers.parcels("b")] == ["own"]
 
 

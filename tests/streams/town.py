@@ -20,8 +20,10 @@ from holdfast.services.memory.peer import MemoryNetwork, MemoryPeer
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import MemoryState
+from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamWorker
+from holdfast.values import Values
 from simulator.limits import limits_with
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log
@@ -85,11 +87,14 @@ class TownNode:
         self.work = StreamWork(
             self.host,
             app.streams,
-            self.queues,
-            self.state,
+            StreamStorage(
+                self.queues,
+                self.state,
+                {stream: self.archive for stream, spec in app.streams.items() if spec.archive},
+                Values("", self.clock),
+            ),
             self.slots,
             models=app.models,
-            archives={stream: self.archive for stream, spec in app.streams.items() if spec.archive},
         )
         self.node = Node(self.host, [self.work])
 

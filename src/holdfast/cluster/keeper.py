@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, Protocol
 
 import msgspec
 
@@ -36,7 +36,6 @@ REISSUE_VISIBILITIES = 4
 """How long before the queue's limit a message is reissued, in visibilities. This leaves time for a few
 tries."""
 
-Archive = Callable[[Sequence["Settlement"]], Awaitable[None]]
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
 
 
@@ -59,13 +58,22 @@ class Settlement(msgspec.Struct, frozen=True):
     archived: Callable[[], None] = _nothing
 
 
-class Archiving(NamedTuple):
-    """The archive of a stream. ``write`` writes the messages of settlements, and returns when all of them are
-    there. Settlements wait up to ``linger_s`` to be written together, until there are ``enough``."""
+class Archive(Protocol):
+    """The archive of a stream, as its keeper sees it. Settlements wait up to ``linger_s`` to be written
+    together, until there are ``enough`` messages."""
 
-    write: Archive
     linger_s: float
     enough: int
+
+    @property
+    def is_full(self) -> bool:
+        """True while too much waits for the archive."""
+
+    def expect(self, settlement: Settlement) -> None:
+        """Note that a settlement is going to be written."""
+
+    async def write(self, settlements: Sequence[Settlement]) -> None:
+        """Write the messages of settlements; returns when all of them are there."""
 
 
 class Keeper:
@@ -74,7 +82,7 @@ class Keeper:
 
     ``holding`` returns each message whose deliveries must be extended now, with its key. ``report`` reports
     to senders that their parcels are settled. ``may_reissue`` returns whether a message may be replaced by a
-    copy. With ``archiving``, messages are archived before all else."""
+    copy. Where there is an ``archive``, messages are written to it before all else."""
 
     def __init__(
         self,
@@ -86,7 +94,7 @@ class Keeper:
         report: Reporter,
         may_reissue: Callable[[Held], bool] = lambda _: True,
         visibility_s: float | None = None,
-        archiving: Archiving | None = None,
+        archive: Archive | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -96,7 +104,7 @@ class Keeper:
         self._holding = holding
         self._report = report
         self._may_reissue = may_reissue
-        self._archiving = archiving
+        self._archive = archive
         self._pending: list[Settlement] = []
         self._taken: list[Settlement] = []
         self._waiting = 0
@@ -111,9 +119,21 @@ class Keeper:
         self._tasks.repeat(self._extend_loop, self._clock, self._log)
         self._tasks.repeat(self._settle_loop, self._clock, self._log)
 
+    @property
+    def archives(self) -> bool:
+        """True if the stream has an archive."""
+        return self._archive is not None
+
+    @property
+    def is_full(self) -> bool:
+        """True while too much waits for the archive."""
+        return self._archive is not None and self._archive.is_full
+
     def settle(self, settlement: Settlement, *, at_once: bool = False) -> None:
         """Settle the messages of an accepted commit. This goes on even if the stream leaves this node. With
         ``at_once``, somebody waits for it."""
+        if self._archive is not None:
+            self._archive.expect(settlement)
         self._pending.append(settlement)
         self._waiting += len(settlement.messages)
         self._idle.clear()
@@ -124,7 +144,7 @@ class Keeper:
     @property
     def _enough(self) -> int:
         """How many messages are settled without waiting for more."""
-        return self._queue.max_batch if self._archiving is None else self._archiving.enough
+        return self._queue.max_batch if self._archive is None else self._archive.enough
 
     async def settled(self) -> None:
         """Wait until all settlements are done. From now on, calls are made at once instead of when they are
@@ -201,12 +221,10 @@ class Keeper:
     async def _settle_loop(self) -> None:
         while True:
             await self._wake.wait()
-            linger_s = (
-                PATIENCE * self._queue.linger_s if self._archiving is None else self._archiving.linger_s
-            )
+            linger_s = PATIENCE * self._queue.linger_s if self._archive is None else self._archive.linger_s
             linger_s = min(linger_s, self._visibility_s / LOOKS_A_VISIBILITY)
             full = linger_s > 0 and await self._clock.wait(self._hurry, linger_s) and self._patient
-            await self._settle_waiting(whole_calls=full and self._archiving is None)
+            await self._settle_waiting(whole_calls=full and self._archive is None)
 
     async def _settle_waiting(self, *, whole_calls: bool) -> None:
         taken = self._taken = self._whole_calls() if whole_calls else list(self._pending)
@@ -229,8 +247,12 @@ class Keeper:
         return self._pending[: max(1, bisect_right(counts, room))]
 
     async def _settle(self, taken: list[Settlement]) -> None:
-        if self._archiving is not None:
-            await self._archiving.write(taken)
+        if self._archive is not None:
+            await self._archive.write(taken)
+        await self._let_go(taken)
+
+    async def _let_go(self, taken: list[Settlement]) -> None:
+        """Send the dead letters, delete the deliveries and report to their senders."""
         messages = [held for item in await self._bury(taken) for held in item.messages]
         receipts = [receipt for held in messages for receipt in held.receipts]
         # A stale receipt's message has been delivered again, and that delivery will be judged.

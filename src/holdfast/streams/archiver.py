@@ -40,11 +40,12 @@ class Archiver:
     its deliveries are kept, and nothing else stops, until too much waits: then ``is_full``, and
     ``on_change`` is called, as it is when there is room again."""
 
-    def __init__(self, stream: str, objects: Objects, host: Host) -> None:
+    def __init__(self, stream: str, objects: Objects, host: Host, *, on_change: Callable[[], None]) -> None:
         self.waiting = 0
         """How many committed messages are not yet in the archive."""
         self.is_full = False
-        self.on_change: Callable[[], None]
+        self.linger_s, self.enough = LINGER_S, ENOUGH
+        self.on_change = on_change
         self._stream = stream
         self._objects = objects
         self._clock, self._log = host.clock, host.log

@@ -8,18 +8,17 @@ import heapq
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Literal, Protocol, TypeVar
 
 import msgspec
 
 from holdfast.cluster.deliverer import Deliverer, HandOverOutcome
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Keeper, Reporter, Settlement
+from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.tracer import trace_of
 from holdfast.common.effects import EffectLimits
-from holdfast.common.held import Held, Receipt
+from holdfast.common.held import Held
 from holdfast.common.message import CommitPlace
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
@@ -42,8 +41,6 @@ from holdfast.errors import (
 )
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, Ran, StreamSlot
-from holdfast.ports.state import StateStore
-from holdfast.streams.archiver import Archiver
 from holdfast.streams.codec import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
@@ -58,8 +55,8 @@ from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.stalls import Stalls, waited_since
+from holdfast.streams.storage import StreamStorage
 from holdfast.streams.traces import HandlingSpans, begin_commit
-from holdfast.values import Values
 
 T = TypeVar("T")
 
@@ -196,16 +193,13 @@ class Owners:
         host: Host,
         specs: Mapping[str, StreamSpec],
         models: Collection[str],
-        state: StateStore,
+        storage: StreamStorage,
         pool: Seats,
         keepers: Mapping[str, Keeper],
         router: Router,
-        report: Reporter,
         deliverer: Deliverer,
         *,
         on_obstacle: Callable[[str], None],
-        archivers: Mapping[str, Archiver] | None = None,
-        values: Values | None = None,
     ) -> None:
         self._host = host
         self._coordinator, self._clock, self._limits = host.coordinator, host.clock, host.limits
@@ -213,16 +207,11 @@ class Owners:
         self._specs = specs
         self._models = models
         self._rules = {name: rules_of(spec, host.limits) for name, spec in specs.items()}
-        self._state = state
+        self._state, self._values = storage.state, storage.values
         self._pool = pool
         self._keepers = keepers
         self._router = router
-        self._report = report
         self._deliverer = deliverer
-        self._archivers = archivers or {}
-        self._values = values or Values("", host.clock)
-        for name, archiver in self._archivers.items():
-            archiver.on_change = partial(self._archive_changed, name)
         self.requests: ClientRequests
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
@@ -312,8 +301,7 @@ class Owners:
             return False
         now = self._clock.monotonic()
         owner = Owner(key, self._rules[stream], now)
-        archiver = self._archivers.get(stream)
-        owner.is_held_back = archiver is not None and archiver.is_full
+        owner.is_held_back = self._keepers[stream].is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         if (warming := self._warm.get(key)) is not None:
             entry.stands_since = warming.ready_at
@@ -382,14 +370,15 @@ class Owners:
                 entry.slot = None
                 entry.owner.unloaded()
 
-    def _archive_changed(self, stream: str) -> None:
+    def archive_changed(self, stream: str) -> None:
+        """Note that too much waits for the archive of a stream, or no longer does."""
         self._tasks.spawn(self._hold_back(stream))  # an owner may be just at work, for which too much waits
 
     async def _hold_back(self, stream: str) -> None:
         """Hold all owners of a stream back while too much waits for its archive."""
         for entry in self:
             if entry.spec.name == stream:
-                entry.owner.hold_back(self._archivers[stream].is_full, self._now(entry))
+                entry.owner.hold_back(self._keepers[stream].is_full, self._now(entry))
                 self._perform(entry)
 
     # -- models -----------------------------------------------------------------------------------------
@@ -666,16 +655,12 @@ class Owners:
                     self._settle(entry, command)
                 case commands.Return():
                     self._return_requests(entry, command.messages, "")
-                    foreign = self._router.take_back(entry.spec.name, entry.key, command.messages)
-                    self._send_back(foreign)
+                    self._router.take_back(entry.spec.name, entry.key, command.messages)
                 case commands.HandOff():
                     self._stats.moved_out += 1
                     self._return_requests(entry, command.messages, command.target)
                     self._router.departed(entry.key, command.target, entry.owner.epoch)
-                    foreign = self._router.take_back(
-                        entry.spec.name, entry.key, command.messages, command.target
-                    )
-                    self._send_back(foreign)
+                    self._router.take_back(entry.spec.name, entry.key, command.messages, command.target)
                 case commands.Dropped():
                     self._forget(entry)
                 case commands.Peek():
@@ -1176,13 +1161,13 @@ class Owners:
         self._tasks.spawn(self._pool.close_stream(slot, spec.name, entry.plain_key, spec.timeout_s))
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
-        owner, archiver = entry.owner, self._archivers.get(entry.spec.name)
+        owner, keeper = entry.owner, self._keepers[entry.spec.name]
         asked = [held for held in command.messages if any(receipt.request for receipt in held.receipts)]
 
         def archived() -> None:
             self._answer_requests(entry, command, [held for held in asked if not held.aside])
 
-        if archiver is None:
+        if not keeper.archives:
             archived()
         deliveries = sum(len(held.receipts) for held in command.messages)
         self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
@@ -1196,11 +1181,9 @@ class Owners:
         if not command.duplicate:
             self._note_times(entry, command)
             self._tell_letters(entry, command)
-        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if archiver is not None else None
+        commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if keeper.archives else None
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
-        if archiver is not None:
-            archiver.expect(settlement)
-        self._keepers[entry.spec.name].settle(settlement, at_once=bool(asked) and archiver is not None)
+        keeper.settle(settlement, at_once=bool(asked) and keeper.archives)
 
     def _note_times(self, entry: Owned, command: commands.Settle) -> None:
         """Note how long the messages of an accepted commit were under way."""
@@ -1232,10 +1215,6 @@ class Owners:
         for held in messages:
             if any(receipt.request for receipt in held.receipts):
                 self.requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
-
-    def _send_back(self, foreign: list[Receipt]) -> None:
-        if foreign:
-            self._tasks.spawn(self._report(foreign, False))
 
     async def _transfer(self, entry: Owned, generation: int, target: str) -> None:
         try:

@@ -16,6 +16,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from holdfast.cluster.host import Host
+from holdfast.cluster.keeper import Reporter
 from holdfast.cluster.rules.placement import Placed, choose, shortage
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
@@ -83,12 +84,13 @@ class Custody(msgspec.Struct, eq=False):
 
 
 class Router:
-    """The routes and the custody of one node. Set ``owners`` before the start: the owners are made with this
-    router."""
+    """The routes and the custody of one node. ``report`` reports to senders that their parcels are returned.
+    Set ``owners`` before the start: the owners are made with this router."""
 
-    def __init__(self, host: Host, queues: Mapping[str, Queue]) -> None:
+    def __init__(self, host: Host, queues: Mapping[str, Queue], report: Reporter) -> None:
         self._host = host
         self._queues = queues
+        self._report = report
         self._coordinator, self._peer, self._clock = host.coordinator, host.peer, host.clock
         self._limits, self._tasks, self._stats, self._log = host.limits, host.tasks, host.stats, host.log
         self.owners: LocalOwners
@@ -150,9 +152,9 @@ class Router:
             else:
                 self._defer(item)
 
-    def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> list[Receipt]:
+    def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> None:
         """Take messages that an owner here gives up. This node's deliveries are routed again, to ``to`` if
-        given. Returns the receipts of other nodes, for their senders."""
+        given, and those of other nodes are reported to their senders."""
         foreign: list[Receipt] = []
         for held in messages:
             for receipt in held.receipts:
@@ -173,7 +175,8 @@ class Router:
                         self._send(item, to)
                     else:
                         self._defer(item)
-        return foreign
+        if foreign:
+            self._tasks.spawn(self._report(foreign, False))
 
     def _take(self, stream: str, key: str, held: Held) -> Custody:
         self._number += 1

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
 from holdfast.cluster.host import Host
-from holdfast.cluster.keeper import Archiving, Keeper, expire, free
+from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump
 from holdfast.cluster.rules.balance import StreamLoad, pick
@@ -43,11 +43,9 @@ from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Load, Member
-from holdfast.ports.objects import Objects
-from holdfast.ports.queue import Delivery, Queue
+from holdfast.ports.queue import Delivery
 from holdfast.ports.slots import StreamSlotMaker
-from holdfast.ports.state import StateStore
-from holdfast.streams.archiver import ENOUGH, LINGER_S, Archiver
+from holdfast.streams.archiver import Archiver
 from holdfast.streams.asking import fault_of
 from holdfast.streams.codec import address
 from holdfast.streams.due import DueStreams
@@ -60,7 +58,7 @@ from holdfast.streams.router import Router
 from holdfast.streams.slots import Seats
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import Standstills
-from holdfast.values import Values
+from holdfast.streams.storage import StreamStorage
 
 MOVES_A_SHED = 32
 """The most streams that a node moves away for one request to shed load."""
@@ -97,51 +95,56 @@ def first_hide_s(limits: Limits) -> float:
 
 
 class StreamWork:
-    """The streams of one app on one node. ``queues`` holds a queue for each declared stream, ``models`` the
-    declared models. ``targets`` take effects. ``archives`` are the object stores of the streams that are
-    archived. ``values`` has bodies that were too large for a queue."""
+    """The streams of one app on one node. ``models`` are those that the app declares, and ``targets`` take
+    effects."""
 
     def __init__(
         self,
         host: Host,
         specs: Mapping[str, StreamSpec],
-        queues: Mapping[str, Queue],
-        state: StateStore,
+        storage: StreamStorage,
         slots: StreamSlotMaker,
         *,
         models: Collection[str] = (),
         targets: Targets = NO_TARGETS,
-        archives: Mapping[str, Objects] | None = None,
-        values: Values | None = None,
     ) -> None:
         self._host = host
         self._specs = specs
         self._models = models
-        self._queues = queues
-        self._state = state
-        self.router = Router(host, queues)
+        self._queues, self._state = storage.queues, storage.state
         self.reports = Reports(host)
-        self._archivers = {name: Archiver(name, objects, host) for name, objects in (archives or {}).items()}
-        self._keepers = {name: self._keeper(name) for name in queues}
-        self._deliverer = Deliverer(host, targets, queues)
-        self.due = DueStreams(host, state, self.router)
+        self.router = Router(host, self._queues, self.reports.tell)
+        self._archivers = {
+            name: Archiver(name, objects, host, on_change=partial(self._archive_changed, name))
+            for name, objects in storage.archives.items()
+        }
+        self._keepers = {
+            name: Keeper(
+                name,
+                queue,
+                host,
+                holding=self._holding,
+                report=self.reports.tell,
+                archive=self._archivers.get(name),
+            )
+            for name, queue in self._queues.items()
+        }
+        self._deliverer = Deliverer(host, targets, self._queues)
+        self.due = DueStreams(host, self._state, self.router)
         self.pool = Seats(slots, host, on_death=self._slot_died)
         self.owners = Owners(
             host,
             specs,
             models,
-            state,
+            storage,
             self.pool,
             self._keepers,
             self.router,
-            self.reports.tell,
             self._deliverer,
             on_obstacle=self._obstacle_changed,
-            archivers=self._archivers,
-            values=values,
         )
-        self.requests = Requests(host, state, self.owners)
-        self.queries = Queries(host, specs, state, self.pool, self.owners)
+        self.requests = Requests(host, self._state, self.owners)
+        self.queries = Queries(host, specs, self._state, self.pool, self.owners)
         self.router.owners, self.owners.requests = self.owners, self.requests
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
@@ -149,17 +152,6 @@ class StreamWork:
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
         self._listen()
-
-    def _keeper(self, stream: str) -> Keeper:
-        archiver = self._archivers.get(stream)
-        return Keeper(
-            stream,
-            self._queues[stream],
-            self._host,
-            holding=self._holding,
-            report=self.reports.tell,
-            archiving=Archiving(archiver.write, LINGER_S, ENOUGH) if archiver is not None else None,
-        )
 
     def _listen(self) -> None:
         news, inquiries = self._host.news, self._host.inquiries
@@ -226,7 +218,7 @@ class StreamWork:
     def _room(self, stream: str) -> int:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
             return 0  # messages that no node can run wait in the queue
-        if stream in self._archivers and self._archivers[stream].is_full:
+        if self._keepers[stream].is_full:
             return 0
         return self._host.limits.max_held - self.owners.held - self.router.kept
 
@@ -250,6 +242,9 @@ class StreamWork:
 
     def _slot_died(self, seat: Any) -> None:
         self.owners.slot_died(seat)
+
+    def _archive_changed(self, stream: str) -> None:
+        self.owners.archive_changed(stream)
 
     def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
         """What the node holds of streams, each number with its name and what it means. ``memory_mb`` is what

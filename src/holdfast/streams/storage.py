@@ -1,0 +1,22 @@
+"""Where the streams of an app are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from holdfast.ports.objects import Objects
+from holdfast.ports.queue import Queue
+from holdfast.ports.state import StateStore
+from holdfast.values import Values
+
+
+class StreamStorage(NamedTuple):
+    """Where the streams of one app are kept, as a node reaches it: a queue for each declared stream, the
+    store of their states, the object stores of those that are archived, and the bodies that were too large
+    for a queue."""
+
+    queues: Mapping[str, Queue]
+    state: StateStore
+    archives: Mapping[str, Objects]
+    values: Values
