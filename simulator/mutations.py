@@ -322,7 +322,7 @@ async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None
     self.hand[item.trace] = item
     await self._insist(lambda: queue.send([Outgoing(item.held.body, item.held.again, key=item.trace)]))
     await self._insist(lambda: queue.delete([receipt.receipt for receipt in item.held.receipts]))
-    self._forget(item)
+    self.forget(item)
 
 
 async def _give_only(

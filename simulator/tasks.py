@@ -26,7 +26,6 @@ from holdfast.services.memory.tasks import Changed, MemoryTasks
 from holdfast.tasks.concurrency import ConcurrencyLimiter, document_name
 from holdfast.tasks.follow_ups import DueFollowUp
 from holdfast.tasks.handler import Job, Retry
-from holdfast.tasks.held_tasks import TaskQueues
 from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
@@ -34,6 +33,8 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.storage import TaskQueues, TaskStorage
+from holdfast.tasks.values import TaskValues
 from holdfast.tasks.wire import Envelope, Unreadable, decode_task
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import TaskExecutor
@@ -485,8 +486,17 @@ class TaskWorld(Stage):
 
         host = node.host
         store: Any = Faulty(self.store, "state", node.line)
+        registry: Any = Faulty(self.registry, "registry", node.line)
+        storage = TaskStorage(
+            APP,
+            TaskQueues({kind: queue(task_queue(APP, kind)) for kind in SPECS}, queue(brief_queue(APP))),
+            store,
+            registry,
+            TaskValues(APP, node.clock),
+            store if self.scenario.one_database else None,
+        )
         limiter = ConcurrencyLimiter(
-            Faulty(self.registry, "registry", node.line),
+            registry,
             APP,
             host,
             member=host.clock.new_id,
@@ -494,10 +504,8 @@ class TaskWorld(Stage):
         )
         work = self.works[node] = TaskWork(
             host,
-            APP,
             SPECS,
-            TaskQueues({kind: queue(task_queue(APP, kind)) for kind in SPECS}, queue(brief_queue(APP))),
-            store,
+            storage,
             SimTaskSlots(slots, node.line),
             limiter,
             Stumbling(
@@ -508,11 +516,9 @@ class TaskWorld(Stage):
                 host.log,
                 stumble=partial(self._stumble, node),
             ),
-            registry=Faulty(self.registry, "registry", node.line),
             targets=Targets(
                 {name: Faulty(Sink(self, picky=name == PICKY), "target", node.line) for name in (SINK, PICKY)}
             ),
-            briefing=store if self.scenario.one_database else None,
         )
         return [work], [slots]
 

@@ -230,13 +230,21 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         Directory,
         shareable,
     )
-    from holdfast.tasks.held_tasks import TaskQueues  # noqa: PLC0415
     from holdfast.tasks.opening import backing_up, make_producer, make_values  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.schedule import SCHEDULE, ScheduleFollower  # noqa: PLC0415
+    from holdfast.tasks.storage import TaskQueues, TaskStorage  # noqa: PLC0415
     from holdfast.tasks.work import TaskWork  # noqa: PLC0415
 
     queues = {name: services.queue(task_queue(app.name, name)) for name in app.tasks}
+    storage = TaskStorage(
+        app.name,
+        TaskQueues(queues, services.queue(brief_queue(app.name))),
+        services.task_store(app.name),
+        services.registry(),
+        make_values(services, app.name),
+        services.briefing_tasks(app.name),
+    )
     producer = make_producer(services, app.name)
     deeds: list[tuple[Times, Deed]] = [
         *((each, PeriodicSender(each, producer, services.clock)) for each in app.periodics.values()),
@@ -254,10 +262,8 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     )
     return TaskWork(
         host,
-        app.name,
         app.tasks,
-        TaskQueues(queues, services.queue(brief_queue(app.name))),
-        services.task_store(app.name),
+        storage,
         services.task_slots(place),
         ConcurrencyLimiter(
             services.registry(),
@@ -266,7 +272,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             member=lambda: host.membership.id,
         ),
         producer,
-        registry=services.registry(),
         targets=_targets(services, app, host),
         scheduler=ScheduleFollower(
             app.name,
@@ -284,8 +289,6 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
             host.log,
         ),
         announcer=announcer,
-        values=make_values(services, app.name),
-        briefing=services.briefing_tasks(app.name),
     )
 
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -24,14 +24,14 @@ from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
-from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
-from holdfast.tasks.held_tasks import InHand, TaskQueues
+from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import brief_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import CountMember, EndAttempt, State, Task
+from holdfast.tasks.storage import TaskStorage
 from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task
 
 T = TypeVar("T")
@@ -75,47 +75,50 @@ class OutgoingBrief(NamedTuple):
     traceparent: str
 
 
+class TaskHolder(Protocol):
+    """The part of a node that holds its tasks, as the completer sees it."""
+
+    @property
+    def hand(self) -> Mapping[str, InHand]:
+        """The tasks that the node has, by trace id, with those that are being ended."""
+
+    def forget(self, item: InHand) -> None:
+        """Forget a task that the node is done with."""
+
+    def drop(self, item: InHand) -> None:
+        """Forget a task whose outcome was refused, because another attempt has begun."""
+
+    def rest(self, item: InHand, rest_s: float) -> None:
+        """Give back a task that has ended and has effects left. Somebody goes on with them after
+        ``rest_s``."""
+
+
 class Completer:
-    """Brings tasks to their end. ``producer`` sends what follows them, and ``deliverer`` hands over their
-    effects. ``briefing`` is the task store of the app, if it sends briefs together with outcomes. ``on_gone``
-    is called with every task that the node is done with; ``on_fenced`` with one whose outcome was refused
-    because another attempt has begun; ``on_rest`` with one that has effects left, and after how many seconds
-    to go on with them. ``in_hand`` returns how many tasks the node has, with those that are being ended."""
+    """Brings tasks of ``holder`` to their end. ``producer`` sends what follows them, and ``deliverer`` hands
+    over their effects."""
 
     def __init__(
         self,
         host: Host,
-        app: str,
-        store: TaskStore,
-        queues: TaskQueues,
+        storage: TaskStorage,
         keepers: Mapping[str, Keeper],
         producer: Producer,
         deliverer: Deliverer,
-        *,
-        briefing: BriefingTasks | None,
-        on_gone: Callable[[InHand], None],
-        on_fenced: Callable[[InHand], None],
-        on_rest: Callable[[InHand, float], None],
-        in_hand: Callable[[], int],
+        holder: TaskHolder,
     ) -> None:
         self._host = host
         self._clock, self._tasks, self._stats, self._log = host.clock, host.tasks, host.stats, host.log
-        self._app = app
-        self._store = store
-        self._briefing = briefing
-        self._queues, self._briefs = queues
+        self._app, self._store, self._briefing = storage.app, storage.store, storage.briefing
+        self._queues, self._briefs = storage.queues
         self._keepers = keepers
         self._producer = producer
-        self._effects = EffectSender(host, store, deliverer, self._insist)
-        self._on_gone = on_gone
-        self._on_fenced = on_fenced
-        self._on_rest = on_rest
-        self._in_hand = in_hand
+        self._effects = EffectSender(host, storage.store, deliverer, self._insist)
+        self._holder = holder
         self._ends: list[Ending] = []
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        self._batcher = Batcher(queues.briefs.max_batch, PATIENCE * queues.briefs.linger_s)
+        self._batcher = Batcher(self._briefs.max_batch, PATIENCE * self._briefs.linger_s)
         self._patient = True
         self._busy = 0
         self._at_end = 0
@@ -216,7 +219,7 @@ class Completer:
             if isinstance(answer, Fenced):
                 self._stats.fenced += 1
                 self._log.info("an outcome came too late", task=item.trace, error=str(answer))
-            self._on_fenced(item)
+            self._holder.drop(item)
             self._done(1)
 
     def _brief_from(self, items: Mapping[str, InHand], task: Task) -> Outgoing:
@@ -258,7 +261,7 @@ class Completer:
         """Wait for other outcomes to share the call, if some will come soon."""
         began_at = self._clock.monotonic()
         while self._patient:
-            others = self._in_hand() - self._at_end
+            others = len(self._holder.hand) - self._at_end
             patience_s = self._batcher.patience_s(len(self._finished), others)
             left_s = began_at + patience_s - self._clock.monotonic()
             if left_s <= 0:
@@ -301,7 +304,7 @@ class Completer:
             return
         self._at_end -= 1
         self._done(1)
-        self._on_rest(item, rest_s)
+        self._holder.rest(item, rest_s)
 
     def _delete(self, item: InHand) -> None:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
@@ -400,7 +403,7 @@ class Completer:
             await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
 
     def _gone(self, item: InHand) -> None:
-        self._on_gone(item)
+        self._holder.forget(item)
         self._at_end -= 1
         self._done(1)
 

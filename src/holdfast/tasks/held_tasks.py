@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from holdfast.common.held import Held
 from holdfast.common.message import Life
-from holdfast.ports.queue import Queue
 from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import SentTask
-
-
-class TaskQueues(NamedTuple):
-    """The queues of an app's tasks: one for each declared type, and ``briefs`` for outcomes."""
-
-    by_type: Mapping[str, Queue]
-    briefs: Queue
 
 
 class TaskActivity(msgspec.Struct):

@@ -30,9 +30,7 @@ from holdfast.common.trace import raised_at
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Retry, ValueLost
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
-from holdfast.ports.registry import Registry
 from holdfast.ports.slots import TaskSlotMaker
-from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
@@ -40,7 +38,7 @@ from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.effects import effects_of
 from holdfast.tasks.handler import PAUSES_MAX
-from holdfast.tasks.held_tasks import InHand, TaskActivity, TaskQueues, stands_here
+from holdfast.tasks.held_tasks import InHand, TaskActivity, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.producer import Producer
@@ -52,8 +50,9 @@ from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.storage import TaskStorage
 from holdfast.tasks.traces import begin_attempt, end_attempt
-from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues, is_light
+from holdfast.tasks.values import INLINE_BYTES_MAX, is_light
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
@@ -96,38 +95,29 @@ class TaskWork:
 
     At most ``task_slots`` tasks run at once, and no more than ``limiter`` grants. ``scheduler`` does what is
     due by the clock, ``producer`` sends follow-ups, and ``announcer`` writes this node's address to the
-    registry. ``targets`` take effects. ``values`` stores results that are too large for the task store, and
-    has bodies that are stored. ``briefing`` is the task store of the app, if it sends briefs together with
-    outcomes. The permits of rates are in the ``registry``."""
+    registry. ``targets`` take effects."""
 
     def __init__(
         self,
         host: Host,
-        app: str,
         specs: Mapping[str, TaskSpec],
-        queues: TaskQueues,
-        store: TaskStore,
+        storage: TaskStorage,
         slots: TaskSlotMaker,
         limiter: ConcurrencyLimiter,
         producer: Producer,
         *,
-        registry: Registry,
         scheduler: Scheduler | ScheduleFollower | None = None,
         announcer: Announcer | None = None,
         targets: Targets = NO_TARGETS,
-        values: TaskValues | None = None,
-        briefing: BriefingTasks | None = None,
     ) -> None:
         self._host = host
-        self._app = app
+        self._app, self._store, self._values = storage.app, storage.store, storage.values
         self._specs = specs
-        self._queues, self._briefs = queues
-        self._store = store
+        self._queues, self._briefs = storage.queues
         self._limiter = limiter
         self._slots_max = host.limits.task_slots
         self._scheduler = scheduler
         self._announcer = announcer
-        self._values = values or TaskValues(app, host.clock)
         self._fetching = 0
         self.hand: dict[str, InHand] = {}
         permits = Permits(self._rate_of)
@@ -136,12 +126,12 @@ class TaskWork:
         )
         self._permits = permits
         self._rates = RateKeeper(
-            registry,
-            app,
+            storage.registry,
+            storage.app,
             host,
             permits,
             per_s=self._rate_of,
-            now=store.now,
+            now=self._store.now,
             lacking=self._lacking,
             got=self._got_permits,
         )
@@ -156,26 +146,20 @@ class TaskWork:
                 may_reissue=_may_reissue,
                 visibility_s=specs[name].visibility_s,
             )
-            for name, queue in queues.by_type.items()
+            for name, queue in self._queues.items()
         }
         self.slots = TaskSlots(slots, host, limit=self._slots_max)
         self._completer = Completer(
             host,
-            app,
-            store,
-            queues,
+            storage,
             self._keepers,
             producer,
-            Deliverer(host, targets, queues.by_type),
-            briefing=briefing,
-            on_gone=self._forget,
-            on_fenced=self._drop,
-            on_rest=self._rest,
-            in_hand=self._in_hand,
+            Deliverer(host, targets, self._queues),
+            self,
         )
         self._delayed: DelayedTasks | None = None
-        if any(queue.delay_max_s < math.inf for queue in queues.by_type.values()):
-            self._delayed = DelayedTasks(host, store, producer)
+        if any(queue.delay_max_s < math.inf for queue in self._queues.values()):
+            self._delayed = DelayedTasks(host, self._store, producer)
         self._pumps: list[Pump] = []
         self._pumping: list[asyncio.Task[Any]] = []
         self._wake = asyncio.Event()
@@ -228,9 +212,6 @@ class TaskWork:
 
     def _may_receive(self) -> bool:
         return self._host.membership.alive
-
-    def _in_hand(self) -> int:
-        return len(self.hand)
 
     def gauges(self) -> Iterable[tuple[str, str, float]]:
         """What the node holds of tasks, each number with its name and what it means."""
@@ -367,7 +348,7 @@ class TaskWork:
         while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
                 self._fair_queue.done(item.spec.name, item.group)
-                self._drop(item)
+                self.drop(item)
             elif self._has_waited_too_long(item, now):
                 self._fair_queue.done(item.spec.name, item.group)
                 self._give_back(item, 0.0)
@@ -684,7 +665,7 @@ class TaskWork:
         reissue = item.stopping == REISSUE or (item.here and not item.held.receipts)
         item.come_back()
         if delay_s is None:
-            self._drop(item)
+            self.drop(item)
         elif reissue:
             await self._reissue(item, delay_s)
         else:
@@ -693,7 +674,7 @@ class TaskWork:
 
     async def _reissue(self, item: InHand, delay_s: float) -> None:
         """Reissue the task under its trace id, then delete the delivery that can't be held any longer."""
-        self._forget(item)  # the copy may arrive before its sending is answered
+        self.forget(item)  # the copy may arrive before its sending is answered
         queue = self._queues[item.queue]
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
         copy = Outgoing(item.held.body, item.held.again, min(delay_s, queue.delay_max_s), item.trace)
@@ -703,15 +684,15 @@ class TaskWork:
 
     # --- out
 
-    def _rest(self, item: InHand, rest_s: float) -> None:
+    def rest(self, item: InHand, rest_s: float) -> None:
         """Give back the message of a task that has ended, until its effects can be handed over. If there is
         no delivery, its message is in the queue."""
-        self._forget(item)
+        self.forget(item)
         self._come_again(item, min(rest_s, self._queues[item.queue].hold_max_s / 2))
 
     def _give_back(self, item: InHand, delay_s: float) -> None:
         """Give the task back to the queue, which delivers it to any node after ``delay_s``."""
-        self._forget(item)
+        self.forget(item)
         item.held.come_back()
         self._come_again(item, delay_s)
 
@@ -734,15 +715,15 @@ class TaskWork:
         must not keep tasks that others could run."""
         waiting = self._fair_queue.drain()
         for item in waiting:
-            self._forget(item)
+            self.forget(item)
         for name in self._queues:
             await self._give_back_all(name, [item for item in waiting if item.queue == name], 0.0)
         return len(waiting)
 
-    def _drop(self, item: InHand) -> None:
+    def drop(self, item: InHand) -> None:
         """Forget a task whose deliveries have lapsed, or whose outcome was refused; its next delivery
         decides. A delivery that came meanwhile gives the right to try again."""
-        self._forget(item)
+        self.forget(item)
         item.held.receipts = [
             receipt
             for receipt in item.held.receipts
@@ -754,7 +735,8 @@ class TaskWork:
         else:
             self._host.stats.tasks_lapsed += 1
 
-    def _forget(self, item: InHand) -> None:
+    def forget(self, item: InHand) -> None:
+        """Hold a task no longer. If it has come again meanwhile, that one stays."""
         if self.hand.get(item.trace) is item:
             del self.hand[item.trace]
 
