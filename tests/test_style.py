@@ -111,3 +111,37 @@ def test_class_names_have_one_meaning() -> None:
     unknown = {defined: where for defined, where in doubled.items() if defined not in DEFINED_TWICE}
     assert unknown == {}, "find another name for each but one"
     assert DEFINED_TWICE.keys() - doubled.keys() == set(), "these are defined once: take them off the list"
+
+
+PARAMETERS_MAX = 9
+"""The most parameters of a constructor, without ``self``. With more, some belong to one thing that has no
+name yet."""
+
+MANY_PARAMETERS: dict[str, str] = {
+    "StreamTest": "each is a setting that a test of a handler may have",
+    "TaskTest": "each is a setting that a test of a handler may have",
+}
+"""Classes whose constructors may have more, and why. Better none."""
+
+
+def parameters(function: ast.FunctionDef) -> int:
+    """How many parameters a method has, without ``self``."""
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
+    return len(every) - 1
+
+
+@pytest.mark.slow
+def test_no_constructor_has_ten_parameters_or_more() -> None:
+    many = {
+        node.name: f"{name(path)}: {parameters(method)}"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_bytes()))
+        if isinstance(node, ast.ClassDef)
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
+        if parameters(method) > PARAMETERS_MAX
+    }
+    unknown = {defined: where for defined, where in many.items() if defined not in MANY_PARAMETERS}
+    assert unknown == {}, "name what belongs together, and pass it in one piece"
+    assert MANY_PARAMETERS.keys() - many.keys() == set(), "these have fewer: take them off the list"
