@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.console.life import Opening, StreamEvents, node_at
+from holdfast.console.life import SeenOpening, StreamEvents, node_at
 
-OPENINGS = [Opening("s/a", "node-b", 20.0, 30.0), Opening("s/a", "node-a", 5.0, 15.0)]
+OPENINGS = [SeenOpening("s/a", "node-b", 20.0, 30.0), SeenOpening("s/a", "node-a", 5.0, 15.0)]
 
 
 def test_the_node_is_the_one_whose_opening_stood_then() -> None:
@@ -16,13 +16,13 @@ def test_no_node_is_guessed_between_two_openings_or_before_the_first() -> None:
 
 
 def test_no_node_is_guessed_where_clocks_let_two_have_the_stream() -> None:
-    more = [*OPENINGS, Opening("s/a", "node-b", 12.0, 18.0)]
+    more = [*OPENINGS, SeenOpening("s/a", "node-b", 12.0, 18.0)]
     assert [node_at(more, at) for at in (11.0, 13.0, 17.0)] == ["node-a", "", "node-b"]
 
 
 def test_openings_of_other_streams_are_left_out() -> None:
     seen = StreamEvents()
-    seen.stood(Opening("s/other", "node-c", 0.0, 100.0))
+    seen.stood(SeenOpening("s/other", "node-c", 0.0, 100.0))
     for opening in reversed(OPENINGS):
         seen.stood(opening)
     assert seen.openings("s/a") == OPENINGS

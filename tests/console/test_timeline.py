@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.console.life import Opening, StreamEvents
+from holdfast.console.life import SeenOpening, StreamEvents
 from holdfast.console.timeline import life_of
 from holdfast.operate.explanation import Why
 from holdfast.ports.queue import DeadLetter
@@ -44,8 +44,8 @@ class Seen:
 
     life = StreamEvents()
 
-    def openings(self, key: str) -> list[Opening]:
-        return [Opening(key, "node-a", 100.0, 200.0)]
+    def openings(self, key: str) -> list[SeenOpening]:
+        return [SeenOpening(key, "node-a", 100.0, 200.0)]
 
 
 async def nodes_of(*letters: DeadLetter) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple, get_args
 import msgspec
 
 from holdfast.console.attention import Attention
-from holdfast.console.life import Opening, StreamEvents, on
+from holdfast.console.life import SeenOpening, StreamEvents, on
 from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag, of_streams
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
@@ -380,7 +380,7 @@ class StreamIndex:
         stream.opener = stream.opener or self._known(point.member)
         stream.until = asked_at
 
-    def openings(self, key: str) -> list[Opening]:
+    def openings(self, key: str) -> list[SeenOpening]:
         """Return the openings of a stream that were seen, newest first."""
         stream = self._streams.get(key)
         now = [] if stream is None else _seen(stream)
@@ -423,8 +423,8 @@ class StreamIndex:
             del self.names[name]
 
 
-def _seen(stream: IndexedStream) -> list[Opening]:
+def _seen(stream: IndexedStream) -> list[SeenOpening]:
     """Return the last opening of a stream, if it was seen by whom and for how long."""
     if not stream.opener or stream.until < stream.since:
         return []
-    return [Opening(stream.key, stream.opener, stream.since, stream.until)]
+    return [SeenOpening(stream.key, stream.opener, stream.since, stream.until)]

@@ -20,7 +20,7 @@ class StreamEvent(msgspec.Struct, frozen=True, gc=False):
     node: str = ""
 
 
-class Opening(msgspec.Struct, frozen=True, gc=False):
+class SeenOpening(msgspec.Struct, frozen=True, gc=False):
     """An opening of a stream by a node, which was seen to stand at the wall times ``since`` and ``until``, so
     that it stood between them too."""
 
@@ -30,7 +30,7 @@ class Opening(msgspec.Struct, frozen=True, gc=False):
     until: float
 
 
-def node_at(openings: Iterable[Opening], at: float) -> str:
+def node_at(openings: Iterable[SeenOpening], at: float) -> str:
     """Return the node whose opening of a stream stood at a wall time. It is empty where none was seen both
     before and after that time, as another one may have stood then, and where clocks differ so much that
     several nodes may have had the stream."""
@@ -48,13 +48,13 @@ class StreamEvents:
 
     def __init__(self, most: int = MOST) -> None:
         self._events: deque[StreamEvent] = deque(maxlen=most)
-        self._openings: deque[Opening] = deque(maxlen=most)
+        self._openings: deque[SeenOpening] = deque(maxlen=most)
 
     def add(self, key: str, at: float, text: str, node: str = "") -> None:
         """Note an event."""
         self._events.append(StreamEvent(key, at, text, node))
 
-    def stood(self, opening: Opening) -> None:
+    def stood(self, opening: SeenOpening) -> None:
         """Note an opening that has ended."""
         self._openings.append(opening)
 
@@ -62,6 +62,6 @@ class StreamEvents:
         """Return the events of one stream, newest first."""
         return [event for event in reversed(self._events) if event.key == key]
 
-    def openings(self, key: str) -> list[Opening]:
+    def openings(self, key: str) -> list[SeenOpening]:
         """Return the openings of one stream that have ended, newest first."""
         return [opening for opening in reversed(self._openings) if opening.key == key]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from holdfast.common.held import SKIPPED_BEFORE
 from holdfast.console.index import StreamIndex
-from holdfast.console.life import Opening, StreamEvent, node_at, on
+from holdfast.console.life import SeenOpening, StreamEvent, node_at, on
 from holdfast.console.rendering import place
 from holdfast.errors import HoldfastError
 from holdfast.operate.explanation import Why
@@ -30,7 +30,7 @@ async def life_of(services: Services, index: StreamIndex, point: Checkpoint, why
     openings = index.openings(point.key)
     if why.node:
         now = services.clock.wall()
-        openings.append(Opening(point.key, why.node, now - why.here_s, now))
+        openings.append(SeenOpening(point.key, why.node, now - why.here_s, now))
     events = [
         *index.life.of(point.key),
         *(_failure(point.key, letter, openings) for letter in letters),
@@ -51,7 +51,7 @@ async def _letters(services: Services, key: str) -> Sequence[DeadLetter]:
         return []  # the list of dead letters tells why
 
 
-def _failure(key: str, letter: DeadLetter, openings: Sequence[Opening]) -> StreamEvent:
+def _failure(key: str, letter: DeadLetter, openings: Sequence[SeenOpening]) -> StreamEvent:
     """What a dead letter says. Only the owner of its stream writes one, by the node's clock. If an earlier
     commit had skipped the message, that may have been another node's."""
     name = place(f"{letter.run}:{letter.seq}") if letter.seq else letter.id
@@ -59,7 +59,7 @@ def _failure(key: str, letter: DeadLetter, openings: Sequence[Opening]) -> Strea
     return StreamEvent(key, letter.at, f"{name} was set aside{on(node)}: {letter.reason[:REASON_MAX]}", node)
 
 
-def _standing(point: Checkpoint, openings: Sequence[Opening]) -> list[StreamEvent]:
+def _standing(point: Checkpoint, openings: Sequence[SeenOpening]) -> list[StreamEvent]:
     """What a checkpoint says."""
     told = []
     if point.at:
