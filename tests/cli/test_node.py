@@ -123,8 +123,8 @@ async def send(services: Services) -> None:
     await services.queue("count").send([Outgoing(b'{"key":"cam-1","n":%d}' % n) for n in range(50)])
 
 
-def get(address: str, page: str) -> str:
-    with urllib.request.urlopen(f"{address}/{page}", timeout=PATIENCE_S) as answer:
+def get(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=PATIENCE_S) as answer:
         text: bytes = answer.read()
     return text.decode()
 
@@ -140,8 +140,8 @@ def test_a_node_runs_drains_and_ends(holdfast: Any, arrange: Any, start: Callabl
     assert joined["node"] == "a"
     arrange(send)
     assert results(holdfast) == list(range(1, 51))
-    assert get(joined["address"], "readyz") == "ready\n"
-    numbers = get(joined["address"], "metrics")
+    assert get(f"{joined['address']}/readyz") == "ready\n"
+    numbers = get(node.wait_for("tells its metrics")["url"])
     assert "holdfast_handled_total 50.0" in numbers
     assert "holdfast_streams 1.0" in numbers
     assert "holdfast_member 1.0" in numbers
@@ -167,11 +167,11 @@ def test_a_node_that_could_not_call_a_living_one_says_so_and_waits_for_its_end(
     node = start("counting:app", "--port", str(port))
     assert "node later lives: it speaks peer protocol 2-3" in node.wait_for("can't join yet")["error"]
     with pytest.raises(urllib.error.HTTPError, match="503") as refused:
-        get(f"http://127.0.0.1:{port}", "readyz")
+        get(f"http://127.0.0.1:{port}/readyz")
     assert "node later lives: it speaks peer protocol 2-3" in refused.value.read().decode()
     arrange(lambda services: services.coordinator().leave("id"))
     node.wait_for("joined")
-    assert get(f"http://127.0.0.1:{port}", "readyz") == "ready\n"
+    assert get(f"http://127.0.0.1:{port}/readyz") == "ready\n"
     assert node.end() == 0
 
 
