@@ -106,7 +106,7 @@ def test_messages_that_no_node_is_there_for_are_shown(node: Process, holdfast: A
     assert "empty" not in shown
     [trouble] = found["troubles"]
     assert trouble.startswith("no node runs 'cuont', whose queue holds messages: ")
-    assert "They run count, " in trouble
+    assert "They run alarm, count, " in trouble
     told = holdfast("doctor")
     assert "no node runs 'cuont'" in told.out
     node.end()
@@ -153,8 +153,8 @@ def test_a_gap_is_named_with_the_time_that_is_left(holdfast: Any, arrange: Any, 
     assert "- waits for seq 1 of run 0, " in holdfast("why", "count/cam-1").out
     line = node.wait_for("a stream waits")
     assert (line["key"], line["messages"]) == ("count/cam-1", 1)
-    address = node.wait_for("joined")["address"]
-    assert 'holdfast_waiting_streams{reason="gap"} 1.0' in get(address, "metrics")
+    metrics = get(node.wait_for("tells its metrics")["url"])
+    assert 'holdfast_waiting_streams{reason="gap"} 1.0' in metrics
     node.child.kill()
     node.join()
     (why,) = holdfast("why", "cam-1", "--json").lines
@@ -199,7 +199,8 @@ def test_a_missing_model_is_named_everywhere_and_costs_no_message(
     assert (
         node.wait_for("a model does not load here; its streams go to other nodes or wait")["stream"] == "seen"
     )
-    assert "holdfast_streams_without_models 1.0" in get(address, "metrics")
+    metrics = get(node.wait_for("tells its metrics")["url"])
+    assert "holdfast_streams_without_models 1.0" in metrics
     before = holdfast("doctor", "seeing:app")
     assert before.code == 1
     assert "✗ model weights: model 'weights' did not load: FileNotFoundError" in before.out
@@ -207,5 +208,5 @@ def test_a_missing_model_is_named_everywhere_and_costs_no_message(
     assert "✓ model weights: loads" in holdfast("doctor", "seeing:app").out
     results = holdfast("results", "--follow", "--limit", "2").lines
     assert [line["result"] for line in results] == [{"n": 0, "bytes": 5}, {"n": 1, "bytes": 5}]
-    assert get(address, "readyz") == "ready\n"
+    assert get(f"{address}/readyz") == "ready\n"
     assert holdfast("dlq", "ls", "--json").lines == []
