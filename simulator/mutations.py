@@ -55,7 +55,7 @@ from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules import task
-from holdfast.tasks.rules.task import AttemptBeat, CountMember, EndAttempt, StartAttempt, Task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import AttemptJob
@@ -207,17 +207,13 @@ def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
     return standing or Task(trace, "")
 
 
-_start, _reset, _beat = task.start, task.reset, task.beat
+_start, _reset = task.start, task.reset
 
 
 def _start_again(standing: Task | None, wish: StartAttempt, now: float) -> Task:
     if standing is not None and standing.ended:
         standing = msgspec.structs.replace(standing, state=task.State.QUEUED, attempts=0)
     return _start(standing, wish, now)
-
-
-def _beat_as_before(standing: Task | None, beat: AttemptBeat, now: float) -> Task:
-    return _beat(standing, msgspec.structs.replace(beat, member=""), now)
 
 
 def _reset_in_any_case(standing: Task, now: float) -> Task:
@@ -509,13 +505,6 @@ RULES: dict[str, Mutation] = {
     "task-ended": Mutation("a task that ended runs no more", task, "start", _start_again, world="tasks"),
     "task-success": Mutation(
         "a task that has succeeded is not queued anew", task, "reset", _reset_in_any_case, world="tasks"
-    ),
-    "task-member": Mutation(
-        "an attempt is known by its node's present membership",
-        task,
-        "beat",
-        _beat_as_before,
-        world="tasks",
     ),
     "task-tries": Mutation("attempts are counted", task, "start", _start_without_count, world="tasks"),
     "task-pause": Mutation(

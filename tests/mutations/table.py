@@ -273,6 +273,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
+        "an attempt is known by the membership under which it began",
+        "        member=beat.member or task.member,\n",
+        "",
+        "tests/tasks/test_work.py::test_a_node_that_joined_again_keeps_the_attempts_that_it_runs",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
         "an attempt of one known to be gone must lapse",
         "stands = task.until > now and task.member != wish.instead_of",
         "stands = task.until > now",

@@ -39,7 +39,7 @@ LIKELY = {
     "poison-count": 7, "queue-order": 112, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 61, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
-    "task-ended": 0, "task-epoch": 0, "task-maximum": 4, "task-member": 45607494281,
+    "task-ended": 0, "task-epoch": 0, "task-maximum": 4,
     "task-outcome-first": 0, "task-reissue": 11,
     "task-stand-in": 9, "task-strict": 18, "task-success": 0, "task-tries": 0,
     "too-large": 9, "transfer-version": 45,
