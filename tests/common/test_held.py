@@ -2,8 +2,8 @@
 
 import pytest
 
-from holdfast.common.held import Held, Receipt
-from holdfast.common.message import Life, Place
+from holdfast.common.held import Held, PendingDeadLetter, Receipt
+from holdfast.common.message import Life, Place, Span
 
 
 def held() -> Held:
@@ -33,6 +33,19 @@ def test_a_message_comes_back_from_wherever_it_was() -> None:
 def test_a_copy_carries_the_id_that_tells_it_apart() -> None:
     assert Held(Place(0, 7), b"", {"a": "b"}, []).again == {"a": "b"}
     assert Held(Place(0, 0, "m1"), b"", {"a": "b"}, []).again == {"a": "b", "id": "m1"}
+
+
+def test_a_skipped_message_keeps_its_reason_when_it_is_skipped_once_more() -> None:
+    letter = PendingDeadLetter("Boom", held(), skipped=True)
+    again = Held(Place(0, 7), b"", letter.attributes, [])
+    assert (held().skipped_before, again.skipped_before) == ("skipped before", "skipped before: Boom")
+
+
+def test_what_is_set_aside_without_a_skip_is_sent_again_as_it_came() -> None:
+    message = Held(Place(0, 0, "m1"), b"", {"a": "b"}, [])
+    assert PendingDeadLetter("late", message).attributes == {"a": "b"}
+    assert PendingDeadLetter("parked", message, waits=True).attributes == {"a": "b", "id": "m1"}
+    assert PendingDeadLetter("never came", run=0, span=Span(1, 2)).attributes == {}
 
 
 def test_what_came_before_may_be_known() -> None:

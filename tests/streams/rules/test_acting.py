@@ -547,6 +547,22 @@ def test_a_cleared_timer_does_not_fire() -> None:
     bench.silent()
 
 
+def test_a_timer_that_is_cleared_while_it_waits_for_its_next_try_does_not_fire_again() -> None:
+    bench = ActingBench(max_tries=2)
+    bench.opened()
+    set_timer(bench, 0, 1.0)
+    woken(bench)
+    bench.owner.ran([], None, 0, "Boom", "", False, bench.now)
+    bench.silent()
+    bench.begin(held(1))
+    bench.acted(Acts((), (TimerChange("t", None),)))
+    assert bench.write().timers == ()
+    bench.answered()
+    bench.now += 30.0
+    bench.owner.ticked(bench.now)
+    bench.silent()
+
+
 def test_a_due_timer_and_messages_take_turns() -> None:
     bench = ActingBench()
     bench.opened()
