@@ -101,7 +101,7 @@ class PostgresLane:
         *,
         timeout_s: float = TIMEOUT_S,
         begin: Sequence[str] = ("BEGIN",),
-        end_stopped: bytes = b"SELECT 0",
+        end_stopped: bytes,
     ) -> None:
         self._name = name
         self._connect = connect
