@@ -203,6 +203,7 @@ def steps(body: dict[str, Any], job: Job) -> None:
     for n in range(body["steps"]):
         job.progress((n + 1) / body["steps"], f"step {n + 1}", rows=n)
     if body.get("stay"):
+        tell(body)
         threading.Event().wait()
 
 
@@ -241,6 +242,7 @@ def reporting(body: dict[str, Any], job: Job) -> None:
 
 @app.task("printing", timeout_s=30)
 def printing(body: dict[str, Any], job: Job) -> None:
+    tell(body)
     while True:
         threading.Event().wait(0.01)
         print(".")  # noqa: T201
