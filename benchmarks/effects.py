@@ -6,7 +6,7 @@ to the target's queue in batches as large as they come, each with an id, and the
 by the disk. It has a process for itself, and no replacement if it dies; effects need neither.
 
 With ``--before`` and a checkout of the code before effects, streams without effects are compared with it:
-messages a second, and processor time a message.
+messages a second, and processor time a message, of six times as many messages.
 
 Run as ``python -m benchmarks.effects``.
 """
@@ -18,7 +18,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import sqlite3
 import subprocess
 import sys
@@ -37,8 +36,7 @@ PAGE = 1000
 """The most results that the follower reads at once."""
 
 PACE_S = 0.02
-SMALL = 2_000
-"""Messages of the run that is subtracted, so that starting costs nothing."""
+PLAIN = Path(__file__).with_name("plain.py")
 
 
 class Follower:
@@ -174,19 +172,15 @@ async def verify(nodes: Cluster, messages: int) -> None:
 
 
 def plain(place: Path, messages: int) -> tuple[float, float]:
-    """Messages a second of streams without effects, of the code there, and its processor time."""
+    """Messages a second of streams without effects, of the code there, and microseconds of processor time of
+    its nodes for one."""
     # An environment knows the entry points of one checkout only.
     python = place / ".venv/bin/python"
-    command = [str(python if python.exists() else sys.executable), "-m", "benchmarks.streams"]
-    command += ["--only", "holdfast", "--rounds", "1"]
-    command += ["--lead-s", "5", "--messages", str(messages)]
+    command = [str(python if python.exists() else sys.executable), str(PLAIN), str(messages)]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(place / "src"), str(place)])}
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ran = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, check=True)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     told = json.loads(ran.stdout.strip().splitlines()[-1])
-    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return told["figures"]["messages_per_s"], cpu_s
+    return told["messages_per_s"], told["cpu_us"]
 
 
 def compare_plain(before: Path, messages: int, rounds: int, report: Report) -> None:
@@ -196,11 +190,10 @@ def compare_plain(before: Path, messages: int, rounds: int, report: Report) -> N
     for number in range(rounds):
         places = [("before", before), ("now", ROOT)]
         for name, place in places if number % 2 else reversed(places):
-            _, small_s = plain(place, SMALL)
-            found, large_s = plain(place, messages)
-            rates[name].append(found)
-            cpu_us[name].append(1e6 * (large_s - small_s) / (messages - SMALL))
-            report.say(f"    {name} {found:,.0f}/s, {cpu_us[name][-1]:.0f} µs a message")
+            a_second, cpu = plain(place, messages)
+            rates[name].append(a_second)
+            cpu_us[name].append(cpu)
+            report.say(f"    {name} {a_second:,.0f}/s, {cpu:.0f} µs a message")
     report.figure("vs_without", median(rates["now"]) / median(rates["before"]), "≥ 0.97")
     report.figure("cpu_vs_without", median(cpu_us["now"]) / median(cpu_us["before"]), "≤ 1.03")
     report.detail |= {"plain_rates": rates, "plain_cpu_us": cpu_us}
@@ -235,7 +228,7 @@ def main() -> None:
     followed_ms = asyncio.run(latencies_ms(asked.paced, asked.keys, follow=True))
     report.figure("follower_p50_ms", median(followed_ms))
     if asked.before:
-        compare_plain(asked.before.resolve(), asked.messages, rounds, report)
+        compare_plain(asked.before.resolve(), 6 * asked.messages, rounds, report)
     report.end(
         messages=asked.messages,
         keys=asked.keys,

@@ -455,7 +455,7 @@ async def test_what_has_not_begun_is_cancelled_without_a_trace(make: Make, fifo:
 
 
 async def test_a_task_that_tells_its_progress_advances(yard: Yard) -> None:
-    running = yard.begin("reporting", {}, stall_s=2.0)
+    running = yard.begin("reporting", {}, stall_s=90.0)
     await until(lambda: yard.only.begun_at is not None)
     begun_at = yard.only.begun_at
     assert begun_at is not None
@@ -500,7 +500,7 @@ async def test_a_renewed_lease_lasts_as_long_as_asked(yard: Yard, fifo: Path) ->
 
 
 async def test_an_idle_slot_has_no_lease(yard: Yard) -> None:
-    await yard.run("noop", lease_s=0.5)
+    await yard.run("noop", lease_s=90.0)
     await until(lambda: {seat.leased_until for seat in yard.pool._seats.values()} == {float("inf")})
 
 
