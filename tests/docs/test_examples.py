@@ -11,9 +11,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.testing import StreamTest
 from tests.docs.pages import DOCS, PAGES, ROOT, blocks, module_of, name
 
 RUN_ELSEWHERE = {ROOT / "README.md", DOCS / "extending.md"}
@@ -42,6 +44,18 @@ def test_toml_and_json_can_be_read(page: Path) -> None:
         assert set(tomllib.loads(block.text)) <= set(Config.model_fields)
     for block in blocks(page, "json"):
         json.loads(block.text)
+
+
+def test_the_fridge_of_the_readme_warns_and_is_missed() -> None:
+    [text] = [b.text for b in blocks(ROOT / "README.md", "python") if b.text.startswith("# fridges.py")]
+    names: dict[str, Any] = {"__name__": "fridges"}
+    exec(text, names)
+    test = StreamTest(names["app"], "temperatures")
+    for number, celsius in enumerate([4, 9]):
+        test.send({"fridge": "f1", "number": number, "celsius": celsius})
+    assert [(sent.target, sent.body) for sent in test.sent] == [("alert", "f1 is too warm")]
+    test.advance(300)
+    assert test.sent[-1].body == "f1 has been silent for five minutes"
 
 
 @pytest.mark.slow
