@@ -188,7 +188,8 @@ def _task_routes(services: Services, app: App, work: TaskWork) -> list[web.Abstr
 
 
 def _targets(services: Services, app: App, host: Host) -> Targets:
-    """What takes the effects of streams and tasks."""
+    """Make what takes the effects of streams and tasks. Raises ConfigError if the package for one is
+    missing."""
     from holdfast.cluster.deliverer import Targets  # noqa: PLC0415
     from holdfast.target_urls import TargetUrls  # noqa: PLC0415
 
@@ -346,7 +347,8 @@ def _check_archive(services: Services, stream: str, url: str) -> None:
 
 
 def _check_one_stream(one: str, app: App) -> None:
-    """Where claims have bare ids, they can be of one stream only, and of no product."""
+    """Raise ConfigError unless the stream ``one``, whose claims have bare ids, is the app's only one, and no
+    product has claims. An empty ``one`` is no such stream."""
     others = sorted({*app.streams, *of_products(app)} - {one})
     if one and one not in app.streams:
         raise ConfigError(

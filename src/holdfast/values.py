@@ -35,7 +35,7 @@ class Values:
 
     @property
     def advice(self) -> str:
-        """What to say to whoever sends something that is too large."""
+        """Advice to whoever sends something that is too large; empty if there is an object store."""
         return "" if self.can_store else ADVICE
 
     async def put(self, data: bytes) -> StoredValue:

@@ -109,13 +109,13 @@ class Services:
         return await service_of(url).task_apps(self.opening("tasks_url", url))
 
     def queue_setup(self) -> QueueSetup | None:
-        """What makes and checks the queues of streams; None where the service makes them by itself."""
+        """Return what makes and checks the queues of streams; None where the service makes them by itself."""
         url = self.config.queue_url
         return service_of(url).queue_setup(self.opening("queue_url", url))
 
     async def iam_policy(self, streams: Collection[str], archives: Collection[str] = ()) -> dict[str, Any]:
-        """What AWS must allow a node of ``streams`` that writes to ``archives``, as an IAM policy; no
-        statement if nothing is there."""
+        """Return the IAM policy that allows a node of ``streams``, which writes to ``archives``, what it
+        needs on AWS; it has no statement if nothing is there."""
         settings = ("queue_url", "objects_url", *(("values_url",) if self.config.values_url else ()))
         places = [(setting, getattr(self.config, setting)) for setting in settings]
         statements: list[dict[str, Any]] = []
@@ -134,8 +134,8 @@ class Services:
         return self._open("state_url", lambda service, it: service.state(it))
 
     async def risks(self) -> list[tuple[str, Risk]]:
-        """What the settings of servers put at risk of what must not be lost, each with the setting that names
-        the servers. Raises Unavailable."""
+        """Return what the settings of servers put at risk of what must not be lost, each with the setting
+        that names the servers. Raises Unavailable."""
         found: list[tuple[str, Risk]] = []
         for url, setting in {self.config.queue_url: "queue_url", self.config.state_url: "state_url"}.items():
             risks = await service_of(url).risks(self.opening(setting, url))
@@ -143,7 +143,7 @@ class Services:
         return found
 
     async def database_health(self) -> dict[str, DatabaseHealth]:
-        """How the databases are that keep anything, each by a setting that names it. Raises Unavailable."""
+        """Return the health of the databases that keep anything, by a setting of each. Raises Unavailable."""
         found = {}
         for url, setting in self.kept_at().items():
             health = await service_of(url).database_health(self.opening(setting, url))
@@ -161,8 +161,8 @@ class Services:
         return found
 
     async def schema_steps(self, url: str) -> SchemaSteps | None:
-        """Where the tables of the service at the URL stand, which a setting names; None if it keeps none.
-        Nothing is changed. Raises Unavailable, UnsupportedStore."""
+        """Return the version of the tables of the service at the URL, which a setting names, and what
+        migrations they lack; None if it keeps none. Changes nothing. Raises Unavailable, UnsupportedStore."""
         return await service_of(url).schema_steps(self.opening(self.kept_at()[url], url))
 
     async def migrate(self, *, contract: bool = False) -> list[tuple[str, list[int]]]:
@@ -196,7 +196,7 @@ class Services:
         return service_of(url).only_stream(self.opening("coordinator_url", url))
 
     def opening(self, setting: str, url: str) -> Opening:
-        """What a service is told of a URL to open."""
+        """Return what a service is told of a URL to open."""
         return Opening(
             setting,
             url,
@@ -213,7 +213,7 @@ class Services:
         )
 
     def target_opening(self, url: str) -> TargetOpening:
-        """What a service is told of the URL of a target."""
+        """Return what a service is told of the URL of a target."""
         secrets = {place: revealed(secret) or "" for place, secret in self.config.target_secrets.items()}
         return TargetOpening(
             url,
@@ -233,7 +233,7 @@ class Services:
         return self._opened.get((setting, name), make)
 
     def task_store(self, app: str) -> TaskStore:
-        """How the tasks of the app of that name stand."""
+        """Return the task store of the app of that name."""
         return self._open("tasks_url", lambda service, it: service.tasks(it, app), app)
 
     def briefing_tasks(self, app: str) -> BriefingTasks | None:
@@ -364,7 +364,7 @@ class Services:
         )
 
     def _resource(self, program: str) -> dict[str, str]:
-        """What traces and metrics say of this process, by OpenTelemetry's semantic conventions."""
+        """Return what traces and metrics say of this process, by OpenTelemetry's semantic conventions."""
         return {
             "service.name": program,
             "service.instance.id": self.config.node_name,
@@ -437,7 +437,7 @@ def peer_tls(config: Config) -> PeerTls | None:
 
 
 def metrics_page_settings(config: Config) -> MetricsPageSettings:
-    """Where and to whom metrics are told."""
+    """Return the settings of the page of metrics: where it is served, and to whom."""
     from holdfast.http.metrics_page import MetricsPageSettings  # noqa: PLC0415
 
     return MetricsPageSettings(

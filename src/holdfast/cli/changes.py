@@ -1,4 +1,4 @@
-"""Which files of a project have changed: asked again and again, for the folder that would be watched is often
+"""The changed files of a project, found by looking again and again: the folder that would be watched is often
 the one whose database is written at each commit."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class ProjectFiles:
                 return sorted(changed)
 
     def _look(self) -> dict[str, tuple[int, int, int]]:
-        """What tells one writing of a file from the next, by its path."""
+        """Return the time, size and inode of each file by its path: they tell one writing from the next."""
         known = {}
         for path in (*(path for folder in self._folders for path in python_files(folder)), *self._files):
             try:

@@ -125,7 +125,7 @@ async def start_beside(services: Services, log: Any) -> Console:
 
 
 def address(running: Console) -> str:
-    """Where a console is served, with the token that it has made, if it has made one."""
+    """Return the line that tells where a console is served, with the token, if it has made one."""
     token = f"/enter?token={running.own_token}" if running.own_token else ""
     return f"console: {running.address}{token}"
 

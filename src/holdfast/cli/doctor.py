@@ -194,7 +194,7 @@ def _app(place: str, services: Services) -> tuple[App | None, Finding]:
 
 
 async def _models(app: App, place: str, services: Services) -> list[Finding]:
-    """Whether the models of the app's streams load here, tried in a slot as nodes do."""
+    """Try whether the models of the app's streams load here, in a slot as nodes do."""
     users: dict[str, str] = {}
     for stream in app.streams.values():
         users |= dict.fromkeys(stream.models, stream.name)
@@ -281,7 +281,7 @@ def _apart(config: Config) -> Iterable[Finding]:
 
 
 async def _risks(services: Services) -> list[Finding]:
-    """What servers of the state store and the queue may lose. One that can't be reached was told of
+    """Return what servers of the state store and the queue may lose. One that can't be reached was told of
     already."""
     try:
         risks = await services.risks()
@@ -301,7 +301,7 @@ async def _risks(services: Services) -> list[Finding]:
 
 
 async def _queues(services: Services, app: App | None) -> list[Finding]:
-    """What the service says of each stream's queue, where they have to be made."""
+    """Return what the service says of each of the app's queues, where they have to be made."""
     try:
         setup = services.queue_setup()
         if setup is None:

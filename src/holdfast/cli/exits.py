@@ -1,4 +1,4 @@
-"""What the exit code of the command line says."""
+"""The exit codes of the command line."""
 
 from __future__ import annotations
 

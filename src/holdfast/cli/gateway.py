@@ -117,8 +117,8 @@ def gateway_key(name: str, /, *, keys: Path, per_s: int | None = None) -> None:
 
 
 def choose(data_plane: Literal["haproxy", "python"] | None, replay_bytes: int) -> HaproxyOptions | None:
-    """How HAProxy is to run; None for the data plane in Python. Raises ConfigError where HAProxy is asked for
-    and isn't there."""
+    """Return the options of HAProxy; None for the data plane in Python. Raises ConfigError where HAProxy is
+    asked for and isn't there."""
     import structlog  # noqa: PLC0415
 
     from holdfast.gateway.haproxy.plane import HaproxyOptions  # noqa: PLC0415

@@ -53,7 +53,7 @@ def _rows(rows: Mapping[str, str], indent: int, width: int) -> Iterator[str]:
 
 
 def _own_summary(place: str) -> str:
-    """What a command says of itself. An App of Cyclopts has it in ``help``."""
+    """Return what a command says of itself first. An App of Cyclopts has it in ``help``."""
     command = pkgutil.resolve_name(place)
     text = getattr(command, "help", None) or getattr(command, "__doc__", None) or ""
     return str(text).partition("\n\n")[0]

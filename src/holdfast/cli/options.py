@@ -1,4 +1,4 @@
-"""What every command takes: where the settings are, and how to change one."""
+"""The options that every command takes: where the settings are, and how to change one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What commands print: tables for people, JSON for programs. Log and errors go to stderr, never here.
+"""The output of commands: tables for people, JSON for programs. Log and errors go to stderr, never to stdout.
 
 What not every command needs is imported inside the functions: whoever calls one waits for every import.
 """
@@ -76,7 +76,7 @@ def console() -> Console:
 
 
 def is_narrow() -> bool:
-    """Whether tables of many columns don't fit."""
+    """Return True if tables of many columns don't fit."""
     return console().width < WIDE
 
 

@@ -150,7 +150,7 @@ def _run(services: Services, app: App, spec: StreamSpec, *, compare: bool) -> Re
 
 @contextlib.contextmanager
 def _opened(path: Path | None) -> Iterator[Callable[[Any], None]]:
-    """What writes the lines: to a file, or to standard output."""
+    """Open a file, or standard output, for the lines, and yield what writes one."""
     if path is None:
         yield output.json_line
         return
@@ -170,7 +170,7 @@ def _opened(path: Path | None) -> Iterator[Callable[[Any], None]]:
 
 
 class ReplayReport:
-    """What a replay tells: a line for each message and timer, then a summary.
+    """The report of a replay: a line for each message and timer, then a summary.
 
     Attributes:
         write: writes a line.

@@ -99,7 +99,7 @@ async def send(
 
 @contextlib.contextmanager
 def _opened(body: str | None, file: Path | None) -> Iterator[io.BufferedIOBase]:
-    """What the body, or its lines, is read from."""
+    """Open the source of the body, or of its lines: the text itself, a file, or standard input."""
     if body is not None:
         yield io.BytesIO(body.encode())
     elif file is None or file == Path("-"):

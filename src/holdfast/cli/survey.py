@@ -1,4 +1,4 @@
-"""What ``holdfast status`` shows, for people."""
+"""The text that ``holdfast status`` shows to people."""
 
 from __future__ import annotations
 

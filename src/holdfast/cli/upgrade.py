@@ -49,8 +49,8 @@ async def examine_upgrade(options: Options) -> list[Finding]:
 async def _database(
     services: Services, url: str, schemas: dict[str, SchemaSteps | None]
 ) -> Iterable[Finding]:
-    """What is to be done to the tables of a service, if it keeps any. ``schemas`` gets where they stand,
-    unless they are of no use to this version."""
+    """Return what is to be done to the tables of a service, if it keeps any. ``schemas`` gets their version
+    and migrations, unless they are of no use to this version."""
     check = "tables"
     shown = redact_url(url)
     try:

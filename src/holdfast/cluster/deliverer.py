@@ -56,9 +56,9 @@ class WaitingRun(msgspec.Struct, frozen=True):
 
 
 class TargetLane:
-    """What waits for one target, and how many calls to it are under way. ``failures`` in a row are counted.
-    Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked. ``took`` has how long
-    effects waited for it, unless it is a queue's dead letters."""
+    """The effects that wait for one target, and the number of calls to it under way. ``failures`` in a row
+    are counted. Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked. ``took`` has
+    how long effects waited for it, unless it is a queue's dead letters."""
 
     __slots__ = ("calls", "failures", "paused_until", "target", "took", "waiting")
 
@@ -85,8 +85,8 @@ class TargetLane:
 
 
 class Targets(NamedTuple):
-    """What takes the effects of one node: the ``declared`` targets, by what handlers call them, and those at
-    URLs. ``open_url`` opens these, or raises a HoldfastError."""
+    """The targets that take the effects of one node: the ``declared`` ones, by what handlers call them, and
+    those at URLs. ``open_url`` opens these, or raises a HoldfastError."""
 
     declared: Mapping[str, Target]
     open_url: Callable[[str], Target] | None = None

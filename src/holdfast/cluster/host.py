@@ -1,4 +1,5 @@
-"""What one node gives to everything that runs on it: services, limits, background tasks, and news."""
+"""The host, by which one node gives services, limits, background tasks and news to everything that runs on
+it."""
 
 from __future__ import annotations
 
@@ -90,8 +91,8 @@ class Inquiries:
 
 
 class Host:
-    """What a node gives to its parts: services, limits, clock, background tasks, counts and log. It is made
-    before the parts, and completed when the node starts.
+    """The host of a node's parts, which gives them services, limits, clock, background tasks, counts and log.
+    It is made before the parts, and completed when the node starts.
 
     Attributes:
         machine: the shares of processors and of memory in use.

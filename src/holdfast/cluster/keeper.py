@@ -44,8 +44,8 @@ def _nothing() -> None:
 
 
 class Settlement(msgspec.Struct, frozen=True):
-    """What follows an accepted commit: first dead letters are sent, then deliveries deleted, then their
-    senders get reports, then ``done`` is called.
+    """The work that follows an accepted commit: first dead letters are sent, then deliveries deleted, then
+    their senders get reports, then ``done`` is called.
 
     Where messages are archived, that comes before all of it. ``commit`` is the commit that covers them, and
     ``archived`` is called once they are in the archive."""
@@ -143,7 +143,7 @@ class Keeper:
 
     @property
     def _enough(self) -> int:
-        """How many messages are settled without waiting for more."""
+        """The number of messages that are settled without waiting for more."""
         return self._queue.max_batch if self._archive is None else self._archive.enough
 
     async def settled(self) -> None:

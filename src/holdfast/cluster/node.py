@@ -47,7 +47,7 @@ class Work(Protocol):
 
 
 class NodePart(NamedTuple):
-    """What a product adds to a node: its work and its metrics."""
+    """The part of a node that a product adds: its work and its metrics."""
 
     works: Sequence[Work] = ()
     collectors: Sequence[Collector] = ()

@@ -1,5 +1,5 @@
-"""How many nodes an app wants, as a metric: every node of the app tells the same, from the loads that all
-report and the depths of the queues."""
+"""The number of nodes that an app wants, as a metric: every node of the app tells the same, from the loads
+that all report and the depths of the queues."""
 
 from __future__ import annotations
 

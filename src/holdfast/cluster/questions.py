@@ -1,5 +1,5 @@
-"""What services tell for a node's metrics: asked when somebody reads them, and not more often than now and
-then."""
+"""Questions to services for a node's metrics: asked when somebody reads the metrics, and at most once in a
+certain time."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What the services that a node uses tell of themselves: how full queues are, what is at risk, and what holds
-a database up."""
+"""The metrics of the services that a node uses: how full queues are, what is at risk, and what holds a
+database up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long things take on a node: counts by duration, which the metrics page renders as histograms.
+"""Counts of how long things take on a node, by duration: the metrics page renders them as histograms.
 
 Whatever is timed is noted on the node's event loop, in plain numbers: there is nothing to lock, and nothing
 is computed but the bucket. Labels are names that an app declares, so their number is known before any
@@ -22,7 +22,7 @@ STALL_S = (0.025, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300
 
 
 class Histogram:
-    """How many durations fell between each two of ``bounds``, and their sum, in seconds."""
+    """Counts of the durations between each two of ``bounds``, and the sum of all, in seconds."""
 
     __slots__ = ("_bounds", "counts", "sum_s")
 

@@ -1,5 +1,5 @@
-"""What a handler asks for besides its result, effects to send and timers to set or clear, and what becomes of
-it."""
+"""The requests of a handler besides its result, effects to send and timers to set or clear; and effects, as
+they are stored."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ class TimerChange(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Acts(msgspec.Struct, frozen=True, array_like=True):
-    """What the handler asked for while it handled one message or woke."""
+    """The effects and the changes of timers that a handler asked for while it handled one message or woke."""
 
     sends: tuple[Send, ...] = ()
     timers: tuple[TimerChange, ...] = ()
 
 
 class Effect(msgspec.Struct, frozen=True, array_like=True):
-    """What a handler sends elsewhere. It is committed with the state of its stream, or stored with the
-    outcome of its task, and handed over afterwards.
+    """A body that a handler sends to a target. It is committed with the state of its stream, or stored with
+    the outcome of its task, and handed over afterwards.
 
     ``number`` and ``place`` are those of the commit that added it and its place therein; pending effects are
     in that order. A task has one commit, number 0. ``id`` is made of them (see :func:`effect_id`). ``target``

@@ -42,8 +42,8 @@ class EffectLimits(msgspec.Struct, frozen=True):
 
 
 class PendingReport(msgspec.Struct, frozen=True):
-    """What is pending, for operators: how many effects, since which wall time the oldest is, and the target
-    that has failed most often, with how often and why it did last."""
+    """A report on pending effects, for operators: how many there are, since which wall time the oldest is,
+    and the target that has failed most often, with how often and why it did last."""
 
     count: int
     oldest_at: float
@@ -53,7 +53,7 @@ class PendingReport(msgspec.Struct, frozen=True):
 
 
 class EffectChanges(NamedTuple):
-    """What a commit says of effects that were pending before it."""
+    """The effects, pending before a commit, that it drops, by id, and those that it marks as refused."""
 
     dropped: tuple[str, ...] = ()
     refused: tuple[RefusedEffect, ...] = ()

@@ -1,4 +1,4 @@
-"""What an error of the HTTP client says, in words for people."""
+"""Errors of the HTTP client, in words for people."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class Migration(NamedTuple):
 
 
 class SchemaSteps(msgspec.Struct, frozen=True):
-    """Where a schema stands, and the numbers of the migrations that it hasn't had.
+    """The version of a schema, and the numbers of the migrations that it hasn't had.
 
     ``version`` is the number of the last one that it has had, 0 for none. ``expand`` are applied by nodes
     that start, if their user may, and by ``holdfast migrate``; ``contract`` by ``holdfast migrate

@@ -1,5 +1,5 @@
-"""What adapters of the queue have in common: the limits of a call, and how those that number their messages
-write receipts, attributes and dead letters."""
+"""The common parts of the queue's adapters: the limits of a call, and the receipts, attributes and dead
+letters of those that number their messages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _attributes = msgspec.json.Decoder(dict[str, str])
 
 
 class LetterRecord(msgspec.Struct):
-    """What is known of a dead letter, beside id, attributes and body. ``run`` is a text because it may have
+    """The record of a dead letter, beside its id, attributes and body. ``run`` is a text because it may have
     more digits than other programs read."""
 
     reason: str

@@ -1,4 +1,4 @@
-"""Where a value is that is too large for where it would travel."""
+"""The reference to a stored value, which travels in place of a value that is too large to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a message stands in a trace, as attributes and HTTP headers say it: the ``traceparent`` of W3C Trace
+"""The place of a message in a trace, as attributes and HTTP headers say it: the ``traceparent`` of W3C Trace
 Context (https://www.w3.org/TR/trace-context/)."""
 
 from __future__ import annotations

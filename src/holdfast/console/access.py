@@ -1,4 +1,4 @@
-"""Who may use a console, and from which pages.
+"""Admission to a console: who may use it, and from which pages.
 
 A caller is found in this order: by its token (``Authorization: Bearer``, or the cookie of a browser that has
 entered with one), by the identity header of a proxy, or, on loopback without tokens, as anybody of this
@@ -44,7 +44,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 class AccessSettings(NamedTuple):
-    """Who may use a console.
+    """The settings that say who may use a console.
 
     Attributes:
         anybody_reads: whether callers without a token may read; for loopback only.
@@ -64,8 +64,8 @@ class AccessSettings(NamedTuple):
 
 
 class Caller(msgspec.Struct, frozen=True):
-    """Who sends a request. ``form_token`` must come with changes; "" for a caller whose requests no page of
-    another site could send. ``token`` is the digest of the token that was shown, if one was."""
+    """The sender of a request. ``form_token`` must come with changes; "" for a caller whose requests no page
+    of another site could send. ``token`` is the digest of the token that was shown, if one was."""
 
     name: str
     rights: frozenset[Right]

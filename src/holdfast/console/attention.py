@@ -1,4 +1,4 @@
-"""Whether somebody looks at a console. What it knows of the cluster is kept fresh while somebody does, and
+"""The attention that a console gets. What it knows of the cluster is kept fresh while somebody looks, and
 costs next to nothing while nobody does."""
 
 from __future__ import annotations

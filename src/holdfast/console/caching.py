@@ -51,7 +51,7 @@ class SharedReads(Generic[T]):
         return _Read(value, self._now())
 
     def _is_over(self, future: asyncio.Future[_Read[T]]) -> bool:
-        """Whether a read has failed, or what it gave was kept for long enough."""
+        """Return True if a read has failed, or what it gave was kept for long enough."""
         if not future.done():
             return False
         return _failed(future) or self._now() - future.result().at >= self._kept_s

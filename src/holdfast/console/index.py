@@ -48,7 +48,7 @@ STANDINGS: tuple[Standing, ...] = get_args(Standing)
 
 
 class IndexedStream(msgspec.Struct, gc=False):
-    """What the index knows of a stream. ``key`` is the full key, ``member`` the membership that has claimed
+    """A stream, as the index knows it. ``key`` is the full key, ``member`` the membership that has claimed
     it, ``at`` the wall time of its last commit, and ``timer_at`` that at which its next timer is due.
     ``opener`` is the name of the node that has opened it, if a node did and its name is known. That opening
     was seen to stand at the wall times ``since`` and ``until``."""
@@ -79,7 +79,7 @@ class FoundStreams(NamedTuple):
 
 
 class Question(NamedTuple):
-    """Which streams are asked for, and in which order. ``text`` is a part of the full key."""
+    """A question for streams: for which of them, and in which order. ``text`` is a part of the full key."""
 
     text: str = ""
     stream: str = ""
@@ -157,7 +157,7 @@ class StreamIndex:
 
     @property
     def age_s(self) -> float | None:
-        """How long ago all checkpoints had been read; None if that has never been."""
+        """The seconds since the last round of reading all checkpoints ended; None before the first."""
         return None if self.read_at is None else self._clock.monotonic() - self.read_at
 
     # --- asked

@@ -1,4 +1,4 @@
-"""How long messages take from the queue to their commit, over a while, from what nodes tell."""
+"""The latency of messages from the queue to their commit, over a while, from what nodes tell."""
 
 from __future__ import annotations
 

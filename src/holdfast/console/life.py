@@ -1,4 +1,4 @@
-"""What a console has seen happen to streams since it began: they were claimed, moved, parked, skipped."""
+"""The events of streams that a console has seen since it began: they were claimed, moved, parked, skipped."""
 
 from __future__ import annotations
 

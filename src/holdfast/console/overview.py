@@ -60,8 +60,8 @@ class Sample(msgspec.Struct, frozen=True):
 
 
 class Need(msgspec.Struct, frozen=True):
-    """What needs somebody. ``kind`` is ``bad`` if something stands still or may be lost. ``command`` or
-    ``link`` is the next step."""
+    """A fact that an operator should act on. ``kind`` is ``bad`` if something stands still or may be lost.
+    ``command`` or ``link`` is the next step."""
 
     kind: Literal["bad", "warn"]
     label: str
@@ -84,7 +84,7 @@ class TaskTotals(msgspec.Struct, frozen=True):
 
 
 class Overview:
-    """What a console knows of its cluster besides the streams.
+    """The state of a cluster as a console knows it, without the streams.
 
     Attributes:
         queues: the queues by name.
@@ -142,22 +142,22 @@ class Overview:
 
     @property
     def age_s(self) -> float | None:
-        """How long ago nodes were looked at."""
+        """The seconds since nodes were looked at; None if they never were."""
         return None if self.looked_at is None else self._clock.monotonic() - self.looked_at
 
     @property
     def waiting(self) -> int:
-        """How many messages wait in the queues that could be asked."""
+        """The number of messages that wait in the queues that could be asked."""
         return sum(queue.ready + queue.delayed for queue in self.queues.values())
 
     @property
     def dead(self) -> int:
-        """How many dead letters there are."""
+        """The number of dead letters in the queues that could be asked."""
         return sum(queue.dead for queue in self.queues.values())
 
     @property
     def running(self) -> int:
-        """How many tasks run."""
+        """The number of tasks that run."""
         return sum(app.total(State.RUNNING) for app in self.tasks)
 
     # --- looking

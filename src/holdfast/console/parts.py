@@ -1,4 +1,4 @@
-"""What the pages and the API of a console have in common."""
+"""The parts that the pages and the API of a console have in common."""
 
 from __future__ import annotations
 

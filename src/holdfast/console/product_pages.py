@@ -1,4 +1,4 @@
-"""What products add to the pages of a console."""
+"""The pages that products add to a console."""
 
 from __future__ import annotations
 

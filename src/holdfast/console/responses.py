@@ -1,4 +1,4 @@
-"""What every answer of a console has: headers that bind browsers, and errors as pages or as problem
+"""The completion of a console's answers: headers that bind browsers, and errors as pages or as problem
 details."""
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ OWN_NAME = "local"
 
 
 class ConsoleSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a console serves.
+    """The settings by which a console serves.
 
     Attributes:
         host, port: where it listens; port 0 takes a free one.

@@ -52,15 +52,15 @@ async def _letters(services: Services, key: str) -> Sequence[DeadLetter]:
 
 
 def _failure(key: str, letter: DeadLetter, openings: Sequence[SeenOpening]) -> StreamEvent:
-    """What a dead letter says. Only the owner of its stream writes one, by the node's clock. If an earlier
-    commit had skipped the message, that may have been another node's."""
+    """Return the event that a dead letter tells of. Only the owner of its stream writes one, by the node's
+    clock. If an earlier commit had skipped the message, that may have been another node's."""
     name = place(f"{letter.run}:{letter.seq}") if letter.seq else letter.id
     node = "" if letter.reason.startswith(SKIPPED_BEFORE) else node_at(openings, letter.at)
     return StreamEvent(key, letter.at, f"{name} was set aside{on(node)}: {letter.reason[:REASON_MAX]}", node)
 
 
 def _standing(point: Checkpoint, openings: Sequence[SeenOpening]) -> list[StreamEvent]:
-    """What a checkpoint says."""
+    """Return the events that a checkpoint tells of."""
     told = []
     if point.at:
         node = node_at(openings, point.at)

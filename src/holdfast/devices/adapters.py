@@ -44,8 +44,8 @@ def open_devices(services: Services, spec: OutboxSpec) -> Connect:
 
 
 async def time_broker(services: Services) -> tuple[float, str]:
-    """How long a message takes to the broker of devices and back, the median in milliseconds, and what to
-    do about it, if anything. Raises ConfigError, Unavailable."""
+    """Measure how long a message takes to the broker of devices and back. Return the median in milliseconds,
+    and advice if something is to be done about it, else an empty text. Raises ConfigError, Unavailable."""
     url = services.config.devices_url
     return await _broker(url).time_ms(url, services.clock)
 

@@ -1,5 +1,5 @@
-"""What the console's JSON API does with outboxes: commands added, listed, tried again, taken back; devices;
-rollouts."""
+"""The operations of the console's JSON API on outboxes: commands are added, listed, tried again and taken
+back; pauses; devices; rollouts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Device = Annotated[str, Meta(min_length=1, max_length=255)]
 
 
 class CommandsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which commands."""
+    """The parameters that choose commands."""
 
     state: CommandState | None = None
     device: Annotated[str, Meta(max_length=255, description="Only those of this device.")] = ""
@@ -98,7 +98,7 @@ class AddedCommands(msgspec.Struct):
 
 
 class CommandsOf(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whose commands: those of a device, those with a supersede key, or both."""
+    """The commands that are meant: those of a device, those with a supersede key, or both."""
 
     device: Annotated[str, Meta(max_length=255)] = ""
     supersede_key: str | None = None
@@ -111,7 +111,7 @@ class DeviceOnly(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CancelledCommands(msgspec.Struct):
-    """How many commands were scheduled: they are taken back unless they are out by the next turn."""
+    """The number of commands that were scheduled. They are taken back unless the next turn finds them out."""
 
     asked_back: int
 
@@ -123,7 +123,7 @@ class OutboxNames(msgspec.Struct):
 
 
 class DevicesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which devices."""
+    """The parameters that choose devices."""
 
     chosen: Annotated[
         Chosen,

@@ -89,7 +89,7 @@ SLOW_DECAY = 0.9
 
 
 class DispatcherCounts(msgspec.Struct):
-    """What a dispatcher has done since it began. ``strays`` are answers that fitted no command, ``late``
+    """Counts of what a dispatcher did since it began. ``strays`` are answers that fitted no command, ``late``
     those to a try that another had followed; ``strangers`` came from devices that never had a command.
     ``ends`` counts what was closed by its state."""
 
@@ -112,8 +112,9 @@ class Unconfirmed(NamedTuple):
 
 
 class LatelyWritten(NamedTuple):
-    """What a turn wrote that a database which crashes soon after may forget: tries that it marked as
-    published, tries whose answers it waits for from then on, and shards whose tries it gave their time."""
+    """The writes of a turn that a database may forget if it crashes soon after: tries that were marked as
+    published, tries whose answers are waited for from then on, and shards whose tries were given their
+    time."""
 
     at: float
     sent: Sequence[Sending]
@@ -122,7 +123,8 @@ class LatelyWritten(NamedTuple):
 
 
 class Unwritten(NamedTuple):
-    """What was heard too late to be written before its shard went, and what was still out then."""
+    """Answers that were heard too late to be written before their shard went, and tries that were still
+    out then."""
 
     heard: list[Heard]
     still_out: list[Sending]
@@ -223,7 +225,7 @@ class Dispatcher:
 
     @property
     def away(self) -> int:
-        """How many devices are known to be away."""
+        """The number of devices that are known to be away."""
         return len(self._presence.away)
 
     # --- which shards
@@ -371,7 +373,7 @@ class Dispatcher:
                     self.on_first_shard(shard.epoch)
 
     async def _pause_s(self) -> float:
-        """How long to wait for the next thing to happen, unless there is something already."""
+        """Return how many seconds to wait for the next thing to happen; 0 if something is due already."""
         if not self.shards or not self._host.membership.alive:
             return LOOK_S
         now, monotonic = self._clock.wall(), self._clock.monotonic()
@@ -627,7 +629,7 @@ class Dispatcher:
         self._heard.append(Heard(answer.device, correlation, answer.payload, answer.ok))
 
     def _note_time(self, device: str, took_s: float) -> None:
-        """How long an answer took. A device that answers late, but does, is waited for."""
+        """Note how long an answer took. A device that answers late, but does, is waited for longer."""
         waited_s = self._spec.patience.interval_s(1, 0.0)
         before_s = self._slow.pop(device, 0.0) * SLOW_DECAY
         # An answer that was on its way for many minutes must not be remembered for as many answers.
@@ -683,7 +685,7 @@ class Dispatcher:
     # --- times
 
     def _remember(self, known: Iterable[KnownDevice]) -> None:
-        """What an earlier dispatcher knew of devices: those that were away use up no tries now, either."""
+        """Take over what an earlier dispatcher knew: devices that were away use up no tries now, either."""
         now, listened_s = self._clock.wall(), self._listened_s()
         for each in known:
             if each.away:

@@ -452,7 +452,8 @@ def _write(db: Any, write: Callable[[Writer], T]) -> Any:
 
 
 def _bound_trace_id() -> str:
-    """What the caller bound for its log; imported late, for slots of apps without such a log go without."""
+    """Return the ``trace_id`` that the caller has bound with structlog; "" for none. It is
+    imported late: slots of apps that don't use structlog go without."""
     from structlog.contextvars import get_contextvars  # noqa: PLC0415
 
     return str(get_contextvars().get("trace_id", ""))

@@ -153,8 +153,8 @@ async def _abort(outboxes: Outboxes, outbox: str, form: Form) -> str:
 
 
 class _Change(NamedTuple):
-    """What a form may ask for: its name in the audit log, the fields that make its subject there, and what
-    does it and tells what came of it."""
+    """A change that a form may ask for: its name in the audit log, the fields that make its subject there,
+    and the function that makes the change and tells what came of it."""
 
     action: str
     subject: tuple[str, ...]

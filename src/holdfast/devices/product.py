@@ -1,4 +1,4 @@
-"""What devices add to Holdfast: their part of a node, and what ``holdfast status`` and ``doctor`` tell."""
+"""Devices as a product: their part of a node, and what ``holdfast status`` and ``doctor`` tell of them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WAITING_MAX = 1000
 
 
 class OutboxStatus(msgspec.Struct):
-    """Which nodes serve the devices of an outbox: how many shards of them each. ``waiting`` is how many
+    """The status of an outbox. ``shards`` counts the shards that each node serves. ``waiting`` is how many
     commands wait to be sent, counted up to ``WAITING_MAX``. ``paused`` says what is: all of it, or how many
     devices; empty if nothing is. What the outbox's database doesn't tell is None, and empty."""
 
@@ -38,7 +38,7 @@ class OutboxStatus(msgspec.Struct):
 
     @property
     def waits(self) -> str:
-        """How many commands wait, in words."""
+        """The number of commands that wait, in words; empty if it isn't known."""
         if self.waiting is None:
             return ""
         return f"{self.waiting} or more" if self.waiting >= WAITING_MAX else str(self.waiting)
@@ -119,7 +119,7 @@ class DevicesProduct(Product):
         return ProductPages("devices", Path(__file__).parent / "pages", [("/devices", "Devices")], groups)
 
     async def examine(self, services: Services, app: App | None) -> list[Finding]:
-        """Whether the outboxes' database and the broker answer, where there are any."""
+        """Check that the outboxes' database and the broker answer, where there are any."""
         from holdfast.devices.adapters import open_devices, time_broker  # noqa: PLC0415
         from holdfast.extend.products import Finding, look_at  # noqa: PLC0415
 
@@ -142,7 +142,7 @@ class DevicesProduct(Product):
         return findings
 
     async def examine_upgrade(self, services: Services) -> list[Finding]:
-        """Whether the outboxes' database has all tables of this version."""
+        """Describe the outboxes' tables, and which of this version are missing; if ``outbox_url`` is set."""
         from holdfast.extend.products import look_at  # noqa: PLC0415
 
         if not (url := services.config.outbox_url):
@@ -192,8 +192,8 @@ def _served(members: Sequence[Member], claims: Iterable[Claim]) -> list[OutboxSt
 
 
 async def _ask_database(services: Services, outboxes: list[OutboxStatus]) -> None:
-    """How many commands wait, and what operators have paused, as far as the business's database is there to
-    be asked."""
+    """Fill in how many commands wait, and what operators have paused, as far as the business's database is
+    there to be asked."""
     if not (outboxes and services.config.outbox_url):
         return
     from holdfast.devices.adapters import shared_outbox  # noqa: PLC0415

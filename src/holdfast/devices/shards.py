@@ -1,4 +1,4 @@
-"""Which shards of an outbox a node serves: claimed at the coordinator, opened at the store, shared evenly."""
+"""The shards of an outbox that a node has: claimed at the coordinator, opened at the store, shared evenly."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ class Shards:
             await self._claim_some(share)
 
     def _share(self, members: Any) -> int:
-        """How many shards this node should have: the members that serve the outbox divide them evenly, and
-        those with the lowest ids take what is over."""
+        """Return how many shards this node should have: the members that serve the outbox divide them evenly,
+        and those with the lowest ids take what is over."""
         me = self._host.membership.id
         serving = sorted({me, *(member.id for member in members if self._serves(member))})
         each, over = divmod(self._spec.shards, len(serving))

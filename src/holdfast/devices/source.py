@@ -45,7 +45,7 @@ async def fill(
 
 
 def _added(outbox: Outbox, source: Source, page: Page, log: Any) -> list[NewCommand]:
-    """What of a page can be added. The rest must not hold up what follows it."""
+    """Return what of a page can be added. The rest is logged: it must not hold up what follows."""
     added: list[NewCommand] = []
     given: Any  # whatever it is declared to be
     for given in page.commands:

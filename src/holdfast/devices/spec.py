@@ -1,4 +1,4 @@
-"""What an outbox is declared as: its devices, how patient it is with them, and what it may load on them."""
+"""The declaration of an outbox: its devices, how patient it is with them, what it may load on them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ QUEUE_NAME = re.compile(r"[A-Za-z0-9_-]{1,76}")
 
 
 class CommandOptions(TypedDict, total=False):
-    """What ``Outbox.add`` takes for a command beside ``device`` and ``command``; see there."""
+    """The options of a command: what ``Outbox.add`` takes beside ``device`` and ``command``; see there."""
 
     dedupe_key: str | None
     supersede_key: str | None
@@ -62,8 +62,8 @@ Refused = Callable[[CommandFields, Exception], None]
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Where commands are fetched from: whenever fewer than ``low`` wait, until there are ``high``; an empty
-    API is asked again after ``pause_s``."""
+    """An API from which commands are fetched whenever fewer than ``low`` wait, until there are ``high``. Once
+    it has no more, it is asked again after ``pause_s``."""
 
     name: Annotated[str, Meta(min_length=1, max_length=64)]
     next_page: NextPage
@@ -126,11 +126,11 @@ class OutboxSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """What coordinators and nodes call it."""
+        """The name of the outbox at coordinators and nodes."""
         return f"{LABEL}{self.name}"
 
     def key(self, shard: int) -> str:
-        """What a shard is claimed as."""
+        """Return the key under which a shard is claimed."""
         return f"{self.label}/{shard}"
 
     def identity(self, shard: int) -> str:

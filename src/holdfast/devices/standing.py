@@ -1,4 +1,4 @@
-"""How devices stand, for operators: who is there, who is away, and why what is for one waits."""
+"""The standing of devices, for operators: which are there, which are away, and why commands wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STALE_S = 120.0
 
 
 class DeviceStanding(enum.StrEnum):
-    """Whether a device can be reached, as far as anybody knows."""
+    """The reachability of a device, as far as anybody knows."""
 
     THERE = "there"
     PAUSED = "paused"

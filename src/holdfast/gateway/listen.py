@@ -38,7 +38,7 @@ class Tls(msgspec.Struct, frozen=True):
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How a gateway serves its clients.
+    """The settings by which a gateway serves its clients.
 
     Attributes:
         host, port: the address for clients; port 0 takes a free one.

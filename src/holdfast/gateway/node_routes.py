@@ -1,4 +1,4 @@
-"""What a node serves to clients: ``POST /process/{stream_id}`` runs one message through its stream.
+"""The routes of a node for clients: ``POST /process/{stream_id}`` runs one message through its stream.
 
 The body is a message as the stream declares it: JSON, or raw bytes. An image for a stream of JSON messages is
 put into the declared ``body_field`` as a data URL. ``GET`` on the same path opens a WebSocket for one camera:

@@ -1,4 +1,4 @@
-"""What nodes and gateways serve of queries: ``GET`` and ``POST /query/{stream}/{key}``.
+"""The routes of nodes and gateways for queries: ``GET`` and ``POST /query/{stream}/{key}``.
 
 With ``GET`` the request is what the URL's parameters say, an object of texts, or null without any: enough for
 a browser, a link or curl. With ``POST`` it is the JSON in the body. Neither changes anything.

@@ -1,1 +1,1 @@
-"""What all HTTP servers and clients of Holdfast share."""
+"""The common parts of all HTTP servers and clients of Holdfast."""

@@ -23,7 +23,7 @@ CLOSE_TIMEOUT_S = 1.0
 
 
 class MetricsPageSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Where and to whom metrics are told.
+    """The settings of the page of metrics: where it is served, and to whom.
 
     Attributes:
         host, port: where to listen; port 0 takes a free one.

@@ -1,5 +1,5 @@
-"""What the HTTP servers of nodes and gateways share: limits of connections, and errors as problem details
-(RFC 9457)."""
+"""The common parts of the HTTP servers of nodes and gateways: limits of connections, and errors as problem
+details (RFC 9457)."""
 
 from __future__ import annotations
 

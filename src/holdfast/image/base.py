@@ -80,7 +80,7 @@ class _Saved(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class BaseSource(Protocol):
-    """Where a base is."""
+    """A source of a base: an archive, a layout or a registry."""
 
     name: str
 
@@ -282,7 +282,7 @@ def _opened(place: Path, path: str, name: str) -> IO[bytes]:
 
 
 def _member(archive: tarfile.TarFile, path: str) -> tarfile.TarInfo:
-    """What a path in an archive means. Older archives name a layer twice, by a link."""
+    """Return the member of an archive that a path means. Older archives name a layer twice, by a link."""
     for _ in range(LINKS_MAX):
         member = archive.getmember(path)
         if not member.issym():

@@ -69,7 +69,8 @@ class Blobs:
         )
 
     def path(self, digest: str) -> Path:
-        """Where the blob of a digest is, or would be. Raises ConfigError for what is no digest."""
+        """Return the path where the blob of a digest is, or would be. Raises ConfigError for what is no
+        digest."""
         kind, _, value = digest.partition(":")
         if kind != "sha256" or len(value) != 64 or set(value) - set("0123456789abcdef"):
             raise ConfigError(f"{digest!r} is not a sha256 digest; other kinds are not supported")
@@ -113,7 +114,7 @@ class Blobs:
         return blob.size
 
     def note(self, kind: str, key: bytes) -> Path:
-        """Where it is noted what came of an input of some kind."""
+        """Return the path of the note that says what came of an input of some kind."""
         return self.folder / _NOTES / f"{kind}-{digest_of(key).partition(':')[2]}"
 
     def noted(self, note: Path) -> bytes | None:

@@ -24,7 +24,7 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class BuildOptions:
-    """What is to be built."""
+    """The options of a build."""
 
     app: str
     folder: Path
@@ -52,7 +52,7 @@ class Image:
 
 @dataclass(frozen=True)
 class Built:
-    """What was built. ``top`` is the index, or the manifest where there is but one platform."""
+    """The result of a build. ``top`` is the index, or the manifest where there is but one platform."""
 
     top: Descriptor
     images: Sequence[Image]
@@ -185,7 +185,8 @@ def _pins(
     scratch: Path,
     blobs: Blobs,
 ) -> str:
-    """What is to be installed: as resolved before for the same needs, so that it is built alike."""
+    """Resolve the packages to install, or take what was resolved before for the same needs, so that builds
+    are alike. An upgrade resolves them anew."""
     needs = requirements.fixed(source)
     metadata = next(data for name, data in own.items() if name.endswith("/METADATA"))
     note = blobs.note("pins", msgspec.json.encode((needs, options.extras, metadata, target)))

@@ -25,7 +25,7 @@ def made_here(python_minor: int) -> bool:
 
 
 def key() -> str:
-    """What byte code depends on besides its source."""
+    """Return what byte code depends on besides its source."""
     return f"{importlib.util.MAGIC_NUMBER.hex()} {FORMAT}"
 
 

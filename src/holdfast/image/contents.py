@@ -1,4 +1,4 @@
-"""What a base holds that matters to a build: its Python and its C library."""
+"""The facts about a base that matter to a build: its Python and its C library."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def _search_path(config: dict[str, Any]) -> list[str]:
 
 
 def _follow(path: str, links: dict[str, str]) -> str:
-    """Where a path leads by links, those of its folders included."""
+    """Return the path to which a path leads by links, those of its folders included."""
     for _ in range(bases.LINKS_MAX):
         parts = path.split("/")
         for end in range(1, len(parts) + 1):

@@ -34,7 +34,7 @@ class RegistryLogin:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """What a file has for one registry."""
+    """An entry for one registry in a file of credentials."""
 
     identitytoken: str | None = None
     auth: str | None = None
@@ -51,7 +51,7 @@ class _Kept(msgspec.Struct, frozen=True):
 
 
 class _Told(msgspec.Struct, frozen=True, rename="pascal"):
-    """What a helper prints."""
+    """The output of a credential helper."""
 
     username: str
     secret: str
@@ -73,7 +73,7 @@ def find(registry: str, repository: str) -> RegistryLogin | None:
 
 
 def _files() -> Iterator[Path]:
-    """Where credentials may be, as podman and Docker look for them."""
+    """Yield the paths where credentials may be, as podman and Docker look for them."""
     if told := os.environ.get("REGISTRY_AUTH_FILE"):
         yield Path(told)
         return
@@ -125,7 +125,8 @@ def _of_entry(entry: _Entry, name: str, path: Path) -> RegistryLogin | None:
 
 
 def _ask(helper: str, host: str, path: Path) -> RegistryLogin | None:
-    """What a program knows, as Docker's helpers speak; None if it knows nothing of the host."""
+    """Ask a program for a login, as Docker's helpers speak. Returns None if it knows nothing of the host.
+    Raises ConfigError if it can't be used."""
     program = f"docker-credential-{helper}"
     try:
         result = subprocess.run(  # noqa: S603 # the user's own config names it

@@ -36,7 +36,7 @@ IMAGE_NAME = "io.containerd.image.name"
 
 
 class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, kw_only=True):
-    """What a blob is, how long it is, and its digest."""
+    """A description of a blob: its media type, its digest and its size."""
 
     media_type: str
     digest: str
@@ -47,13 +47,13 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
 
 class Index(msgspec.Struct, frozen=True):
-    """What lists images: ``index.json`` of a layout, or an index of platforms."""
+    """A list of images: ``index.json`` of a layout, or an index of platforms."""
 
     manifests: list[Descriptor]
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What an image is made of."""
+    """The parts of an image: its config and its layers."""
 
     config: Descriptor
     layers: list[Descriptor]

@@ -35,7 +35,7 @@ class Package(msgspec.Struct, frozen=True):
 
 
 def site_packages(python_minor: int) -> str:
-    """Where packages are in an image."""
+    """Return the folder of packages in an image."""
     return f"{ROOT}/lib/python3.{python_minor}/site-packages"
 
 
@@ -84,7 +84,7 @@ def normal(name: str) -> str:
 
 
 def size(entries: Iterable[ImageFile]) -> int:
-    """How many bytes some files have together."""
+    """Return the size of some files together, in bytes."""
     return sum(
         entry.content.stat().st_size if isinstance(entry.content, Path) else len(entry.content)
         for entry in entries

@@ -1,4 +1,4 @@
-"""What machine an image is for, in the words of OCI, uv and ELF."""
+"""The machine that an image is for, in the words of OCI, uv and ELF."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Project:
 
     @property
     def search_path(self) -> str:
-        """Where Python looks for the app's modules in the image."""
+        """The folder in the image where Python looks for the app's modules."""
         return f"/{APP}/{self.imports}".rstrip("/.")
 
 
@@ -134,7 +134,7 @@ def _walk(folder: Path, below: str, excluded: Sequence[str]) -> Iterator[str]:
 
 
 def _stays_out(folder: Path, path: str, excluded: Sequence[str]) -> bool:
-    """Whether a file or folder stays out, apart from the folders that it is in."""
+    """Return whether a file or folder itself stays out, whatever becomes of the folders that it is in."""
     name, place = posixpath.basename(path), folder / path
     if passed_over(name) or _matches(path, excluded):
         return True
@@ -164,7 +164,7 @@ def _check_link(folder: Path, path: str, excluded: Sequence[str]) -> None:
 
 
 def _is_image(source: Path) -> bool:
-    """Whether an archive is an image, such as an earlier build has written it."""
+    """Return whether an archive is an image, such as one that an earlier build has written."""
     with source.open("rb") as file:
         return _LAYOUT_MARK.encode() in file.read(_HEAD_BYTES)
 

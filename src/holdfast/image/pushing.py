@@ -56,8 +56,8 @@ class RegistryBase:
 
 @dataclass
 class Pushed:
-    """What a push took: how many blobs were there, were taken from another repository, and were sent; and how
-    many bytes were sent in all."""
+    """The counts of a push: blobs that were there, that were taken from another repository, and that were
+    sent; and the bytes that were sent in all."""
 
     there: int = 0
     mounted: int = 0

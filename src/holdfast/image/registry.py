@@ -49,7 +49,7 @@ class _RegistryAnswer:
 
     @property
     def location(self) -> URL:
-        """Where a registry wants the next request to go, which may be told without its address."""
+        """The URL of the next request that the registry wants. Its header may leave out scheme and host."""
         return self.url.join(URL(self.headers["Location"], encoded=True))
 
 
@@ -189,14 +189,15 @@ class RegistryClient:
                         place, done = await self._continued(repository, place)
 
     async def _begin(self, repository: str) -> URL:
-        """Where an upload goes."""
+        """Begin an upload; returns the URL where it goes."""
         url = self._url(repository, "blobs", "uploads") / ""
         answer = await self._ask("POST", url, _push(repository))
         self._check(answer, repository, 202)
         return answer.location
 
     async def _continued(self, repository: str, place: URL) -> tuple[URL | None, int]:
-        """Where an upload goes on, and how many bytes the registry has; None if it is to begin again."""
+        """Ask how an upload goes on; returns its URL and how many bytes the registry has, or None and 0 if it
+        is to begin again."""
         answer = await self._ask("GET", place, _push(repository))
         if answer.status != 204:
             return None, 0
@@ -394,7 +395,8 @@ class RegistryClient:
 
 
 def _received(headers: Mapping[str, str]) -> int:
-    """How many bytes of an upload a registry has. It tells the first and last, ``0-0`` if there is none."""
+    """Return how many bytes of an upload a registry has. It tells the first and last, ``0-0`` if there is
+    none."""
     last = headers.get("Range", "").rpartition("-")[2]
     return int(last) + 1 if last.isdecimal() and int(last) else 0
 

@@ -1,4 +1,4 @@
-"""What a project needs, resolved for the platform of its image by uv."""
+"""The packages that a project needs, resolved for the platform of its image by uv."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NESTED = re.compile(rb"^\s*(-r|-c|--requirement|--constraint|\.)", re.MULTILINE
 
 @dataclass(frozen=True)
 class WheelTarget:
-    """What wheels must suit: uv's name of the platform, and the minor version of Python."""
+    """The target that wheels must suit: uv's name of the platform, and the minor version of Python."""
 
     platform: str
     python_minor: int
@@ -88,7 +88,7 @@ def fixed(source: Path | None) -> bytes:
 
 
 def _is_dynamic(data: bytes) -> bool:
-    """Whether a project says in other files what it needs, or in none that can be read here."""
+    """Return whether a project says in other files what it needs, or in none that can be read here."""
     try:
         dynamic = tomllib.loads(data.decode()).get("project", {}).get("dynamic", [])
     except (UnicodeDecodeError, tomllib.TOMLDecodeError):

@@ -1,4 +1,5 @@
-"""Who is busiest: as nodes tell, without a question to a queue or the state store."""
+"""The busiest streams and the attempts that have run longest, as nodes tell: no queue and no state store is
+asked."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ from holdfast.wiring import Services
 
 
 class StreamOnNode(StreamActivity):
-    """What a stream does, and on which node."""
+    """The activity of a stream, and its node."""
 
     node: str = ""
 
@@ -72,7 +73,7 @@ async def activity(services: Services, by: str, most: int, only: Collection[str]
 async def _told(
     services: Services, member: Member, request: Busiest | RunningTasks, kind: type[T]
 ) -> list[T]:
-    """What a node tells; nothing, if it runs no such work."""
+    """Ask a node for its activity; returns an empty list if it runs no such work."""
     reply = await nodes.call(services, member, request, ASK_TIMEOUT_S)
     told: list[T] = []
     with reading(f"what {member.name} tells"):

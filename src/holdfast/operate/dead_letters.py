@@ -150,8 +150,8 @@ async def find(
 
 
 class LettersDone(msgspec.Struct):
-    """What became of some dead letters: how many were ``asked`` for, ``done``, the ids that were ``missing``,
-    and the texts of what ``failed``."""
+    """The outcome for some dead letters: how many were ``asked`` for, ``done``, the ids that were
+    ``missing``, and the texts of what ``failed``."""
 
     asked: int
     done: int

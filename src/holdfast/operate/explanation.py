@@ -1,4 +1,4 @@
-"""Where a stream is, what it waits for, and why it isn't moving."""
+"""The explanation of a stream: which node owns it, what it waits for, and why it isn't moving."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.wiring import Services
 
 
 class StreamReport(msgspec.Struct):
-    """What the owner tells of a stream, as far as ``why`` needs it."""
+    """The report of a stream by its owner, as far as ``why`` needs it."""
 
     busy: float
     here_s: float
@@ -32,7 +32,7 @@ class StreamReport(msgspec.Struct):
 
 
 class Why(msgspec.Struct):
-    """Where a stream is, what it waits for, and what speaks for its staying there. Loads are in busy slots.
+    """The node of a stream, what the stream waits for, and why it stays there. Loads are in busy slots.
     ``node`` is empty where nobody owns it; ``waits`` where it waits for nothing. ``target_errors`` has the
     last errors of targets of its effects that take nothing at present."""
 
@@ -109,7 +109,8 @@ async def explain(services: Services, key: str) -> Why:
 
 
 async def _look_at_owner(services: Services, members: list[Member], owner: Member, found: Why) -> None:
-    """What the owner tells, if it does, and what the loads of nodes say to its staying there."""
+    """Note in ``found`` what the owner tells, if it does, and what the loads of nodes say to the stream's
+    staying there."""
     known = [node_load(member) for member in members if not (member.load.draining or member.foreign)]
     capacity = sum(node.capacity for node in known) or 1.0
     here = node_load(owner)
@@ -149,7 +150,7 @@ async def _full_key(services: Services, key: str) -> str:
 
 
 def reasons(found: Why, rests_s: float, nodes: int) -> list[str]:
-    """Why the stream isn't moving."""
+    """Return why the stream isn't moved to another node, or that it may be, in sentences."""
     said = []
     excess = found.node_load - found.mean_load
     if nodes < 2:

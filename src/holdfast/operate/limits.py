@@ -1,4 +1,4 @@
-"""How many tasks of an app may run at once, and how many begin per second."""
+"""The limits of an app: how many of its tasks may run at once, and how many begin per second."""
 
 from __future__ import annotations
 

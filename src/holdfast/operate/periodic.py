@@ -16,7 +16,7 @@ async def schedule(services: Services, app: str) -> dict[str, ScheduleEntry]:
 
 
 async def declared(services: Services, app: str) -> dict[str, DeclaredTimes]:
-    """What the code of an app's living nodes has them do by the clock, and when, by name."""
+    """Return the times at which the living nodes of an app do what its code declares, by name."""
     return (await Directory(services.registry(), app, services.clock).read()).times
 
 

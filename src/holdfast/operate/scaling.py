@@ -1,4 +1,4 @@
-"""How many nodes apps want, as two looks at coordinator and queues tell."""
+"""The number of nodes that apps want, as two looks at coordinator and queues tell."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def _look(services: Services) -> Glance:
 
 
 async def _ready(services: Services, queues: Iterable[str]) -> dict[str, int]:
-    """How many messages are ready in each queue that answers."""
+    """Return how many messages are ready in each queue that answers."""
     found: dict[str, int] = {}
 
     async def ask(name: str) -> None:

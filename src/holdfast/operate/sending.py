@@ -7,8 +7,8 @@ from holdfast.wiring import Services
 
 
 async def stream_warning(services: Services, stream: str) -> str:
-    """What to say where nodes live, and none of them runs the stream, or "": most such names are
-    misspelt."""
+    """Return a warning if nodes live and none of them runs the stream; else an empty text. Most such names
+    are misspelt."""
     try:
         members = await services.coordinator().members()
     except HoldfastError:  # what is sent waits in its queue in any case

@@ -1,4 +1,4 @@
-"""What an operator does to one stream: pause, resume, skip, reset, move, and its pending effects.
+"""The operations on one stream: pause, resume, skip, reset, move, and its pending effects.
 
 A stream is named by its full key, ``STREAM/KEY``. Whoever owns it is told of each change; where the owner
 can't be reached, it notices at its next commit.
@@ -102,8 +102,9 @@ async def move(services: Services, key: str, to: str) -> MovedStream:
 
 
 async def pending_effects(services: Services, key: str) -> tuple[Sequence[Effect], dict[str, str]]:
-    """What a stream has sent and no target has taken yet, oldest first, and the last errors of targets that
-    take nothing at present. Raises OperationRefused for a stream that the state store doesn't have."""
+    """Return the effects that a stream has sent and no target has taken yet, oldest first, and the last
+    errors of targets that take nothing at present. Raises OperationRefused for a stream that the state store
+    doesn't have."""
     checkpoint = await services.state().peek(key)
     if checkpoint is None:
         raise NotKnown(f"no stream {key!r} in the state store; `holdfast status` lists them")

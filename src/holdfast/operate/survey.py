@@ -62,7 +62,7 @@ class StreamStatus(msgspec.Struct):
 
     @property
     def to_do(self) -> str:
-        """What it has to do though no message comes, in words."""
+        """The work that it has though no message comes, in words."""
         said = []
         if self.effects is not None:
             said.append(self.effects.sentence)
@@ -118,10 +118,10 @@ class StreamLag(msgspec.Struct):
 
 
 class NodeReport(msgspec.Struct):
-    """What a node tells of the streams that wait there, of those with pending effects, and of those that are
-    behind. ``took`` is how many messages have taken how long from the queue to their commit, by the bounds of
-    :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has the last error of each target that takes
-    nothing from it at present, by the name or URL that operators see."""
+    """The report of a node on the streams that wait there, on those with pending effects, and on those that
+    are behind. ``took`` is how many messages have taken how long from the queue to their commit, by the
+    bounds of :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has the last error of each target that
+    takes nothing from it at present, by the name or URL that operators see."""
 
     lacks: dict[str, str] = {}
     waits: list[Waits] = []
@@ -161,7 +161,8 @@ async def _filled(services: Services) -> set[str]:
 
 
 def nobody_s(filled: Collection[str], told: Collection[str]) -> list[str]:
-    """What to say of queues that hold messages though no living node declares them, where any lives."""
+    """Return a sentence for each queue that holds messages though no living node declares it; none where no
+    node declares any."""
     return [
         f"no node runs {name!r}, whose queue holds messages: start one whose app declares it, or find out who"
         f" sends there. They run {', '.join(sorted(told))}"
@@ -207,7 +208,7 @@ async def _ask_what_waits(
 
 
 async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
-    """What waits on a node, or why it could not be asked."""
+    """Ask a node what waits there; returns its report, or why it could not be asked."""
     try:
         reply = await peer.call(member.address, Waiting(member.id, PAGE), ASK_TIMEOUT_S)
         if not isinstance(reply, Done):

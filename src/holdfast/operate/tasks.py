@@ -56,7 +56,7 @@ async def listed(
 
 
 async def counts(services: Services, app: str) -> Mapping[tuple[str, State], int]:
-    """How many tasks of each type stand in each state."""
+    """Return how many tasks of each type are in each state."""
     return await services.task_store(app).counts()
 
 
@@ -69,7 +69,7 @@ async def runners(services: Services, app: str) -> list[TaskRunner]:
 
 
 async def _listing(services: Services, app: str) -> Listing:
-    """What the registry tells of an app."""
+    """Return the registry's record of an app."""
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
 
     return await Directory(services.registry(), app, services.clock).read()
@@ -96,10 +96,10 @@ async def known(services: Services, app: str, trace_id: str) -> Task:
 
 
 class TaskLook(msgspec.Struct):
-    """Where a running task is. ``stacks`` has the calls of each thread of its process, the newest last:
-    files, lines and functions; null if the process doesn't answer, because the handler holds the interpreter
-    (a long call of a library that doesn't release it) or the process stands still. ``ran_s`` is how long it
-    has run, ``quiet_s`` how long ago it last said how far it is."""
+    """The present place of a running task in its code. ``stacks`` has the calls of each thread of its process,
+    the newest last: files, lines and functions; null if the process doesn't answer, because the handler holds
+    the interpreter (a long call of a library that doesn't release it) or the process stands still. ``ran_s``
+    is how long it has run, ``quiet_s`` how long ago it last said how far it is."""
 
     node: str
     stacks: str | None

@@ -1,4 +1,4 @@
-"""Which versions of Holdfast run in one cluster: this one, and the release before it."""
+"""The versions of Holdfast that may run in one cluster: this one, and the release before it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OLDEST = "0.2"
 
 
 class VersionStanding(Enum):
-    """What a node's version is to this one."""
+    """The relation of a node's version to this one."""
 
     SAME = "same"
     BEFORE = "before"

@@ -1,4 +1,4 @@
-"""Where metrics are brought, beside the page where they can be asked for."""
+"""The port that brings metrics to where they are kept, beside the page where they can be asked for."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ T = TypeVar("T")
 
 
 class Exit(msgspec.Struct, frozen=True):
-    """Why a process ended, the stacks that it dumped as it did, if any, and which attempts it left untouched
-    in its tray."""
+    """The end of a process: the reason, the stacks that the process dumped as it ended, if any, and the
+    attempts that it left untouched in its tray."""
 
     reason: str
     stacks: str = ""
@@ -464,9 +464,9 @@ class TaskSlot(Slot, Protocol):
         """The stacks of its threads, "" if it doesn't tell in a tenth of a second."""
 
     async def look(self, number: int) -> str | None:
-        """Where an attempt is, thread by thread: files, lines and functions. "" for one that isn't at hand,
-        None if the process doesn't answer in a second: its handler holds the interpreter, or it stands still.
-        The handler isn't interrupted."""
+        """Return where an attempt is, thread by thread: files, lines and functions; "" for one that isn't at
+        hand, None if the process doesn't answer in a second: its handler holds the interpreter, or it stands
+        still. The handler isn't interrupted."""
 
     def terminate(self) -> None:
         """Ask the process's descendants to end, as SIGTERM does."""

@@ -1,4 +1,4 @@
-"""What the console's JSON API tells of reports."""
+"""The operation of the console's JSON API that lists the files of reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LIMIT = 100
 
 
 class FilesQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which files."""
+    """The parameters that choose files."""
 
     date: Annotated[dt.date | None, Meta(description="The day that they are for; else today.")] = None
     customer: str = ""

@@ -119,7 +119,8 @@ async def report_publisher(
 def report_sample(
     order: ReportOrder, ordered_at: dt.datetime, credentials: Credentials, rows: int
 ) -> Outlook:
-    """What an order would make, with so many of its first rows; reads, and is for a thread."""
+    """Return a preview of an order's report with its first ``rows`` rows. This reads the sources and blocks:
+    call it in a thread."""
     with extra("reports", "report.publish"):
         from holdfast.reports.dry_run import look_ahead  # noqa: PLC0415
 

@@ -83,7 +83,8 @@ class Audit:
         self._versions: dict[str, int] = {}
 
     async def ordered_at(self, trace: str, at: float) -> float:
-        """When a task was ordered: ``at``, or what was said first, so that its date stays the same."""
+        """Note ``at`` as the time when a task was ordered, and return it; or return the time that was noted
+        first, so that its date stays the same."""
         name = TASKS + trace
         for _ in range(TRIES):
             try:

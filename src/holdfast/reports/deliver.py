@@ -161,7 +161,7 @@ class _Work:
         return step is DeliveryStep.FINISH
 
     async def _stands(self, sink: Sink) -> bool:
-        """Whether the file in its place is the one that was being placed, by its content."""
+        """Return whether the file in its place has the content of the one that was being placed."""
         assert self._record is not None
         digest = hashlib.sha256()
         try:

@@ -25,11 +25,11 @@ PREFIX = "HOLDFAST_CREDENTIAL_"
 
 
 class Credential(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What opens a customer's server, or a source.
+    """A credential for a customer's server, or for a source.
 
     ``user``, ``password``: of FTP, SFTP and HTTP. ``key``, ``passphrase``, ``known_hosts``: of SFTP, the key
-    and the lines as text, or as ``file:PATH``. ``authorization``: the header of HTTP. ``root``: a URL that
-    destinations which it opens must lie below; anywhere, without. The others: of S3.
+    and the lines as text, or as ``file:PATH``. ``authorization``: the header of HTTP. ``root``: a URL
+    below which all must lie that it opens; without one, it may lie anywhere. The others: of S3.
     """
 
     user: str = ""

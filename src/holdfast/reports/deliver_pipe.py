@@ -96,8 +96,9 @@ class Pipe:
 
 @asynccontextmanager
 async def pieces(chunks: Callable[[], Iterator[Data]], ahead_bytes: int = AHEAD_BYTES) -> AsyncIterator[Pipe]:
-    """What ``chunks()`` yields, made in a thread of its own. On the way out that is told to stop, which it
-    does at its next chunk; a moment is waited for that, so that two seldom run at once."""
+    """Make what ``chunks()`` yields in a thread of its own, and hand it out by a pipe. On the way out the
+    thread is told to stop, which it does at its next chunk. The exit waits a moment for that, so that two
+    threads seldom run at once."""
     pipe = Pipe(ahead_bytes)
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""What to do about one file, given what is recorded of it and what stands at its destination. Pure.
+"""The next step of a file's delivery, by what is recorded of it and what stands at its destination. Pure.
 
 A delivery is recorded step by step, so that whoever comes next knows what a dead worker left::
 
@@ -63,7 +63,7 @@ class FileToDeliver(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeliveryStage(enum.Enum):
-    """How far a delivery is."""
+    """A stage of a delivery."""
 
     SENDING = "sending"
     PLACING = "placing"
@@ -79,7 +79,7 @@ class Mark(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """What is known of one parcel's delivery. To be kept under the task's identity.
+    """The record of one file's delivery, to be kept under the task's identity.
 
     ``tokens`` name what the service may hold of it. ``size``, ``sha256`` and ``md5`` (if wanted) are the
     whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on.
@@ -97,7 +97,7 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class DeliveryStep(enum.Enum):
-    """What to do next."""
+    """The next step of a delivery, as :func:`decide` chooses it."""
 
     SEND = "send"
     RESUME = "resume"
@@ -134,7 +134,8 @@ def best(marks: Sequence[Mark], held: int, grain: int) -> Mark | None:
 
 
 def marks_every(grain: int) -> int:
-    """How far marks are apart, in bytes: a multiple of ``grain``."""
+    """Return the distance between marks in bytes: the least multiple of ``grain`` that isn't below
+    MARK_BYTES."""
     return grain * -(-MARK_BYTES // grain)
 
 
@@ -147,6 +148,6 @@ def companion(kind: Companion, record: Record) -> bytes:
 
 
 def _is(record: Record, found: RemoteFile) -> bool:
-    """Whether what stands there is what was recorded, as far as a look tells."""
+    """Return whether the file that stands there is the recorded one, as far as its size and version tell."""
     versions = {record.version, found.version} - {""}
     return found.size == record.size and (len(versions) < 2 or not record.version)

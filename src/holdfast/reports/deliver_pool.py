@@ -16,7 +16,7 @@ from holdfast.reports.ports.sink import Sink
 
 
 class PoolLimits(msgspec.Struct, frozen=True):
-    """What one process may do.
+    """The limits on the connections and the traffic of one process.
 
     ``per_destination``, ``per_customer``: connections at once. A customer has fewer than a destination, so
     that those who share a server share it fairly. ``idle_s``: how long an unused connection is kept; servers
@@ -98,7 +98,8 @@ class SinkPool:
             self._idle[destination].append(_Idle(sink, self._clock.monotonic()))
 
     def pace(self, customer: str) -> Callable[[int], float]:
-        """How long to wait before so many more bytes go to a customer, in seconds."""
+        """Return a function that takes how many bytes are to go to a customer, and returns how many seconds
+        to wait before they go."""
         return lambda size: self._bytes.spend(customer, size, self._clock.monotonic())
 
     async def tidy(self) -> None:

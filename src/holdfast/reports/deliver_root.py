@@ -1,4 +1,4 @@
-"""Whether a destination lies below a customer's root, both as URLs: in doubt it doesn't.
+"""The check that a destination lies below a customer's root, both as URLs: in doubt it doesn't.
 
 Servers differ in how they read what is encoded twice, climbs, or is written otherwise; so whatever one of
 them could take for another folder lies nowhere.
@@ -30,8 +30,8 @@ class _Place(NamedTuple):
 
 
 def is_below(url: str, root: str) -> bool:
-    """Whether ``url`` is ``root`` or a folder below it: at the same server, in the same way (scheme, port,
-    options), by the same letters."""
+    """Return whether ``url`` is ``root`` or a folder below it: at the same server, in the same way (scheme,
+    port, options), by the same letters."""
     place, limit = _place(url), _place(root)
     if place is None or limit is None or place[:-1] != limit[:-1]:
         return False

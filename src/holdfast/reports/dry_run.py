@@ -1,4 +1,5 @@
-"""What a report would be: its columns, its first rows as they would be written, and how large."""
+"""The preview of a report: its columns, its first rows as they would be written, and how large it would
+be."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be wrong with the data of a report. (A wrong order is an InvalidMessage that names its field.)"""
+"""The errors that the data of a report causes. (A wrong order is an InvalidMessage that names its field.)"""
 
 from __future__ import annotations
 

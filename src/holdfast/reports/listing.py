@@ -1,4 +1,4 @@
-"""Which files were ordered for a day, and how each stands now: for the command line, pages and the API."""
+"""The files that were ordered for a day, each with its state now: for the command line, pages and the API."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ async def _listed(store: TaskStore, state: TaskState, since: float) -> tuple[lis
 
 
 def _is_of(task: Task, day: dt.date) -> bool:
-    """Whether a task waits, or has ended on this day."""
+    """Return whether a task hasn't ended, or has ended on this day, in UTC."""
     return not task.ended or dt.datetime.fromtimestamp(task.ended_at, dt.UTC).date() == day
 
 

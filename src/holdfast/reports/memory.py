@@ -1,4 +1,4 @@
-"""How much of what was freed a process keeps."""
+"""The settings that limit how much freed memory a process keeps."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def remote_name(order: ReportOrder, ordered_at: dt.datetime, part: int = 1) -> s
 
 
 def template_fault(order: ReportOrder) -> str:
-    """Why the template makes no name; empty if it does."""
+    """Return why the template makes no name; an empty text if it makes one."""
     try:
         fields = [(field, spec or "", how) for _, field, spec, how in string.Formatter().parse(order.name)]
     except ValueError as error:

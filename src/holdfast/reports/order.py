@@ -1,4 +1,4 @@
-"""What a customer ordered: the typed body of a report's task, as JSON.
+"""A customer's order: the typed body of a report's task, as JSON.
 
 All fields have defaults but ``customer``, ``report``, ``tables`` and ``name``. Unknown ones are refused: a
 misspelt option would go unnoticed until a customer complains. :func:`decode` checks too what types can't
@@ -100,7 +100,7 @@ class Sort(_Part, frozen=True):
 
 
 class Table(_Part, frozen=True):
-    """What is read: a CSV file's rows, or one sheet of a workbook.
+    """The content of a CSV file, or of one sheet of a workbook: the sources, and what is read of them.
 
     ``sources``: URLs of files (``file``, ``s3``, ``http``, ``https``, or a path), read one after the other.
     One that ends with ``/`` is a dataset: all data files below it, by name, with ``key=value`` folders as
@@ -185,7 +185,7 @@ class Xlsx(_Part, frozen=True, tag_field="type", tag="xlsx"):
 
 
 class ReportDelivery(_Part, frozen=True):
-    """Where the files go.
+    """The destination of the files, and how they are delivered there.
 
     ``destination``: the URL of the customer's root; ``credentials``: the *name* of the secret that opens it.
     ``companions``: small files beside each one, such as ``.ok`` once it is complete.
@@ -227,7 +227,7 @@ def decode(body: bytes) -> ReportOrder:
 
 
 def plain_json(body: bytes) -> object:
-    """What ``body`` says, which is JSON. Raises InvalidMessage."""
+    """Decode ``body``, which is JSON. Raises InvalidMessage if it isn't."""
     try:
         return decode_json(body)
     except ValueError as error:
@@ -256,7 +256,7 @@ def encode(order: ReportOrder) -> bytes:
 
 
 def check(order: ReportOrder) -> None:
-    """What the types can't say. Raises InvalidMessage that names the field."""
+    """Check what the types can't say. Raises InvalidMessage that names the field."""
     for field, text in _faults(order):
         raise InvalidMessage(f"{field}: {text}", field)
 

@@ -1,4 +1,4 @@
-"""What reports add to Holdfast: a page of the console, and an operation of its API."""
+"""The product for reports: it adds a page to the console, and an operation to its API."""
 
 from __future__ import annotations
 

@@ -60,15 +60,15 @@ class PublishedFile(msgspec.Struct, frozen=True):
 
 
 class Published(msgspec.Struct, frozen=True):
-    """What came of an order. ``duplicated``: all of its files were there before."""
+    """The result of an order. ``duplicated``: all of its files were there before."""
 
     files: list[PublishedFile]
     duplicated: bool
 
 
 class Headway(NamedTuple):
-    """How far an order is: bytes that the destination has, rows that were read, bytes a second on average,
-    and seconds left (None: unknown)."""
+    """The progress of an order: the fraction that is done, bytes that the destination has, rows that were
+    read, bytes a second on average, and seconds left (None: unknown)."""
 
     fraction: float
     bytes: int

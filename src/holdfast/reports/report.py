@@ -35,7 +35,7 @@ THREADS_MAX = 4
 
 
 class ReportProgress(NamedTuple):
-    """How far a report is. Totals that aren't known are None.
+    """The progress of a report. Totals that aren't known are None.
 
     ``rows``, ``source_bytes``: read so far. ``bytes_out``: handed out so far, of all files.
     """
@@ -48,7 +48,7 @@ class ReportProgress(NamedTuple):
 
     @property
     def fraction(self) -> float:
-        """How much of the work is done, from 0 to 1."""
+        """The share of the work that is done, from 0 to 1."""
         if self.rows_total:
             return min(1.0, self.rows / self.rows_total)
         return min(1.0, self.source_bytes / max(1, self.source_bytes_total))
@@ -138,7 +138,7 @@ class Report:
 
     @property
     def progress(self) -> ReportProgress:
-        """How far it is."""
+        """The progress so far."""
         return ReportProgress(
             self._rows, self.rows_total, int(self._source_bytes), self.source_bytes_total, self._bytes_out
         )

@@ -20,7 +20,7 @@ OFFSET_MAX = 10**9 - 1
 
 
 class FileQuestion(NamedTuple):
-    """Which files are asked for."""
+    """The query of the page of files: which of them are asked for, and how many to pass over."""
 
     day: dt.date
     customer: str = ""

@@ -32,7 +32,7 @@ def decode_protobuf(body: bytes) -> ReportOrder:
 
 
 def plain_protobuf(body: bytes) -> object:
-    """What ``body`` says, as JSON would. Raises InvalidMessage."""
+    """Decode ``body``, a protobuf message, to what JSON would hold. Raises InvalidMessage."""
     try:
         return _order(OrderMessage.FromString(body))
     except DecodeError as error:

@@ -47,8 +47,8 @@ class NodeConnection:
 
 
 def set_up(line: NodeConnection, stacks: int, start: wire.SlotSetup) -> None:
-    """What every slot's process does first. Stacks go to the descriptor ``stacks``, on a fatal signal or on
-    demand."""
+    """Set up the process of a slot, before anything else. Stacks go to the descriptor ``stacks``, on a fatal
+    signal or on demand."""
     lifeline.defer_signals()
     lifeline.limit_memory(start.memory_bytes)
     lifeline.end_with(line.peer)

@@ -27,8 +27,8 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 def memory_mb(pid: int, limit_mb: int) -> int:
-    """What a process uses with all that it started, in MiB. Above ``limit_mb`` that is exact: a page that
-    several of them share counts once; below it may be told as more."""
+    """Return how much memory a process uses with all that it started, in MiB. Above ``limit_mb`` that is
+    exact: a page that several of them share counts once; below it may be told as more."""
     members = family(pid)
     used = sum(_resident(member) for member in members)
     if used > limit_mb * MIB:

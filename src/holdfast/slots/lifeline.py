@@ -35,7 +35,7 @@ def die_with(parent: int, *, bound: bool = True) -> None:
 
 
 def end_with(peer: socket.socket) -> None:
-    """Where the kernel doesn't see to it: end this process and its group when ``peer`` is closed.
+    """End this process and its group when ``peer`` is closed, where the kernel doesn't see to it.
 
     A thread, so that it works while a handler runs; half-closed is not closed.
     """

@@ -1,5 +1,5 @@
-"""What a slot's process writes to its standard output and error, as lines for the log: some of it, if it is a
-flood, and none that waits for the node or makes the node wait."""
+"""The standard output and error of a slot's process, as lines for the log. Of a flood some lines are dropped;
+no line waits for the node, and none makes it wait."""
 
 from __future__ import annotations
 

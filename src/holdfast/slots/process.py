@@ -21,8 +21,8 @@ STACKS_BYTES_MAX = 1 << 16
 
 
 class ProcessSetup(NamedTuple):
-    """What is known of a process before it is forked: its name, the node's clock, its server, where it writes
-    its stacks, and what it may use before it is killed, in MiB (0 for any amount)."""
+    """The properties of a process that are known before it is forked: its name, the node's clock, its server,
+    where it writes its stacks, and what it may use before it is killed, in MiB (0 for any amount)."""
 
     name: str
     clock: Clock

@@ -25,7 +25,7 @@ P = TypeVar("P", bound=SlotProcess)
 
 @dataclass(frozen=True, kw_only=True)
 class SlotSettings:
-    """How slots are made.
+    """The settings of slots.
 
     Attributes:
         app: where the app is: ``module:name``.

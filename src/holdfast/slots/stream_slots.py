@@ -146,7 +146,7 @@ class ForkserverStreamSlot(SlotProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class StreamSlotSettings(SlotSettings):
-    """How slots for streams are made.
+    """The settings of the slots that run streams.
 
     Attributes:
         objects: ``module:object``, the service that opens ``objects_url``; "" for none.

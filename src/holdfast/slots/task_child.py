@@ -241,8 +241,8 @@ class TaskChild:
                         self._worker.cancel(reason)
 
     def _stacks(self) -> str:
-        """Where the attempt is; why that can't be told if there is an error, after which this process must
-        still hear of cancels."""
+        """Return the stacks of the attempt. If they can't be read, return why: after an error this process
+        must still hear of cancels."""
         try:
             return stacks(self._worker.coroutines())
         except Exception as error:  # noqa: BLE001 - of the tasks and frames of user code
@@ -250,8 +250,8 @@ class TaskChild:
 
 
 def stacks(coroutines: Collection[asyncio.Task[Any]] = ()) -> str:
-    """Where the main thread of this process is, these tasks, which wait on no thread's stack, and its other
-    threads; each with its newest call last: files, lines and functions, and no values."""
+    """Return the stacks of this process's main thread, of these tasks, which wait on no thread's stack, and
+    of its other threads; each with its newest call last: files, lines and functions, and no values."""
     frames, own = sys._current_frames(), threading.get_ident()
     main = threading.main_thread().ident
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -231,7 +231,7 @@ class ForkserverTaskSlot(SlotProcess):
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSlotSettings(SlotSettings):
-    """How slots for tasks are made."""
+    """The settings of the slots that run tasks."""
 
     worker: str = "holdfast.tasks.worker:load"
     prefix: str = "task-slot"

@@ -1,4 +1,4 @@
-"""How a stream's messages are archived: lines of JSON, in objects by key and hour.
+"""The format of archived messages of a stream: lines of JSON, in objects by key and hour.
 
 ``STREAM/KEY/2026-11-22T19/EPOCH-NUMBER-DIGEST.jsonl`` holds what one opening of the key has committed, as one
 node wrote it at one time. No two writes have the same name: the state store issues each epoch of a key once,

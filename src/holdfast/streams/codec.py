@@ -69,8 +69,8 @@ def address(
 
 
 class StoredMessage(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where the body of a message is that is too large for its queue, and what a node must know before it
-    reads the body: the key, the run if it has one, and the seq."""
+    """A message whose body is too large for its queue: where the body is, and what a node must know before it
+    reads it: the key, the run if it has one, and the seq."""
 
     value: StoredValue
     key: str

@@ -17,7 +17,7 @@ FORGOTTEN = 1e-6
 
 
 class MeasuredLoad(NamedTuple):
-    """How many slots a stream's handler keeps busy, and how many messages it handles a second."""
+    """The measured load of a stream: the slots that its handler keeps busy, and its messages per second."""
 
     slots_busy: float
     messages_per_s: float
@@ -27,8 +27,8 @@ UNMEASURED = MeasuredLoad(0.0, 0.0)
 
 
 class StreamActivity(msgspec.Struct):
-    """What a stream does: how many slots its handler keeps busy, how many messages it handles a second, how
-    long it takes for each, how many wait, and how long its node has had the oldest."""
+    """The activity of a stream: how many slots its handler keeps busy, how many messages it handles a second,
+    how long it takes for each, how many wait, and how long its node has had the oldest."""
 
     key: str
     load: float

@@ -31,8 +31,8 @@ def pause_s(failures: int, took_s: float, random: float, waiting: int = 1) -> fl
 
 
 class Obstacle(msgspec.Struct, frozen=True):
-    """Why a stream can't run here: the model, the error of its load, and the seat whose slot tried to load
-    it."""
+    """The reason why a stream can't run here: the model, the error of its load, and the seat whose slot tried
+    to load it."""
 
     model: str
     reason: str

@@ -18,8 +18,8 @@ from holdfast.streams.worker import StreamWorker
 
 
 class Handled(NamedTuple):
-    """What came of one message or timer. With ``error``, what the handler or its models raised, nothing else
-    counts."""
+    """The result and the acts of one message or timer. With ``error``, what the handler or its models raised,
+    nothing else counts."""
 
     result: bytes | None = None
     acts: Acts = Acts()
@@ -97,7 +97,7 @@ class OfflineStream:
 
     @property
     def error(self) -> BaseException | None:
-        """What the handler raised last."""
+        """The error that the handler raised last; None if its last run raised none."""
         return self._error
 
     async def restart(self) -> BaseException | None:

@@ -1,4 +1,4 @@
-"""Which messages may run on a node beside a suspect, so that no other is blamed if the node ends."""
+"""The rule for what may run on a node beside a suspect, so that no other is blamed if the node ends."""
 
 from __future__ import annotations
 

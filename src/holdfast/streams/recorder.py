@@ -17,7 +17,8 @@ NAME_CHARS_MAX = 64
 
 
 class ActRecorder(SendRecorder):
-    """What one message's handler asked for. ``targets`` are the names that effects may have besides URLs."""
+    """The recorder of what one message's handler asks for. ``targets`` are the names that effects may have
+    besides URLs."""
 
     __slots__ = ("_timers",)
 

@@ -34,8 +34,8 @@ StoredBody = Callable[[StoredValue], Awaitable[bytes]]
 
 
 class ReplayedMessage(msgspec.Struct, frozen=True):
-    """What came of one message, or of one timer, whose name is then ``timer``. ``at`` is the time that the
-    handler saw. ``failed_live``: the live handler had no tries left for the message."""
+    """A message that was replayed, or a timer, whose name is then ``timer``, and what came of it. ``at`` is
+    the time that the handler saw. ``failed_live``: the live handler had no tries left for the message."""
 
     key: str
     at: float
@@ -48,7 +48,7 @@ class ReplayedMessage(msgspec.Struct, frozen=True):
 
     @property
     def error(self) -> str:
-        """What the handler raised, in words; "" for nothing."""
+        """The error that the handler raised, in words; "" for none."""
         return "" if self.handled.error is None else describe(self.handled.error)
 
     @property

@@ -61,7 +61,7 @@ class PendingRequest(msgspec.Struct, eq=False):
 
 
 class Pace:
-    """How fast requests are answered while some wait.
+    """The pace at which requests are answered while some wait.
 
     The longest pause among the last answers doesn't count. It may come from the load of a model or an outage
     of a service, after which the rate is as before."""

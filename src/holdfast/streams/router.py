@@ -621,7 +621,7 @@ def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> No
 
 
 def _order(item: Custody) -> tuple[int, int]:
-    """Where a message stands in its stream. Messages without a seq have no order."""
+    """Return the place of a message in the order of its stream. Messages without a seq have no order."""
     return item.held.place.run, item.held.place.seq
 
 

@@ -39,7 +39,7 @@ class Seat:
         self.queries = asyncio.Lock()
 
     def lacks(self, models: Iterable[str]) -> int:
-        """How many of the models are neither loaded here nor about to be."""
+        """Return how many of the models are neither loaded here nor about to be."""
         loaded = self.slot.models if self.slot is not None else ()
         return sum(model not in loaded and not self.wanted[model] for model in models)
 
@@ -213,7 +213,7 @@ class Seats:
         return next_at
 
     def _patience(self, call: SlotCall) -> tuple[float, str]:
-        """How long a call may stand still, and what to say of one that does so for longer."""
+        """Return how many seconds a call may stand still, and what to say of one that does so for longer."""
         if call.loading:
             # No handler is to blame; but where its own time is longer, that is looked at first.
             timeout_s = max(call.timeout_s, self._limits.model_timeout_s)

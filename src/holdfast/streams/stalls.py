@@ -1,4 +1,4 @@
-"""How long streams stand still when they change nodes."""
+"""The times for which streams stand still when they change nodes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LEFT_MAX = 1000
 
 
 class Stalls:
-    """When owners were lost, as this node has learned it, in monotonic seconds."""
+    """The times at which owners were lost, as this node has learned it, in monotonic seconds."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, float] = OrderedDict()

@@ -1,4 +1,4 @@
-"""Where the streams of an app are kept."""
+"""The storage of an app's streams."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.values import Values
 
 
 class StreamStorage(NamedTuple):
-    """Where the streams of one app are kept, as a node reaches it: a queue for each declared stream, the
-    store of their states, the object stores of those that are archived, and the bodies that were too large
-    for a queue."""
+    """The storage of one app's streams, as a node reaches it: a queue for each declared stream, the store of
+    their states, the object stores of those that are archived, and the bodies that were too large for a
+    queue."""
 
     queues: Mapping[str, Queue]
     state: StateStore

@@ -247,8 +247,8 @@ class StreamWork:
         self.owners.archive_changed(stream)
 
     def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
-        """What the node holds of streams, each number with its name and what it means. ``memory_mb`` is what
-        each declared model takes."""
+        """Yield what the node holds of streams: the name of each number, what it means, and the number.
+        ``memory_mb`` is what each declared model takes."""
         owned = list(self.owners)
         yield (
             "held",
@@ -294,7 +294,7 @@ class StreamWork:
         )
 
     def numbers(self) -> Iterable[Numbers]:
-        """What the node counts and holds of streams by names that the app declares."""
+        """Yield what the node counts and holds of streams, by names that the app declares."""
         pool = self.pool
         yield Numbers(
             "gauge",

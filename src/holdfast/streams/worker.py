@@ -1,4 +1,4 @@
-"""What runs inside a slot: the handlers of its streams, one message at a time.
+"""The worker inside a slot for streams: it runs their handlers, one message at a time.
 
 A coroutine throughout, so that a simulator can run it in its loop; but it suspends only where a handler
 is async *and* a loop is running already. In a slot's own process no loop runs: there ``drive`` steps the
@@ -148,7 +148,7 @@ class QueryContext(StreamContext):
 
 
 class _KeyLane:
-    """Where the calls of one key wait for one another."""
+    """The lane in which the calls of one key wait for one another."""
 
     __slots__ = ("calls", "turn")
 
@@ -394,7 +394,7 @@ class StreamWorker:
             self._models.leave((stream, key))
 
     def _end(self, stream: str, key: str) -> None:
-        """What stands open is over: a call that is at work for it ends after the message at hand."""
+        """Mark what stands open as over: a call that is at work for it ends after the message at hand."""
         if (opened := self._open.get((stream, key))) is not None:
             opened.over = True
 

@@ -78,7 +78,7 @@ def _formatter(renderer: Processor) -> logging.Formatter:
 
 
 def _shared() -> list[Processor]:
-    """What is done to all events, whoever logs them."""
+    """Return the processors of all events, whoever logs them."""
     import structlog  # noqa: PLC0415
 
     return [

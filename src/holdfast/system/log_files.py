@@ -73,7 +73,7 @@ class LogReader:
             yield from heapq.merge(*(log.rest() for log in logs), key=_at)
 
     def more(self) -> list[Event]:
-        """What was added since, by time."""
+        """Return the events that were added since the last reading, by time."""
         self._look()
         # Looked for before anything is read: nothing is added any more to a file that was moved aside or
         # removed, so what is read of it now is the last.
@@ -118,7 +118,7 @@ class GrowingLog:
                     yield {"node": self._node} | event
 
     def is_at(self, path: Path) -> bool:
-        """Whether this is still the file of that name."""
+        """Return whether this is still the file of that name."""
         try:
             return path.stat().st_ino == self.inode
         except FileNotFoundError:

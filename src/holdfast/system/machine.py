@@ -1,4 +1,4 @@
-"""What this process may use of the machine: processors and memory, within the limits of its container.
+"""The processors and the memory of the machine that this process may use, within the limits of its container.
 
 Containers are limited by control groups (cgroups), and those don't change what the system tells of the whole
 machine. Both versions of cgroups are read. A limit may be set at any group above this process, so the
@@ -21,7 +21,7 @@ UNLIMITED_BYTES = 1 << 60
 
 
 class _Limit(NamedTuple):
-    """What a group may use, in cores or bytes, and the group's folder."""
+    """The limit of a group, in cores or bytes, and the group's folder."""
 
     most: float
     folder: Path
@@ -41,18 +41,18 @@ class Machine:
 
     @property
     def cores(self) -> float:
-        """How many cores this process may use at once. A container's share may be a fraction."""
+        """The number of cores that this process may use at once. A container's share may be a fraction."""
         allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
         return allowed if self._cpu is None else min(allowed, self._cpu.most)
 
     @property
     def whole_cores(self) -> int:
-        """How many cores this process may use at once, rounded down, and at least 1."""
+        """The number of cores that this process may use at once, rounded down, and at least 1."""
         return max(1, int(self.cores))
 
     @property
     def memory_bytes(self) -> int:
-        """How much memory this process may use."""
+        """The memory that this process may use, in bytes."""
         import psutil  # noqa: PLC0415
 
         whole = psutil.virtual_memory().total

@@ -1,4 +1,4 @@
-"""What in the folder of a project is not of the project."""
+"""The files and folders in the folder of a project that are not of the project."""
 
 from __future__ import annotations
 

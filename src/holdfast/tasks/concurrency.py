@@ -45,7 +45,7 @@ class GrantHolder(Protocol):
 
     @property
     def running(self) -> int:
-        """How many tasks run here now."""
+        """The number of tasks that run here now."""
 
     def limits_changed(self) -> None:
         """Apply changed values of ``granted`` and ``until``.
@@ -55,7 +55,7 @@ class GrantHolder(Protocol):
 
 
 class ConcurrencyLimiter:
-    """How many tasks of an app may run on this node.
+    """The limit on how many tasks of an app may run on this node.
 
     Without a global limit, nothing is written, and the limits are only watched. With one, the node's grant is
     renewed while the node wants or runs tasks. A grant that can't be renewed is valid until its lease ends;
@@ -104,7 +104,7 @@ class ConcurrencyLimiter:
 
     @property
     def granted(self) -> int:
-        """How many tasks may run here at once. After it became lower, more may still run for a while."""
+        """The number of tasks that may run here at once. After it fell, more may still run for a while."""
         if not self._known or self._left:
             return 0
         if not self._limits.maximum:

@@ -25,8 +25,8 @@ TOGETHER = 500
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters to choose: those of one trace id, dead-lettered in [since, until) (wall times), with
-    a reason that the regular expression ``error`` finds. A value that isn't given chooses all. Raises
+    """A choice of dead letters: those of one trace id, dead-lettered in [since, until) (wall times), with a
+    reason that the regular expression ``error`` finds. A value that isn't given chooses all. Raises
     ConfigError."""
 
     trace: str = ""

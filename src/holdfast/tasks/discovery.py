@@ -1,5 +1,4 @@
-"""What the registry holds about an app: the URLs of its services, and which nodes run which types of
-tasks."""
+"""The registry's records of an app: the URLs of its services, and which nodes run which types of tasks."""
 
 from __future__ import annotations
 
@@ -28,7 +27,8 @@ SHARED = ("queue_url", "tasks_url", "coordinator_url", "values_url")
 
 
 class DeclaredTimes(msgspec.Struct, frozen=True):
-    """When something is done that code declares: a cron expression of five fields, in a time zone."""
+    """The times at which something is done, as code declares them: a cron expression of five fields, and a
+    time zone."""
 
     cron: str
     zone: str

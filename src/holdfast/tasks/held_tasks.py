@@ -74,7 +74,7 @@ class InHand(msgspec.Struct, eq=False):
 
     @property
     def tries(self) -> int:
-        """How many attempts it gets if they fail: what the sender said, or that of the type."""
+        """The number of attempts that it gets if they fail: what the sender said, or that of the type."""
         return self.message.envelope.tries or self.spec.tries
 
     def is_stand_in(self, task: Task) -> bool:

@@ -63,8 +63,8 @@ async def producing(config: Config, app: str, *, reads_only: bool = False) -> As
 
 @contextlib.asynccontextmanager
 async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]:
-    """Where dead letters are kept: a URL, or the path of a file, which is made with ``access``. Raises
-    ConfigError for a URL that nothing here serves."""
+    """Open a back-up of dead letters at a place: a URL, or the path of a file, which is made with ``access``.
+    Raises ConfigError for a URL that nothing here serves."""
     url = place if re.match(r"[a-z]+:", place) else f"file:{quote(place)}"
     backup = backup_opener("the back-up", url)("the back-up", url, access)
     try:
@@ -74,8 +74,8 @@ async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]
 
 
 def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
-    """What backs up the dead letters of an app's tasks, and when, if the config says where to. Raises
-    ConfigError."""
+    """Yield the times at which the dead letters of an app's tasks are backed up, with the function that does
+    it, if the config says where to. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
@@ -110,7 +110,7 @@ def make_letters(services: Services, app: str) -> TaskDeadLetters:
 
 
 def make_producer(services: Services, app: str) -> Producer:
-    """What sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
+    """Make what sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
@@ -134,7 +134,7 @@ def make_producer(services: Services, app: str) -> Producer:
 
 
 def make_values(services: Services, app: str) -> TaskValues:
-    """What stores the values of an app's tasks that are too large for a queue. Raises ConfigError."""
+    """Make what stores the values of an app's tasks that are too large for a queue. Raises ConfigError."""
     from holdfast.tasks.values import TaskValues  # noqa: PLC0415
 
     return TaskValues(app, services.clock, services.value_objects())

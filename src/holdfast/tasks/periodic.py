@@ -93,7 +93,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Periodic(Times, frozen=True, kw_only=True):
-    """What ``App.periodic`` declares, which describes the settings."""
+    """A periodic task, declared by ``App.periodic``, which describes the settings."""
 
     orders: Orders
     timeout_s: Seconds = 60.0

@@ -15,7 +15,7 @@ from holdfast.ports.tracing import TracedCall
 
 
 class How(enum.StrEnum):
-    """How an attempt ended."""
+    """The way in which an attempt ended."""
 
     RETURNED = "returned"
     RAISED = "raised"
@@ -100,7 +100,7 @@ class Running:
         self.over: asyncio.Event | None = None
 
     def hangs_at(self) -> float:
-        """When its time is over."""
+        """Return when its time is over (monotonic seconds); infinite if it hasn't begun, or has a fate."""
         if self.begun_at is None or self.fate is not None:
             return math.inf
         at = self.begun_at + self.attempt.timeout_s

@@ -148,13 +148,13 @@ class TaskSlots:
 
     @property
     def room(self) -> int:
-        """How many more attempts could begin now, or within milliseconds. More may be run: they wait."""
+        """The number of attempts that could yet begin, now or in milliseconds. More may be run: they wait."""
         return max(0, self._limit * _line_of(self._took_lately) - len(self._running))
 
     @property
     def refill(self) -> int:
-        """How many attempts to begin now: all that there is room for; but quick ones only when half of what
-        may be in hand is done, so that many begin together."""
+        """The number of attempts to begin now: all that there is room for; but quick ones only when half of
+        what may be in hand is done, so that many begin together."""
         together = _line_of(self._took_lately) > 1 and self.room < len(self._running)
         return 0 if together else self.room
 
@@ -165,12 +165,12 @@ class TaskSlots:
 
     @property
     def busy(self) -> int:
-        """How many attempts run, or begin, right now: one in each slot that has work."""
+        """The number of attempts that run, or begin, right now: one in each slot that has work."""
         return sum(bool(seat.line) for seat in self._seats.values())
 
     @property
     def slots(self) -> int:
-        """How many slots work or wait for work, spares not counted."""
+        """The number of slots that work or wait for work, spares not counted."""
         return sum(not seat.ending for seat in self._seats.values())
 
     def run(
@@ -489,7 +489,7 @@ class TaskSlots:
 
 
 def _line_of(took_s: float) -> int:
-    """How many attempts that take so long may be lined up in a slot."""
+    """Return how many attempts that take ``took_s`` each may be lined up in a slot."""
     if took_s > QUICK_S:
         return 1
     return min(LINE_MAX, int(LINE_S / max(took_s, LINE_S / LINE_MAX)))

@@ -101,12 +101,12 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def visibility_s(self) -> float:
-        """How long the queue hides a delivery at a time."""
+        """The seconds for which the queue hides a delivery at a time."""
         return self.lease_s if self.hold == "lease" else self.timeout_s + self.margin_s
 
     @property
     def stalls_s(self) -> float:
-        """How long an attempt may run without progress; 0: until its timeout. A lease needs progress."""
+        """The seconds an attempt may run without progress; 0: until its timeout. A lease needs progress."""
         return self.stall_s or (self.lease_s if self.hold == "lease" else 0.0)
 
     def attempt(

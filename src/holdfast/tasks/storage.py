@@ -1,4 +1,4 @@
-"""Where the tasks of an app are kept."""
+"""The storage of an app's tasks."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class TaskQueues(NamedTuple):
 
 
 class TaskStorage(NamedTuple):
-    """Where the tasks of one app are kept, as a node reaches it: their messages in ``queues``, their records
-    in ``store``, the permits of their rates in ``registry``, and in ``values`` what is too large for the
-    others. ``app`` is the name under which each has them. ``briefing`` is the store too, if it sends briefs
-    together with outcomes."""
+    """The storage of one app's tasks, as a node reaches it: their messages in ``queues``, their records in
+    ``store``, the permits of their rates in ``registry``, and in ``values`` what is too large for the others.
+    ``app`` is the name under which each has them. ``briefing`` is the store too, if it sends briefs together
+    with outcomes."""
 
     app: str
     queues: TaskQueues

@@ -214,12 +214,12 @@ class TaskWork:
         return self._host.membership.alive
 
     def gauges(self) -> Iterable[tuple[str, str, float]]:
-        """What the node holds of tasks, each number with its name and what it means."""
+        """Yield what the node holds of tasks: the name of each number, what it means, and the number."""
         yield "tasks_held", "Tasks in hand (limit: max_held).", len(self.hand)
         yield "tasks_running", "Attempts that run (limit: task_slots).", len(self.slots.running)
 
     def numbers(self) -> Iterable[Numbers]:
-        """What the node holds of tasks by names that the app or this code declares."""
+        """Yield what the node holds of tasks, by names that the app or this code declares."""
         yield Numbers("gauge", "slots_busy", BUSY, "work", {TASKS: self.slots.busy})
         yield Numbers("gauge", "slots_max", SLOTS_MAX, "work", {TASKS: self._slots_max})
 
@@ -359,7 +359,7 @@ class TaskWork:
 
     @property
     def running(self) -> int:
-        """How many attempts run here now, or are about to begin."""
+        """The number of attempts that run here now, or are about to begin."""
         return self.slots.busy + self._fetching
 
     def limits_changed(self) -> None:

@@ -1,4 +1,4 @@
-"""What runs inside a slot for tasks: one attempt at a time, that may be told to end in its midst.
+"""The worker inside a slot for tasks: it runs one attempt at a time, which may be told to end in its midst.
 
 A coroutine, like the worker of streams, so that a simulator can run it in its loop; where none runs it
 suspends never, and async handlers get a loop of the worker's.
@@ -35,7 +35,7 @@ Run = Callable[[Any, Job], Any]
 
 
 class JobHost(Protocol):
-    """What a job needs of a TaskHost."""
+    """The part of a TaskHost that a job needs."""
 
     def now(self) -> float: ...
     def progress(self, number: int, progress: Progress) -> None: ...
@@ -103,7 +103,7 @@ class AttemptJob:
 
     @property
     def took_s(self) -> float:
-        """How long it has run."""
+        """The seconds that it has run."""
         return self._host.now() - self._began_at
 
     @property
@@ -262,7 +262,7 @@ class TaskExecutor:
                 loop.run_until_complete(asyncio.wait(left))
 
     def _failed(self, attempt: Attempt, job: AttemptJob, error: BaseException) -> Tried:
-        """What to tell of an attempt that raised. Lets pass what isn't the handler's: the end of the slot."""
+        """Return the report of an attempt that raised. Raises the slot's end again, as no handler's error."""
         cancelled = isinstance(error, Cancelled)
         if isinstance(error, asyncio.CancelledError):
             if not job.cancelled and _ending():

@@ -59,7 +59,7 @@ class End(msgspec.Struct, frozen=True, tag="end"):
 
 
 class Summary(msgspec.Struct, frozen=True):
-    """What a file holds. ``made_at`` is a wall time."""
+    """The summary of a back-up file. ``made_at`` is a wall time."""
 
     made_at: float
     streams: tuple[str, ...]

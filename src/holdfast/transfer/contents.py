@@ -1,4 +1,4 @@
-"""What services hold, as the parts that are brought from one set of them to another.
+"""The contents of services, as the parts that are brought from one set of services to another.
 
 All is written as it is, but for two things. A message gets its id as the attribute ``id``, because its new
 queue gives it another one, by which a message that was handled and not yet deleted would not be known again.

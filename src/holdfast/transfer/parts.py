@@ -49,8 +49,8 @@ class Part:
 
 
 class PartReport(msgspec.Struct):
-    """What is on both sides of a part: how many items, and a digest of all of them. ``difference`` says what
-    the first is that isn't the same; empty if all are."""
+    """The comparison of both sides of a part: how many items each has, and a digest of all of them.
+    ``difference`` names the first item that isn't the same, and says how; empty if all are."""
 
     part: str
     source: int

@@ -1,4 +1,4 @@
-"""How boxes overlap."""
+"""Boxes: their areas, and how far they overlap."""
 
 from __future__ import annotations
 

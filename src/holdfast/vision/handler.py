@@ -93,7 +93,7 @@ class Tracking(StreamHandler[Frame]):
         return _result(message, self._watch.tracker.update(message.frame, detector.detect(cells)))
 
     def snapshot(self) -> bytes:
-        """What was learnt of the background, and the tracks."""
+        """Return what was learnt of the background, and the tracks; empty before the first frame."""
         if self._watch is None:
             return b""
         run, detector, tracker = self._watch
@@ -179,7 +179,7 @@ def _check_size(message: Frame, size: tuple[int, int], known: tuple[int, int]) -
 
 
 def _name(message: Frame) -> str:
-    """What a frame is called in errors: its URL, unless that holds the whole frame."""
+    """Return the name of a frame in errors: its URL, unless that holds the whole frame."""
     return f"{message.frame} of {message.video}" if message.url.startswith("data:") else message.url
 
 

@@ -1,4 +1,4 @@
-"""What networks that detect give, as boxes: the layouts of common exports, and non-maximum suppression.
+"""Boxes from the outputs of detecting networks: the layouts of common exports, non-maximum suppression.
 
 A layout says what one network's output holds for one image, in pixels of its input:
 

@@ -39,8 +39,8 @@ class CameraLost(HoldfastError):
 
 
 class CameraRun(msgspec.Struct):
-    """What came of one connection: the frames that were sent, those left out while too many waited to be, and
-    once it is ``over`` why the camera was lost ("": it was stopped)."""
+    """The record of one connection: the frames that were sent, those left out while too many waited to be,
+    and once it is ``over`` why the camera was lost ("": it was stopped)."""
 
     number: int
     frames: int = 0
@@ -57,7 +57,7 @@ class Taken(NamedTuple):
 
 
 class CameraSource(NamedTuple):
-    """Where a camera's frames are from, and which of them are taken.
+    """The source of a camera's frames, and which of them are taken.
 
     Attributes:
         url: where it is: ``rtsp://…``, or any other live source that FFmpeg reads.
@@ -197,7 +197,7 @@ class _Reader:
         threading.Thread(target=self._read, name="holdfast-camera", daemon=True).start()
 
     async def batches(self, size: int) -> AsyncIterator[list[Taken]]:
-        """What was read, up to ``size`` frames at a time, until the end."""
+        """Yield what was read, up to ``size`` frames at a time, until the end."""
         while True:
             await self._changed.wait()
             self._changed.clear()

@@ -1,4 +1,4 @@
-"""What cameras add to Holdfast: a page of the console."""
+"""Cameras as a product: a page of the console."""
 
 from __future__ import annotations
 

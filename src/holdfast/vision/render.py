@@ -22,7 +22,7 @@ _LOOK = 1
 
 
 class Truth(msgspec.Struct, frozen=True):
-    """What is to be seen in a video: for each frame, the box of each visible object by its id."""
+    """The truth of a video: for each frame, the box of each visible object by its id."""
 
     fps: int
     width: int

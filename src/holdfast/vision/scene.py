@@ -27,7 +27,7 @@ _NOISES = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """What is staged.
+    """The parameters of a scene.
 
     ``people`` walk through in ``seconds``; ``noise`` is the sensor's standard deviation in grey levels;
     ``light`` makes the light drift and switch. Sizes are in pixels.
@@ -51,7 +51,7 @@ class Scene:
 
     @property
     def frames(self) -> int:
-        """How many frames it has."""
+        """The number of its frames."""
         return round(self.seconds * self.fps)
 
 

@@ -1,4 +1,4 @@
-"""How good tracks are: MOTA and IDF1 against the truth, and identity switches between two runs.
+"""The quality of tracks: MOTA and IDF1 against the truth, and identity switches between two runs.
 
 - MOTA and identity switches: CLEAR MOT, Bernardin & Stiefelhagen, 2008.
 - IDF1: Ristani et al., "Performance Measures and a Data Set for Multi-Target, Multi-Camera Tracking", 2016.
@@ -95,7 +95,7 @@ def total(scores: Iterable[Score]) -> Score:
 
 
 def identity_switches(reference: Frames, tracks: Frames) -> int:
-    """How often an object of ``reference`` goes on under another id in ``tracks``; 0 for equal runs.
+    """Count how often an object of ``reference`` goes on under another id in ``tracks``; 0 for equal runs.
 
     Both are tracks over the same frames; ids may be named differently, but each must stay the same.
     """

@@ -38,7 +38,7 @@ class NodeLoad(msgspec.Struct, frozen=True):
 
 
 class Shift(msgspec.Struct, frozen=True):
-    """How much load to move from one member to another."""
+    """An amount of load to move from one member to another."""
 
     source: str
     target: str

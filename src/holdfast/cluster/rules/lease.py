@@ -1,4 +1,4 @@
-"""When a lease may still be trusted.
+"""The rule for how long a lease may be trusted.
 
 The service counts a lease from the time when it handled the request, which isn't before the request was sent.
 So a holder that counts from the sending, less a margin for clock drift, stops trusting the lease before it

@@ -32,7 +32,7 @@ STREAMS, TASKS = "streams", "tasks"
 
 
 class WorkLoad(msgspec.Struct, frozen=True):
-    """What a node reports of one kind of work: how many slots it has, how many of them are busy, how many
+    """A node's report on one kind of work: how many slots it has, how many of them are busy, how many
     messages or tasks it has handled since the node's start, and the queues that they come from."""
 
     kind: str
@@ -48,8 +48,8 @@ class WorkLoad(msgspec.Struct, frozen=True):
 
 
 class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
-    """What a node reports of itself with each renewal. As JSON, ``offers`` has the name that older nodes know
-    it by."""
+    """A node's report on itself with each renewal. As JSON, ``offers`` has the name that older nodes know it
+    by."""
 
     streams: int = 0
     slots: int = 1

@@ -43,8 +43,8 @@ EPSILON = 1e-9
 
 
 class Glance(NamedTuple):
-    """What was seen at a time, in seconds of a monotonic clock: the living members, and how many messages are
-    ready in each queue whose depth is known."""
+    """A look at nodes and queues: its time in seconds of a monotonic clock, the living members, and how many
+    messages are ready in each queue whose depth is known."""
 
     at: float
     members: Sequence[Member]
@@ -52,8 +52,8 @@ class Glance(NamedTuple):
 
 
 class NodeWish(msgspec.Struct, frozen=True):
-    """How many nodes an app wants. ``nodes`` is how many it has, without those that drain; ``reason`` says in
-    words what the number comes from."""
+    """The number of nodes that an app wants. ``nodes`` is how many it has, without those that drain;
+    ``reason`` says in words what the number comes from."""
 
     app: str
     wanted: int
@@ -62,7 +62,7 @@ class NodeWish(msgspec.Struct, frozen=True):
 
 
 class _Need(NamedTuple):
-    """How much work there is, in what one node can do; ``known`` is False if it may be more."""
+    """The amount of work, in units of what one node can do; ``known`` is False if it may be more."""
 
     nodes: float
     reason: str
@@ -178,7 +178,8 @@ def _of_kind(
 
 
 def _done(kind: str, work: WorkLoad, before: Load | None) -> int | None:
-    """How many messages a node has handled since it was seen before; None if it wasn't."""
+    """Return how many messages a node has handled in this kind of work since it was seen before; None if it
+    wasn't."""
     works = before.works if before is not None else ()
     past = next((past.handled for past in works if past.kind == kind), None)
     return None if past is None else max(0, work.handled - past)

@@ -24,7 +24,7 @@ LetterId = Annotated[str, Meta(min_length=1, max_length=4 * KEY_BYTES_MAX)]
 
 
 class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which dead letters."""
+    """The parameters that choose dead letters."""
 
     queue: QueueName
     key: Annotated[str | None, Meta(description="Only those of this key.")] = None

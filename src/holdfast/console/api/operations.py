@@ -115,7 +115,7 @@ class Operation:
 
     @property
     def changes(self) -> bool:
-        """Whether it changes something."""
+        """True if it changes something."""
         return self.method != "GET"
 
     @property

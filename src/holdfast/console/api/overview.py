@@ -32,7 +32,7 @@ class NodeRecord(msgspec.Struct):
 
 
 class StreamCounts(msgspec.Struct):
-    """How many streams there are, and how many of them are parked, wait for something, or have effects that
+    """The numbers of all streams, and of those that are parked, wait for something, or have effects that
     no target has taken."""
 
     total: int
@@ -67,7 +67,7 @@ class DrainingNode(msgspec.Struct):
 
 
 class AuditQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How many entries."""
+    """The parameter that says how many entries to list."""
 
     limit: Limit = LIMIT
 

@@ -37,7 +37,7 @@ Seq = Annotated[int, Meta(ge=0)]
 
 
 class StreamsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which streams."""
+    """The parameters that choose streams."""
 
     text: Annotated[str, Meta(max_length=600, description="A part of STREAM/KEY.")] = ""
     stream: Annotated[str, Meta(max_length=600, description="Only keys of this stream.")] = ""
@@ -109,7 +109,7 @@ class StreamView(msgspec.Struct):
 
 
 class Skip(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What to pass over: the message at the head, or all of ``run`` up to the seq ``through``."""
+    """The messages to pass over: the head, or all of ``run`` up to the seq ``through``."""
 
     through: Seq | None = None
     run: Seq | None = None
@@ -128,7 +128,7 @@ class MoveTo(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class DropEffects(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which pending effects to give up: those with these ids, those for a target, or all."""
+    """The pending effects to give up: those with these ids, those for a target, or all."""
 
     ids: Annotated[list[str], Meta(max_length=LISTED_MAX)] = []
     target: Annotated[str, Meta(max_length=2000)] = ""
@@ -169,7 +169,7 @@ class NewMessages(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SentMessages(msgspec.Struct):
-    """How many messages were sent, and what is odd about that, if anything."""
+    """The number of messages that were sent, and a warning if something is odd about that."""
 
     sent: int
     warning: str = ""

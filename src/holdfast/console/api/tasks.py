@@ -35,7 +35,7 @@ Rate = Annotated[float, Meta(ge=0, le=COUNT_MAX)]
 
 
 class TasksQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which tasks."""
+    """The parameters that choose tasks."""
 
     state: State | None = None
     type: str = ""
@@ -93,7 +93,7 @@ class SentTaskId(msgspec.Struct):
 
 
 class CancelReason(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What the task's producer is told."""
+    """The reason that the task's producer is told."""
 
     reason: Annotated[str, Meta(max_length=1000)] = "by an operator"
 
@@ -110,8 +110,8 @@ class NewLimits(
     forbid_unknown_fields=True,
     rename={"maximum": "global", "per_node": "node"},
 ):
-    """What to change; what is left out stays as it is. ``rates``: attempts per second by type; null is as the
-    code of the app declares."""
+    """The limits to change; what is left out stays as it is. ``rates``: attempts per second by type; null is
+    as the code of the app declares."""
 
     maximum: MaybeLimit = None
     per_node: MaybeLimit = None

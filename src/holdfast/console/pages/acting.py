@@ -1,4 +1,4 @@
-"""What all actions of pages have in common: they are audited, and end with a notice on a page."""
+"""The frame of all actions of pages: they are audited, and end with a notice on a page."""
 
 from __future__ import annotations
 

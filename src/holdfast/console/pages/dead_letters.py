@@ -38,8 +38,8 @@ TEXT_MAX = 600
 
 
 class LettersQuestion(NamedTuple):
-    """Which dead letters are asked for: of a queue, of a key, with a reason that has this text in it, after
-    the one with this id. ``look``: they are to be read though that hides them."""
+    """A question for dead letters: for those of a queue, of a key, with a reason that has this text in it,
+    after the one with this id. ``look``: they are to be read though that hides them."""
 
     queue: str
     key: str = ""
@@ -65,7 +65,7 @@ class LettersQuestion(NamedTuple):
 
 
 class Preview(NamedTuple):
-    """What somebody is about to do, and to which dead letters."""
+    """An action that somebody is about to take, and the dead letters that it is for."""
 
     act: Literal["redrive", "purge"]
     queue: str

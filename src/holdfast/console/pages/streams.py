@@ -302,7 +302,7 @@ def _told(text: str, record: operations.StreamRecord) -> str:
 
 
 def _sentences(why: Why) -> list[str]:
-    """What a stream waits for, what it has to do, and why it stays, in words."""
+    """Return in words what a stream waits for, what it has to do, and why it stays."""
     return [*filter(None, [why.waits]), *why.to_do, *why.reasons]
 
 

@@ -30,8 +30,8 @@ STATES = [state.value for state in State if state is not State.DUPLICATED]
 
 
 class ScheduleRow(NamedTuple):
-    """What is done by the clock, and when next. ``task_type`` is empty where an app's code declares it: its
-    function says what is sent."""
+    """An entry of the schedule, and when it is next due. ``task_type`` is empty where an app's code declares
+    it: its function says what is sent."""
 
     name: str
     cron: str
@@ -41,7 +41,7 @@ class ScheduleRow(NamedTuple):
 
 
 class TaskQuestion(NamedTuple):
-    """Which tasks are asked for: those of an app, in a state, of a type, after one with this trace id."""
+    """A question for tasks: for those of an app, in a state, of a type, after the one with this trace id."""
 
     app: str
     state: str = ""

@@ -1,4 +1,4 @@
-"""What every broker of devices and every store of outboxes must do, as test classes to inherit from.
+"""The conformance suites of brokers of devices and of stores of outboxes: test classes to inherit from.
 
 ``DeviceConformance`` asks for the fixture ``bench``, a ``DeviceBench``: the other side, where devices are.
 ``OutboxConformance`` asks for ``store``, for ``begin``, which begins a business's transaction, and where two

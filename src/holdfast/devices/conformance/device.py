@@ -1,4 +1,4 @@
-"""What every way to devices must do."""
+"""The conformance suite of brokers of devices."""
 
 from __future__ import annotations
 

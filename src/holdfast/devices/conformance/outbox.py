@@ -1,4 +1,4 @@
-"""What every outbox store must do."""
+"""The conformance suite of outbox stores."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class ManualDispatcher:
         return await self.store.turn(turn, self._hear if tell else None)
 
     async def send(self, **brought: Any) -> list[Sending]:
-        """What goes out in the next turn."""
+        """Take a turn, and return what goes out in it."""
         return (await self.turn(**brought)).sendings
 
     def _hear(self, db: Any, entry: StoredCommand) -> None:
@@ -83,7 +83,7 @@ def answer(sending: Sending, body: bytes = b"done", **fields: Any) -> Heard:
 
 
 def bodies(sendings: Sequence[Sending]) -> list[bytes]:
-    """What was sent, in order of devices."""
+    """Return the bodies that were sent, in order of devices."""
     return [sending.body for sending in sorted(sendings, key=lambda sending: (sending.device, sending.body))]
 
 

@@ -24,8 +24,9 @@ TICK_S = 0.005
 
 
 class FleetCounts(msgspec.Struct, frozen=True):
-    """What became of a fleet's commands. ``crowded`` came while their device was still busy; ``at_once`` is
-    the most that any device had to do at a time. ``lost`` are commands and answers that went astray."""
+    """Counts of what became of a fleet's commands. ``crowded`` came while their device was still busy;
+    ``at_once`` is the most that any device had to do at a time. ``lost`` are commands and answers that went
+    astray."""
 
     devices: int
     heard: int
@@ -100,7 +101,7 @@ class Fleet:
 
     @property
     def counts(self) -> FleetCounts:
-        """What happened so far."""
+        """The counts of what has happened so far."""
         now, all_of_them = self._clock.monotonic(), self.terminals.values()
         return FleetCounts(
             devices=len(self.terminals),

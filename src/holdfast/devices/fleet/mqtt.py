@@ -193,7 +193,7 @@ class Connection(asyncio.Protocol):
 
 
 def _properties(data: bytes, at: int) -> tuple[int, bytes]:
-    """Where the payload begins, and the correlation data."""
+    """Return where the payload begins, and the correlation data, empty if there is none."""
     size, shift, correlation = 0, 0, b""
     while True:
         digit = data[at]

@@ -1,1 +1,1 @@
-"""What a broker of devices and a store of outboxes must do."""
+"""The ports of devices: brokers, and stores of outboxes."""

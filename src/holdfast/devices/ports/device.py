@@ -124,7 +124,8 @@ class Devices(Protocol):
         """
 
     async def events(self) -> list[Event]:
-        """What has happened, in order, waiting for the first; for one caller at a time. Empty once closed.
+        """Wait until something has happened, and return all that has, in order; for one caller at a time.
+        Once closed, return what is left, and then nothing, without waiting.
 
         Answers that are retained, can't be understood or come from no device are not among them.
         """

@@ -55,7 +55,7 @@ def timed(command: NewCommand, now: float) -> NewCommand:
 
 
 class Adding(msgspec.Struct, frozen=True):
-    """What programs in other languages need to know of an outbox, to add commands to its tables."""
+    """The settings of an outbox that programs in other languages need, to add commands to its tables."""
 
     lanes: int = 1
     expires_in_s: float | None = None
@@ -63,8 +63,8 @@ class Adding(msgspec.Struct, frozen=True):
 
 
 class DeviceStatus(msgspec.Struct, frozen=True):
-    """What is known of a device. ``phases`` are those of its lanes; ``waiting`` counts its commands that are
-    not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``.
+    """The known state of a device. ``phases`` are those of its lanes; ``waiting`` counts its commands that
+    are not closed, up to a thousand; ``seen_at`` is a wall time, as of which it was there or ``away``.
     ``paused``: it alone, whatever its outbox is."""
 
     outbox: str
@@ -87,8 +87,8 @@ class KnownDevice(msgspec.Struct, frozen=True):
 
 @runtime_checkable
 class Writer(Protocol):
-    """What commands are written with, inside somebody's transaction. Where that is a connection of a
-    database, an adapter makes one of it."""
+    """A writer of commands in somebody's transaction. Where only a connection of a database is given, an
+    adapter makes a writer of it."""
 
     def add(self, commands: Sequence[NewCommand]) -> list[int]:
         """Add commands of one outbox, in this order; returns their ids. One whose ``dedupe_key`` its device
@@ -126,10 +126,10 @@ class OutboxStore(Protocol):
         """The names of the outboxes that were made ready, in order."""
 
     async def adding(self, outbox: str) -> Adding | None:
-        """What ``prepare`` was last told; None for an outbox that was never made ready."""
+        """Return what ``prepare`` was last told; None for an outbox that was never made ready."""
 
     async def describe(self) -> str:
-        """What holds the tables, its version, and which are missing, in words. Changes nothing."""
+        """Describe in words what holds the tables, its version, and which are missing. Change nothing."""
 
     async def epochs(self, outbox: str) -> Mapping[int, int]:
         """The standing epoch of every shard."""
@@ -141,7 +141,7 @@ class OutboxStore(Protocol):
         """The devices of a shard that have had commands, and how they were when it was last stored."""
 
     async def out(self, outbox: str, shards: Collection[int]) -> int:
-        """How many devices of these shards are waited for."""
+        """Count the lanes of devices of these shards in which an answer is waited for."""
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:
         """Take a turn. ``on_result`` is called once for each command that closes, in the same transaction;
@@ -177,7 +177,7 @@ class OutboxStore(Protocol):
         """The cursor that the last page left."""
 
     async def waiting(self, outbox: str, limit: int) -> int:
-        """How many commands are scheduled; counts no further than ``limit``."""
+        """Return how many commands are scheduled; count no further than ``limit``."""
 
     async def commands(
         self,
@@ -217,7 +217,7 @@ class OutboxStore(Protocol):
         """The devices that are paused, each with the wall time since when; an empty name is all of them."""
 
     async def counts(self, outbox: str) -> Mapping[CommandState, int]:
-        """How many commands stand in each state."""
+        """Count the commands in each state."""
 
     async def devices(
         self, outbox: str, *, after: str = "", limit: int = 100, device: str = ""

@@ -1,1 +1,1 @@
-"""What is decided about commands to devices. Pure: no I/O, no clock, no chance."""
+"""Rules of commands to devices. Pure: no I/O, no clock, no random numbers."""

@@ -17,7 +17,7 @@ from holdfast.extend.tools import Backoff, Count, Seconds
 
 
 class CommandState(enum.StrEnum):
-    """Where a command stands."""
+    """The state of a command."""
 
     SCHEDULED = "scheduled"
     PUBLISHED = "published"
@@ -28,7 +28,7 @@ class CommandState(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """What happens to a command."""
+    """An event of a command, which may change its state."""
 
     PUBLISH = "publish"
     ANSWER = "answer"
@@ -71,7 +71,7 @@ REASONS = {
 
 
 class HeadPhase(enum.StrEnum):
-    """What a head waits for: nothing; its turn; an answer; its device to come back."""
+    """The event that a head waits for: none; its turn; an answer; its device to come back."""
 
     IDLE = "idle"
     WAITING = "waiting"
@@ -92,7 +92,7 @@ class Head(msgspec.Struct, frozen=True):
 
     @property
     def pair(self) -> tuple[str, int]:
-        """What it is the head of."""
+        """The device and the lane of which it is the head."""
         return self.device, self.lane
 
 
@@ -128,7 +128,7 @@ class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def pair(self) -> tuple[str, int]:
-        """Whose it is: device and lane."""
+        """The device and the lane to which it belongs."""
         return self.device, self.lane
 
 
@@ -140,7 +140,7 @@ EPOCH_MAX = 10**10 - 1
 
 
 class Correlation(msgspec.Struct, frozen=True):
-    """Which try of which command: an answer that brings it back fits one try only. The epoch tells apart
+    """The id of one try of a command: an answer that brings it back fits this try only. The epoch tells apart
     what was sent before a database was restored from a copy, whose numbers come again."""
 
     epoch: int
@@ -178,7 +178,7 @@ SLOW_SHARE = 1.5
 
 
 class Patience(msgspec.Struct, frozen=True):
-    """How long and how often an outbox asks a device.
+    """The settings that say how long and how often an outbox asks a device.
 
     Attributes:
         retry_s: a command without answer is sent again after this, then after twice as long, and so on.
@@ -193,8 +193,8 @@ class Patience(msgspec.Struct, frozen=True):
     probe_s: Seconds = 60.0
 
     def interval_s(self, spent: int, random: float, answers_after_s: float = 0.0) -> float:
-        """How long the ``spent``-th try is waited for: more than ``retry_s`` by what it may be sent late, and
-        by some jitter; and longer where the device's answers were seen to take so long."""
+        """Return how many seconds the ``spent``-th try is waited for: more than ``retry_s`` by what it may be
+        sent late, and by some jitter; and longer where the device's answers were seen to take so long."""
         first_s = self.retry_s * (1.0 + LATE_SHARE + JITTER)
         backoff = Backoff(
             first_s, max(self.retry_max_s, first_s), (1.0 + LATE_SHARE) * self.retry_s / first_s
@@ -210,7 +210,7 @@ class Patience(msgspec.Struct, frozen=True):
 
     @property
     def slowest_s(self) -> float:
-        """What a device is seen to take for its answers counts up to this."""
+        """The longest time, in seconds, that a device's answers count as taking; more counts as this."""
         return max(self.retry_max_s, SLOW_MAX_S)
 
     @property
@@ -220,7 +220,7 @@ class Patience(msgspec.Struct, frozen=True):
 
 
 class HeadVerdict(enum.Enum):
-    """What to do with the command at the head."""
+    """The decision about the command at the head."""
 
     SEND = "send"
     PROBE = "probe"
@@ -238,7 +238,7 @@ def judge(
     patience: Patience,
     paused: bool = False,
 ) -> HeadVerdict:
-    """What to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there;
+    """Decide what to do with ``entry``, whose turn or whose retry it is. ``away``: its device isn't there;
     ``paused``: an operator wants nothing sent to it."""
     if entry.expires_at is not None and entry.expires_at <= now:
         return HeadVerdict.EXPIRE
@@ -252,7 +252,7 @@ def judge(
 
 
 def fits(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
-    """Whether an answer is to the try of ``entry`` that is out."""
+    """Return True if an answer is to the try of ``entry`` that is out."""
     return (
         entry.state is CommandState.PUBLISHED
         and entry.device == device
@@ -261,8 +261,8 @@ def fits(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
 
 
 def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool:
-    """Whether an answer is to any try of ``entry`` since it was first sent with its epoch: a slow device
-    answers an earlier try after the next one was sent, and did the command all the same."""
+    """Return True if an answer is to any try of ``entry`` since it was first sent with its epoch: a slow
+    device answers an earlier try after the next one was sent, and did the command all the same."""
     return (
         entry.device == device
         and (entry.epoch, entry.id) == (correlation.epoch, correlation.command)
@@ -271,7 +271,7 @@ def answers(entry: StoredCommand, device: str, correlation: Correlation) -> bool
 
 
 def replaces(newer: StoredCommand, entry: StoredCommand) -> bool:
-    """Whether ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
+    """Return True if ``entry`` must not be sent any more, for ``newer`` has the same ``supersede_key``."""
     same = newer.device == entry.device and newer.supersede_key == entry.supersede_key is not None
     return same and newer.id > entry.id
 
@@ -302,5 +302,5 @@ def close(
 
 
 def shard_of(device: str, shards: int) -> int:
-    """Which of ``shards`` a device belongs to."""
+    """Return the number of a device's shard, of ``shards`` that are numbered from 0."""
     return crc32(device.encode()) % shards

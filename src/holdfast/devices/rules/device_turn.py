@@ -75,7 +75,7 @@ class Cancel(msgspec.Struct, frozen=True):
     command: int = 0
 
     def means(self, entry: StoredCommand) -> bool:
-        """Whether ``entry`` is to be taken back."""
+        """Return True if ``entry`` is to be taken back."""
         if self.command:
             return entry.id == self.command
         keyed = self.supersede_key in (None, entry.supersede_key)
@@ -113,7 +113,7 @@ class Rollout(msgspec.Struct, frozen=True):
 
 
 class Turn(msgspec.Struct, frozen=True, kw_only=True):
-    """What a dispatcher brings to a turn.
+    """The input of a turn that a dispatcher brings.
 
     Attributes:
         outbox: whose devices.
@@ -167,17 +167,17 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def out_max(self) -> int:
-        """How many commands it may send again."""
+        """The most commands that it may send again."""
         return max(0, min(self.limit, self.rate)) if self.sendable else 0
 
     @property
     def ready_max(self) -> int:
-        """How many devices it may begin to wait for, if all that it brings frees one."""
+        """The most devices that it may begin to wait for, if all that it brings frees one."""
         return min(self.out_max, max(0, self.room) + len(self.heard) + len(self.unsent))
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn reads first.
+    """The rows that a turn reads first.
 
     Attributes:
         epochs: of the granted shards, as they stand; held fast until the transaction ends.
@@ -215,7 +215,7 @@ class Sending(msgspec.Struct, frozen=True):
 
 
 class Turned(msgspec.Struct):
-    """What became of a turn.
+    """The outcome of a turn.
 
     Attributes:
         sendings: to be sent, now that the turn is committed.
@@ -446,7 +446,8 @@ class _Turn:
         self._close(entry, cause, answer=heard.body, reason=heard.reason)
 
     def _interval_s(self, entry: StoredCommand, spent: int | None = None) -> float:
-        """How long to wait for the answer to the last try of ``entry``; or as if it had ``spent`` so many."""
+        """Return how many seconds to wait for the answer to the last try of ``entry``; where ``spent`` is
+        given, as if it had spent so many tries."""
         slow_s = self._turn.slow.get(entry.device, 0.0)
         spent = entry.spent if spent is None else spent
         return self._turn.patience.interval_s(spent, self._random(), slow_s)
@@ -461,8 +462,8 @@ class _Turn:
         return self._heads.get(pair) or self._found.heads.get(pair)
 
     def _is_out(self, pair: Pair) -> bool:
-        """Whether the device is waited for. A command may be out although it isn't: its head is held, or
-        waits for its turn after it was."""
+        """Return True if the device is waited for. A command may be out although it isn't: its head is held,
+        or waits for its turn after it was."""
         head = self._head(pair)
         return head is not None and head.phase is HeadPhase.OUT
 
@@ -638,7 +639,7 @@ class _Turn:
         return True
 
     def _wait_until(self, pair: Pair, rollout: Rollout | None) -> float:
-        """When to ask again, where a rate holds back what is next for ``pair``; 0 where none does."""
+        """Return when to ask again (wall time), if a rate holds back what is next for ``pair``; else 0."""
         turn, now = self._turn, self._now
         if rollout is not None and rollout.rate is not None and turn.rollouts is not None:
             wait_until = turn.rollouts.wait_until(rollout.id, rollout.rate, pair, now)
@@ -708,6 +709,7 @@ class _Turn:
 
 
 def _waits_for(head: Head, entry: StoredCommand, correlation: Correlation) -> bool:
-    """Whether a device has yet to answer the last try of a command that an earlier try's answer closed."""
+    """Return True if the device has yet to answer the last try of a command, which an answer to an earlier
+    try closed."""
     last = correlation == Correlation(entry.epoch, entry.id, entry.tries)
     return last and head.phase is HeadPhase.OUT and head.command == entry.id

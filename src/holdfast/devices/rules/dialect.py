@@ -22,7 +22,7 @@ def check_id(id: str) -> str:  # noqa: A002 (the word of the port)
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """What an answer's payload says: the ``id`` of the command (empty if it names none), and whether the
+    """The content of an answer's payload: the ``id`` of the command (empty if it names none), and whether the
     device did it."""
 
     id: str
@@ -37,7 +37,7 @@ class Dialect(Protocol):
         """``payload`` with ``id`` in it. Raises InvalidMessage for a payload that has no place for one."""
 
     def read(self, payload: bytes) -> Reading:
-        """What the answer says. Raises InvalidMessage if it can't be understood."""
+        """Read an answer. Raises InvalidMessage if it can't be understood."""
 
 
 def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
@@ -56,8 +56,8 @@ def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
 
 
 def understood(dialect: Dialect, payload: bytes) -> Reading:
-    """What an answer says. Raises InvalidMessage if it can't be understood, whatever the dialect raised: the
-    bytes are a device's, and may be anything."""
+    """Read an answer. Raises InvalidMessage if it can't be understood, whatever the dialect raised: the bytes
+    are a device's, and may be anything."""
     try:
         return dialect.read(payload)
     except InvalidMessage:

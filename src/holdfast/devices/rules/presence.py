@@ -19,7 +19,7 @@ from holdfast.extend.tools import Limit, Seconds, check_settings
 
 
 class PresenceRules(msgspec.Struct, frozen=True):
-    """When a device counts as away.
+    """The settings that say when a device counts as away.
 
     ``heartbeats``: devices give signs of life by themselves, more often than every ``offline_after_s``.
     ``silent_tries`` is for those that don't; with 0 they are never away for that.
@@ -102,7 +102,7 @@ class Presence:
         self._away.discard(device)
 
     def last_seen(self, device: str) -> float | None:
-        """When it last gave a sign of life, as far as known."""
+        """Return when the device last gave a sign of life; None if that isn't known."""
         return self._seen.get(device)
 
     def known(self) -> Set[str]:
@@ -116,7 +116,7 @@ class Presence:
         return news
 
     def again(self, devices: Iterable[str]) -> None:
-        """What was told of these couldn't be stored: it is news again, unless nothing is kept of them."""
+        """Put back news of these devices that couldn't be stored, unless nothing is kept of them."""
         for device in devices:
             if device in self._seen or device in self._away:
                 self._news.setdefault(device, self._seen.get(device))

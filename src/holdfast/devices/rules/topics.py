@@ -69,7 +69,7 @@ class Topics(msgspec.Struct, frozen=True):
             raise ConfigError(f"topics: command, answer and heartbeat must differ, but are {given}")
 
     def command_to(self, device: str) -> str:
-        """Where to send a command. Raises InvalidMessage for what can't be a device's id."""
+        """Return the topic of commands to a device. Raises InvalidMessage for what can't be a device's id."""
         return self.command.replace(DEVICE, check_device(device))
 
     def heard_from(self, device: str) -> list[str]:
@@ -81,7 +81,7 @@ class Topics(msgspec.Struct, frozen=True):
         return [template.replace(DEVICE, "+") for template in self._heard()]
 
     def read(self, topic: str) -> tuple[Kind, str] | None:
-        """What was said and by which device; None for a topic that is neither."""
+        """Return the kind of what is said on a topic, and the device that says it; None for another topic."""
         for kind, template in zip(("answer", "heartbeat"), self._heard(), strict=False):
             before, _, after = template.partition(DEVICE)
             if topic.startswith(before) and topic.endswith(after):

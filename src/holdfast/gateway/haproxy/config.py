@@ -114,7 +114,7 @@ class HaproxyFiles(msgspec.Struct, frozen=True):
 
     @property
     def fallback(self) -> Path:
-        """Where the data plane in Python listens; shared by all processes."""
+        """The socket of the data plane in Python; shared by all processes."""
         return self.folder / "fallback.sock"
 
     def error(self, status: int) -> Path:

@@ -30,7 +30,7 @@ class Folder:
 
     @property
     def descriptors(self) -> Collection[int]:
-        """What processes must inherit to read what is hidden."""
+        """The file descriptors that processes must inherit to read what is hidden."""
         return self._hidden.values()
 
     def close(self) -> None:

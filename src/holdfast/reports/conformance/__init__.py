@@ -1,4 +1,4 @@
-"""What every destination of reports must do, as a test class to inherit from.
+"""The conformance suite of sinks, the destinations of reports: a test class to inherit from.
 
 ``SinkConformance`` asks for the fixtures ``sink`` and ``other_sink``: another connection to the same
 destination. The rest is as :mod:`holdfast.testing.conformance` says.

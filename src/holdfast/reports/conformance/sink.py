@@ -1,4 +1,4 @@
-"""What every sink must do."""
+"""The tests that every sink must pass."""
 
 from __future__ import annotations
 

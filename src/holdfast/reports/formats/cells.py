@@ -52,7 +52,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """How the cells of one column are written: ``start`` between the reference and the value's text."""
+    """The form of the cells of one column: ``start`` comes between the reference and the value's text."""
 
     letters: str
     value: pl.Expr
@@ -251,7 +251,7 @@ def _escaped(text: pl.Expr) -> pl.Expr:
 
 
 def _utf16_length(text: pl.Expr) -> pl.Expr:
-    """How Excel counts characters."""
+    """Return the number of UTF-16 code units, by which Excel counts characters."""
     return text.str.len_chars() + text.str.count_matches(r"[\x{10000}-\x{10ffff}]")
 
 

@@ -51,8 +51,8 @@ class CsvLines(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """How one column is written: ``text`` as it is, unless one of the ``cases`` is met in a batch. None of
-    them is where nothing is ``suspect``, which is far quicker to find out."""
+    """The form of one column: ``text`` as it is, unless one of the ``cases`` is met in a batch. None of them
+    is met where nothing is ``suspect``, which is far quicker to find out."""
 
     text: pl.Expr
     cases: Sequence[_Case] = ()

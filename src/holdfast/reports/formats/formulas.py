@@ -22,14 +22,14 @@ lies outside."""
 
 
 def may_be_formula(text: pl.Expr) -> pl.Expr:
-    """Whether the text isn't one of those, most by far, that begin so that it can't look like a formula. To
+    """Return an expression that is false for texts, most by far, whose beginning rules out a formula. To
     compare takes a fifth of the time of the pattern."""
     harmless = [text.is_between(pl.lit(first), pl.lit(end), "left") for first, end in _HARMLESS]
     return ~pl.any_horizontal(*harmless, text == "")
 
 
 def looks_like_formula(text: pl.Expr) -> pl.Expr:
-    """Whether a spreadsheet might compute the text."""
+    """Return an expression that is true for texts that a spreadsheet might compute."""
     return text.str.contains(PATTERN)
 
 

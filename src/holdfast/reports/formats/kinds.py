@@ -1,4 +1,4 @@
-"""What kinds of columns a report can hold, and their values in a form that every format starts from."""
+"""The kinds of columns that a report can hold, and their values in a form that every format starts from."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.reports.order import Column, Unfit
 
 
 class ColumnKind(enum.Enum):
-    """What a column's values are."""
+    """The kind of a column's values."""
 
     INTEGER = "integer"
     FLOAT = "float"

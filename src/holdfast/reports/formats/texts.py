@@ -27,7 +27,7 @@ _SAMPLES: dict[ColumnKind, pl.Series] = {
 
 
 def strftime_fault(kind: ColumnKind, pattern: str) -> str:
-    """Why the pattern can't be used for values of this kind; empty if it can."""
+    """Return why the pattern can't be used for values of this kind; an empty text if it can."""
     try:
         _SAMPLES[kind].dt.strftime(pattern)
     except (polars.exceptions.PolarsError, polars.exceptions.PanicException):

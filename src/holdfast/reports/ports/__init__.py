@@ -1,1 +1,1 @@
-"""What a destination of reports must do."""
+"""The ports of reports: services that open destinations, and the sinks that they return."""

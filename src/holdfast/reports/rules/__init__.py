@@ -1,1 +1,1 @@
-"""What is decided about the names of files. Pure: no I/O, no clock, no chance."""
+"""Rules for the names of files. Pure: no I/O, no clock, no chance."""

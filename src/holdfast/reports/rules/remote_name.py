@@ -28,8 +28,8 @@ def check(name: str) -> str:
 
 
 def temporary(name: str, token: str) -> str:
-    """Where the file ``name`` is written until it is finished: hidden, in the same folder, and its own for
-    each ``token`` (letters and digits)."""
+    """Return the name under which the file ``name`` is written until it is finished: hidden, in the same
+    folder, and its own for each ``token`` (letters and digits)."""
     folder, slash, last = check(name).rpartition("/")
     end = f".{token}{PART}"
     room = SEGMENT_BYTES_MAX - len(end) - 1

@@ -1,1 +1,1 @@
-"""Where reports are delivered: one file or folder a service."""
+"""The sinks to which reports are delivered: one file or folder a service."""

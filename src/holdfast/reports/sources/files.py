@@ -25,14 +25,15 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a file's head tells: its columns, and how many rows there are, where it says so."""
+    """The facts in a file's head: its columns, and how many rows there are; None where it doesn't say so."""
 
     schema: pa.Schema
     rows: int | None
 
 
 class FormatReader(Protocol):
-    """How files of one format are read. Both may raise whatever Arrow does: see :func:`places.readable`."""
+    """A reader of the files of one format. Both methods may raise whatever Arrow does: see
+    :func:`places.readable`."""
 
     def shape(self, place: SourceFile) -> Shape:
         """Read the file's head."""
@@ -42,5 +43,5 @@ class FormatReader(Protocol):
 
 
 def rows_a_batch(rows: int, size: float) -> int:
-    """How many rows to decode at once, of ``rows`` that take ``size`` bytes decoded."""
+    """Return how many rows to decode at once, of ``rows`` that take ``size`` bytes decoded."""
     return int(max(64, min(BATCH_ROWS_MAX, BATCH_BYTES * rows / max(1.0, size))))

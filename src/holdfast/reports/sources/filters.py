@@ -38,7 +38,7 @@ def expression(condition: Condition, kind: pa.DataType, field: str) -> pc.Expres
 
 
 def both(expressions: list[pc.Expression]) -> pc.Expression | None:
-    """What fulfils all of them; None if there are none."""
+    """Return the expression that requires all of them; None if there are none."""
     return reduce(operator.and_, expressions) if expressions else None
 
 

@@ -1,4 +1,4 @@
-"""Which reader a file takes."""
+"""The choice of the reader for a file."""
 
 from __future__ import annotations
 

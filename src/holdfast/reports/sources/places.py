@@ -1,4 +1,4 @@
-"""Where sources are: files by URL, listed in a stated order, opened for reading."""
+"""The places of sources: files by URL, listed in a stated order, opened for reading."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def list_places(url: str, secret: Mapping[str, str], roots: Sequence[str] = ()) 
 
 
 def _opens_below(place: SourceFile, root: str) -> bool:
-    """Whether what is opened lies below ``root``, wherever links led when the place was listed."""
+    """Return whether what is opened lies below ``root``, wherever links led when the place was listed."""
     limit = _parts(root)
     if not place.remote:
         folder = _local(root, limit)
@@ -111,8 +111,8 @@ def _own_root(secret: Mapping[str, str]) -> Sequence[str]:
 
 
 def is_below(url: str, roots: Sequence[str]) -> bool:
-    """Whether a source URL is one of ``roots`` or lies below it, wherever links in folders of this machine
-    lead. One that climbs (``..``) lies nowhere. A root without a query says nothing of queries."""
+    """Return whether a source URL is one of ``roots`` or lies below it, wherever links in folders of this
+    machine lead. One that climbs (``..``) lies nowhere. A root without a query says nothing of queries."""
     if ".." in re.split(r"[/\\]", unquote(url)):
         return False
     return any(_is_below(url, root) for root in roots)
@@ -149,7 +149,7 @@ def _parts(url: str) -> SplitResult:
 
 @contextmanager
 def readable(url: str) -> Iterator[None]:
-    """What goes wrong while ``url`` is read, as errors of this project."""
+    """Raise the errors of reading ``url`` as UnreadableSource, or as Unavailable if it can't be reached."""
     try:
         yield
     except FileNotFoundError as error:

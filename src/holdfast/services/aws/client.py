@@ -125,7 +125,7 @@ class Reader(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ResolvedEndpoint:
-    """Where the service is, as botocore resolved it. ``config`` holds what the user's AWS settings say
+    """The endpoint of a service, as botocore resolved it. ``config`` holds what the user's AWS settings say
     besides, such as ``config.s3``. ``tls`` is None for plain HTTP."""
 
     endpoint: URL
@@ -146,7 +146,7 @@ class Keys:
 
 
 class TryFailure(enum.Enum):
-    """Why a try failed."""
+    """The cause of a failed try."""
 
     THROTTLED = "throttled"
     UNREACHED = "unreached"
@@ -407,8 +407,8 @@ def _place(
     profile: str | None,
     settings: Hashable,
 ) -> ResolvedEndpoint:
-    """Where a service is. Found once for the same settings, as it takes a while: whoever writes to many
-    buckets has a client for each."""
+    """Resolve the endpoint of a service. This is done once for the same settings, as it takes a while:
+    whoever writes to many buckets has a client for each. Raises ConfigError."""
     session = _new_session(region, profile)
     try:
         session.register_component("data_loader", _loader(session.get_config_variable("data_path")))

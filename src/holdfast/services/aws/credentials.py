@@ -47,7 +47,7 @@ class AwsCredentials:
 
     @property
     def method(self) -> str:
-        """Where they come from, such as ``env`` or ``iam-role``; empty before they were found."""
+        """The source of the credentials, such as ``env`` or ``iam-role``; empty before they were found."""
         return str(getattr(self._source, "method", ""))
 
     async def get(self) -> ReadOnlyCredentials:

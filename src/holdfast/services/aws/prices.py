@@ -1,4 +1,4 @@
-"""What calls to SQS and S3 cost at list price in us-east-1, in dollars for a million.
+"""The list prices of calls to SQS and S3 in us-east-1, in dollars for a million.
 
 SQS counts each 64 KiB of a call as one; so large calls cost more than is said here.
 """

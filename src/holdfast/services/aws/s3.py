@@ -73,8 +73,8 @@ class S3:
 
 
 def address(place: ResolvedEndpoint, spot: Spot, query: str, region: str) -> URL:
-    """Where an object is called. The bucket is part of the host's name at Amazon, and of the path
-    elsewhere, unless the AWS settings say (``addressing_style``)."""
+    """Return the URL of an object. The bucket is part of the host's name at Amazon, and of the path
+    elsewhere, unless the AWS settings say otherwise (``addressing_style``)."""
     endpoint = place.endpoint
     host = endpoint.raw_host or ""
     amazon = AMAZON.search(host) is not None

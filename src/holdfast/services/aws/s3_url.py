@@ -18,7 +18,7 @@ BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]")
 
 @dataclass(frozen=True, slots=True)
 class Spot:
-    """Where an object is."""
+    """The place of an object: its bucket and key."""
 
     bucket: str
     key: str

@@ -1,4 +1,5 @@
-"""What URLs of SQS and S3 open: ``sqs://eu-west-1/``, a queue's own ``https://…``, ``s3://bucket/prefix``."""
+"""The services that URLs of SQS and S3 open: ``sqs://eu-west-1/``, a queue's own ``https://…``,
+``s3://bucket/prefix``."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ ACCOUNT = re.compile(r"/(\d{12})/[^/]+$")
 
 
 class SqsSetup:
-    """Where the queues of streams are, and what they need."""
+    """The setup of the queues of streams: it makes and checks them, and states the rights that they need."""
 
     def __init__(self, sqs: Sqs, url: SqsUrl) -> None:
         self._sqs = sqs
@@ -48,9 +48,9 @@ class SqsSetup:
         return await check_queue(self._sqs, self._url.queue(stream), visibility_s=visibility_s)
 
     async def lacking(self, stream: str) -> str:
-        """What is missing beside a stream's queue, in words, or nothing. What can't be asked now, or not by
-        these credentials, counts as there. Raises ConfigError if it is the queue itself, the region, or
-        credentials that are accepted."""
+        """Return in words what is missing beside a stream's queue; "" if nothing is. What can't be asked now,
+        or not by these credentials, counts as there. Raises ConfigError if what is missing is the queue
+        itself, the region, or credentials that are accepted."""
         queue = self._url.queue(stream)
         with _what_may_be_asked():
             name, account = await self._dead_letter_queue(queue)
@@ -80,7 +80,7 @@ class SqsSetup:
         return f"credentials found ({await self._sqs.client.identity()}), region {region}"
 
     async def statement(self, streams: Iterable[str]) -> dict[str, Any]:
-        """What a node must be allowed on the queues of ``streams``, as a statement of an IAM policy."""
+        """Return the IAM statement of what a node must be allowed on the queues of ``streams``."""
         try:
             region = (await self._sqs.client.place()).region
         except ConfigError:
@@ -110,8 +110,8 @@ def _what_may_be_asked() -> Iterator[None]:
 
 
 def object_statements(bucket: str, prefix: str, region: str = ANY) -> list[dict[str, Any]]:
-    """What a node must be allowed on its objects; on every bucket, and only to read, if none is named.
-    (To whom may not list a bucket, an object that isn't there is forbidden.)"""
+    """Return the IAM statements of what a node must be allowed on its objects; on every bucket, and only to
+    read, if none is named. (To whom may not list a bucket, an object that isn't there is forbidden.)"""
     arn, below = (
         f"arn:{partition(region)}:s3:::{bucket or ANY}",
         f"{prefix.strip('/')}/" if prefix.strip("/") else "",

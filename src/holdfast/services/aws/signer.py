@@ -35,7 +35,7 @@ class Draft:
 
 
 class _Lean:
-    """What both signers do faster."""
+    """The faster steps that both signers share."""
 
     credentials: ReadOnlyCredentials
     _key: tuple[str, bytes] = ("", b"")

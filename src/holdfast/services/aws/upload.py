@@ -76,7 +76,7 @@ async def _complete(s3: S3, spot: Spot, upload_id: str, tags: Sequence[str]) -> 
 
 
 async def _is_there(s3: S3, spot: Spot, tags: Sequence[str]) -> bool:
-    """Whether the object consists of these very parts."""
+    """Return True if the object consists of these very parts."""
     try:
         digests = b"".join(bytes.fromhex(tag.strip('"')) for tag in tags)
         answer = await s3.call("HeadObject", spot, "HEAD")

@@ -19,8 +19,8 @@ NAME = re.compile(r"[A-Za-z0-9_-]{1,80}(\.fifo)?")
 
 @dataclass(frozen=True, slots=True)
 class SqsUrl:
-    """What a URL says. ``endpoint`` is where a queue's own URL points, if not to Amazon; ``pattern`` is the
-    name of a stream's queue, or a queue's own URL."""
+    """The parts of a URL of SQS. ``endpoint`` is the server that a queue's own URL names; None for Amazon.
+    ``pattern`` is the name of a stream's queue, or a queue's own URL."""
 
     region: str | None
     endpoint: str | None

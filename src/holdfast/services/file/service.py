@@ -1,4 +1,4 @@
-"""What URLs of files open: ``file:./objects``, ``file:letters.jsonl``."""
+"""The service that URLs of files open: ``file:./objects``, ``file:letters.jsonl``."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, kw_only=True)
 class PeerSettings:
-    """How nodes reach each other.
+    """The settings by which nodes reach each other.
 
     Attributes:
         host, port: where to listen; port 0 takes a free one.

@@ -1,4 +1,4 @@
-"""Whether a collector takes what it is sent, told in the log when it changes."""
+"""The state of a collector: whether it takes what it is sent. The log tells when that changes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from holdfast.common.redaction import redact_url
 
 
 class CollectorState:
-    """Whether the collector at ``url`` takes ``what``, as far as is known. ``failing`` is True from the first
-    time that it doesn't to the next that it does."""
+    """The state of the collector at ``url``: whether it takes ``what``, as far as is known. ``failing`` is
+    True from the first time that it doesn't to the next that it does."""
 
     def __init__(self, url: str, log: Any, what: str) -> None:
         self.failing = False

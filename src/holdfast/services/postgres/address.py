@@ -21,7 +21,7 @@ _LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:\[\]]+)(:(?P<port>[0-9]{1
 
 @dataclass(frozen=True, slots=True)
 class PostgresAddress:
-    """Where PostgreSQL is, and what Holdfast uses there. ``str`` returns the URL without the password.
+    """The address of PostgreSQL, and what Holdfast uses there. ``str`` returns the URL without the password.
 
     Attributes:
         conninfo: for libpq, with the password.

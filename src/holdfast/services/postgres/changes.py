@@ -153,7 +153,7 @@ KEEP, SET, CLEAR = range(3)
 
 
 class LedgerRecord(msgspec.Struct, frozen=True, array_like=True):
-    """What of a checkpoint only the ledger reads. ``window`` is that of the last commit."""
+    """The part of a checkpoint that only the ledger reads. ``window`` is that of the last commit."""
 
     commit_id: str = ""
     member: str = ""
@@ -217,7 +217,7 @@ StateCall = OpenCall | StartCall | CommitCall
 
 
 class LockedRow(NamedTuple):
-    """What a transaction has locked of a checkpoint."""
+    """The row of a checkpoint that a transaction has locked."""
 
     id: int
     place: str
@@ -229,7 +229,7 @@ class LockedRow(NamedTuple):
     now_us: int
 
     def checkpoint(self, recent: tuple[str, ...] = ()) -> Checkpoint:
-        """What the ledger compares."""
+        """Return the checkpoint, as far as the ledger compares it."""
         return _checkpoint(self.key, self.epoch, self.number, self.kept, recent=recent)
 
 
@@ -401,7 +401,7 @@ class StateChanges:
 
 
 class StateWrites:
-    """What a transaction has to write."""
+    """The writes that a transaction has to make."""
 
     def __init__(self) -> None:
         self.rows: list[CheckpointRow] = []
@@ -583,7 +583,7 @@ def _checkpoint(
 
 
 def keep(after: Checkpoint, window: int) -> LedgerRecord:
-    """What is stored of a checkpoint in its record."""
+    """Return the part of a checkpoint that is stored in its record."""
     return LedgerRecord(
         after.commit_id,
         after.member,

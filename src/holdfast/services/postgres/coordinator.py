@@ -62,7 +62,7 @@ _member = msgspec.json.Decoder(Member)
 
 
 class _Request(NamedTuple):
-    """What the function ``coordinate`` takes; see the migration that makes it."""
+    """A request to the function ``coordinate``; see the migration that makes it."""
 
     kind: str
     id: str = ""
@@ -80,8 +80,9 @@ class _Answer(NamedTuple):
 
 
 class _Look(NamedTuple):
-    """What who watches sees. ``number``: from where to go on, or -1. ``lapse_s``: after how many seconds the
-    next membership lapses, or None. ``untidy``: the tables are to be made anew."""
+    """The result of one look of a watcher. ``number``: the change from where to go on, or -1 if some were
+    missed. ``lapse_s``: after how many seconds the next membership lapses, or None. ``untidy``: the tables
+    are to be made anew."""
 
     number: int
     changes: list[Change]

@@ -124,7 +124,7 @@ class PostgresDatabase:
             return await schema.migrate(connection, self.address.schema, contract=contract)
 
     async def schema_steps(self) -> SchemaSteps:
-        """Where the schema stands. Nothing is changed or made."""
+        """Return the version of the schema, and the migrations that it hasn't had. Changes nothing."""
         async with self._apart() as connection:
             return await schema.steps_of(connection, self.address.schema)
 

@@ -37,8 +37,8 @@ FLUSHED = ("on", "remote_write", "remote_apply", "local")
 
 
 class Standing(NamedTuple):
-    """What a server says of itself. ``standbys`` holds the ``sync_state`` of each, None where it is out of
-    sight. ``creates`` is None where there is no schema yet."""
+    """A server's description of itself. ``standbys`` holds the ``sync_state`` of each, None where this user
+    may not see it. ``creates`` is None where there is no schema yet."""
 
     settings: Mapping[str, str]
     standbys: list[str | None]

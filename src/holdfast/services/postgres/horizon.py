@@ -1,4 +1,4 @@
-"""What keeps the server from removing old versions of rows, and how many of Holdfast's tables have."""
+"""The removal of old versions of rows: what keeps the server from it, and how many old ones tables have."""
 
 from __future__ import annotations
 
@@ -77,7 +77,8 @@ NAMES = {
 
 
 class HorizonHolder(NamedTuple):
-    """Who keeps old versions from being removed, and for how long already, if that is known."""
+    """A holder of old versions: a transaction, replication slot or standby that keeps them from being
+    removed. ``open_s`` is for how many seconds already; None if that isn't known."""
 
     kind: str
     who: str
@@ -93,7 +94,7 @@ class DeadRows(NamedTuple):
 
 
 async def look(database: PostgresDatabase) -> tuple[list[HorizonHolder], list[DeadRows]]:
-    """Who holds the oldest snapshots, longest first, and which tables suffer."""
+    """Return the holders of the oldest snapshots, longest first, and the tables that suffer."""
 
     async def read(connection: Connection) -> tuple[list[HorizonHolder], list[DeadRows]]:
         holders = await connection.execute(HOLDERS, {"long_s": LONG_S, "behind": BEHIND})

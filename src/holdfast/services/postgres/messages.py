@@ -141,15 +141,16 @@ class ReceiveCall(NamedTuple):
 
 
 class ReceiveAnswer(NamedTuple):
-    """What a receive got; if that is nothing, in how many seconds something shows, if it is soon."""
+    """The deliveries of a receive. If there are none, ``due_s`` is in how many seconds a message shows;
+    infinite if that isn't soon."""
 
     deliveries: list[Delivery]
     due_s: float
 
 
 class SettleCall(NamedTuple):
-    """What is to become of deliveries: with a ``delay`` in microseconds they are hidden for so long, and
-    ended if so said; without, their messages are deleted."""
+    """A call that settles deliveries. With a ``delay`` in microseconds they are hidden for so long, and ended
+    if ``ends`` says so; without, their messages are deleted."""
 
     queue: str
     receipts: Sequence[str]
@@ -322,7 +323,7 @@ def _stale(asked: SettleCall, known: dict[tuple[str, int, int], bool]) -> list[s
 
 
 def topic_of(queue: str) -> str:
-    """What is rung for those who receive from a queue."""
+    """Return the topic that is rung for those who receive from a queue."""
     return f"queue:{queue}"
 
 

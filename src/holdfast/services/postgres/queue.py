@@ -368,7 +368,7 @@ class PostgresQueue:
         return str(identity)
 
     async def _take(self, asked: ReceiveCall) -> ReceiveAnswer:
-        """What can be delivered at once. Cancelled half-way, it gives back what it got.
+        """Take what can be delivered at once. Cancelled half-way, it gives back what it got.
 
         A crash of the server may take deliveries back, which then come again."""
         taking = asyncio.ensure_future(
@@ -436,7 +436,7 @@ class PostgresQueue:
 
 
 def _weight(rows: int, size: int = 0) -> int:
-    """How many small calls take as long as one with so many rows, and bytes of bodies."""
+    """Return how many small calls take as long as one with so many rows, and bytes of bodies."""
     return 1 + rows // 40 + size // (1 << 17)
 
 

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean, in Holdfast's own errors."""
+"""Translation of PostgreSQL's errors into Holdfast's."""
 
 from __future__ import annotations
 

@@ -66,8 +66,8 @@ def qualified(text: str, schema: str) -> str:
 
 
 async def steps_of(connection: AsyncConnection[Any], schema: str) -> SchemaSteps:
-    """Where the schema stands, and what it hasn't had. Raises UnsupportedStore for a server that is too old,
-    or a schema that is too new."""
+    """Return the version of the schema, and the migrations that it hasn't had. Raises UnsupportedStore for a
+    server that is too old, or a schema that is too new."""
     return steps_from(await _version(connection, schema), migrations())
 
 

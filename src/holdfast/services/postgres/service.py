@@ -1,4 +1,4 @@
-"""What URLs of PostgreSQL open: ``postgresql://user@host/database``."""
+"""The service that URLs of PostgreSQL open: ``postgresql://user@host/database``."""
 
 from __future__ import annotations
 

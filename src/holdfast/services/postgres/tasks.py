@@ -413,7 +413,7 @@ def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskRequ
 
 
 def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
-    """What is written of each: type, state, whether it is open, when it moved, and its record."""
+    """Return what is written of tasks: type, state, whether each is open, when it moved, and its record."""
     return (
         [task.type.encode() for task in tasks],
         words(task.state.value for task in tasks),

@@ -200,7 +200,8 @@ class RedisConnection:
             self._slots = []
 
     def _redirected(self, refused: RedisRefused, host: Host) -> Host:
-        """Where MOVED and ASK point; a reply without a host means the one that gave it."""
+        """Return the server to which MOVED or ASK points; a reply without a host means the one that gave it.
+        MOVED is noted in the map of slots."""
         slot, _, target = refused.text.partition(" ")
         name, _, port = target.rpartition(":")
         new = (name.strip("[]") or host[0], int(port))

@@ -243,9 +243,9 @@ class RedisQueue:
     async def _take(
         self, limit: int, visibility_s: float, holder: str, waits_s: float
     ) -> tuple[list[Delivery], float]:
-        """What can be delivered at once, or else in how many seconds something can be. If that takes longer
-        than ``waits_s`` and that isn't 0, the process is told. Cancelled half-way, it gives back what it
-        got."""
+        """Take what can be delivered at once. Return it, and in how many seconds something can be if nothing
+        can now; infinite if there is no message. With ``waits_s``, the process is then told of a message that
+        comes within that time. Cancelled half-way, it gives back what it got."""
         words: tuple[Word, ...] = (limit, CALL_BYTES, _micros(visibility_s), holder)
         waiter = (self._bell.channel, _micros(waits_s)) if waits_s > 0 else ("", 0)
         taking = asyncio.ensure_future(self._connection.script(RECEIVE, (self._root,), *words, *waiter))
@@ -295,7 +295,7 @@ def bell_of(connection: RedisConnection, clock: Clock) -> ChannelFeed:
 
 
 def root_of(connection: RedisConnection, name: str) -> str:
-    """What all keys of a queue begin with: they lie in one slot."""
+    """Return the beginning of all keys of a queue: they lie in one slot."""
     return f"{{{connection.address.namespace}:queue:{name}}}"
 
 

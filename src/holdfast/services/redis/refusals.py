@@ -1,4 +1,4 @@
-"""What a server's error replies mean, in Holdfast's own errors. A call that got one changed nothing."""
+"""Translation of a server's error replies into Holdfast's errors. A call that got one changed nothing."""
 
 from __future__ import annotations
 

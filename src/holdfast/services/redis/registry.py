@@ -65,7 +65,8 @@ class RedisRegistry:
         await self._connection.close()
 
     async def _heard(self, name: str, heard: int, deadline: float) -> bool:
-        """Whether the document may have changed after the message ``heard``, by the deadline at last."""
+        """Wait, until the deadline at most, for a change of the document after the message ``heard``. Return
+        True if it may have changed."""
         while True:
             rung = self._feed.rung
             messages = self._feed.after(heard)

@@ -194,8 +194,8 @@ class Results:
                 listener.bells.discard(bell)
 
     def _listener(self, shard: int, stream: str, after: int) -> LogListener:
-        """What listens to a shard from ``after`` on: perhaps one that does so from an earlier place, and has
-        heard nothing since."""
+        """Return a listener to a shard from ``after`` on: perhaps one that listens from an earlier place, and
+        has heard nothing since."""
         for listener in self._listeners:
             if (listener.shard, listener.stream) == (shard, stream) and listener.after <= after:
                 return listener

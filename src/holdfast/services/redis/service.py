@@ -1,4 +1,4 @@
-"""What URLs of Redis and Valkey open: ``redis://host``, ``rediss+cluster://host,host``."""
+"""The service that URLs of Redis and Valkey open: ``redis://host``, ``rediss+cluster://host,host``."""
 
 from __future__ import annotations
 

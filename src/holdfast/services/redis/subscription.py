@@ -39,7 +39,7 @@ class Subscription:
 
     @property
     def closed(self) -> bool:
-        """Whether it is lost or was closed."""
+        """True if it is lost or was closed."""
         return not self._connection.is_connected
 
     async def next(self) -> tuple[str, bytes]:

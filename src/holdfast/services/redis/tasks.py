@@ -300,7 +300,7 @@ def _record(task: Task) -> list[Word]:
 
 
 def _fields(task: Task) -> dict[str, str]:
-    """What of a task to be sent is not empty, as its hash has it."""
+    """Return the fields of a task to be sent that are not empty, as its hash has them."""
     texts = {name: getattr(task, name) for name in _TEXTS}
     counts = {name: str(value) for name in _COUNTS if (value := getattr(task, name))}
     return {name: text for name, text in (texts | counts).items() if text}

@@ -12,7 +12,7 @@ from holdfast.errors import ConfigError, Damaged, HoldfastError, Unavailable, Un
 
 
 def missing(path: Path) -> HoldfastError:
-    """What only reads makes no file."""
+    """Return the error for a database that isn't there. Whoever only reads makes no file."""
     return ConfigError(
         f"there is no database {path}: run this where the nodes run, or name the database with --url; the"
         " first node makes it"
@@ -20,7 +20,7 @@ def missing(path: Path) -> HoldfastError:
 
 
 def unusable(path: Path, error: OSError) -> HoldfastError:
-    """Why the file can't be made or written."""
+    """Return the error for a file that can't be made or written."""
     if error.errno == errno.ENOSPC:
         return Unavailable(f"{path}: the disk is full; make room")
     if error.errno in (errno.EMFILE, errno.ENFILE, errno.EIO, errno.ENOMEM):

@@ -56,7 +56,7 @@ class WriteLock:
         fcntl.lockf(self._fd, fcntl.LOCK_UN, 1, WRITE)
 
     def waited_s(self) -> float:
-        """How long the present wait has lasted; 0 when nothing waits."""
+        """Return how many seconds the present wait has lasted; 0 when nothing waits."""
         waiting = self._waiting
         return time.monotonic() - waiting[1] if waiting else 0.0
 

@@ -1,4 +1,4 @@
-"""Which file system a path lies on. SQLite's log needs memory that all its processes share."""
+"""The type of the file system that a path lies on. SQLite's log needs memory that all its processes share."""
 
 from __future__ import annotations
 

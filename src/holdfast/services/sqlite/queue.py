@@ -456,7 +456,7 @@ class SqliteQueue:
         return first
 
     async def _take(self, limit: int, visibility_s: float, holder: str) -> list[Delivery]:
-        """What can be delivered at once. Cancelled half-way, it gives back what it got.
+        """Take what can be delivered at once. Cancelled half-way, it gives back what it got.
 
         A power failure may take deliveries back, but then nobody is left who holds them."""
         taking = self._database.submit(self._pick_all, (limit, visibility_s, holder), confirmed=False)

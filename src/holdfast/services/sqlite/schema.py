@@ -87,8 +87,8 @@ def _statements(script: str) -> Iterator[str]:
 
 
 def steps_of(path: Path) -> SchemaSteps:
-    """Where the schema of a file stands, and what it hasn't had. Nothing is changed or made. Raises
-    UnsupportedStore for a newer schema, or what is no database of Holdfast."""
+    """Return the version of a file's schema, and the migrations that it hasn't had. Nothing is changed or
+    made. Raises UnsupportedStore for a newer schema, or what is no database of Holdfast."""
     if not path.exists():
         return steps_from(0, migrations())
     try:

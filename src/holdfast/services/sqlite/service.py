@@ -1,4 +1,4 @@
-"""What URLs of SQLite open: ``sqlite:///holdfast.db``, ``sqlite:////var/lib/holdfast.db``."""
+"""The service that URLs of SQLite open: ``sqlite:///holdfast.db``, ``sqlite:////var/lib/holdfast.db``."""
 
 from __future__ import annotations
 

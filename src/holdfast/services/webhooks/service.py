@@ -1,4 +1,4 @@
-"""What URLs of web servers open as targets: ``https://hooks.example.com/alerts``."""
+"""The service that URLs of web servers open as targets: ``https://hooks.example.com/alerts``."""
 
 from __future__ import annotations
 

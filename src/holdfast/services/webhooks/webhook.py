@@ -38,7 +38,7 @@ RETRY_AFTER_MAX_S = 300.0
 
 
 def signers(secret: str) -> list[Signer]:
-    """What signs for each secret in ``secret``, which are separated by spaces. Raises ConfigError."""
+    """Make a signer for each secret in ``secret``, which are separated by spaces. Raises ConfigError."""
     if not secret:
         return []
     from standardwebhooks.webhooks import Webhook as Signer  # noqa: PLC0415 - not all webhooks are signed

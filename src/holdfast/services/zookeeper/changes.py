@@ -374,5 +374,5 @@ class ChangeFeed:
 
 
 def _origin(stat: Any) -> tuple[int, int]:
-    """Which of all logs there ever were this is: servers that lost their data count from 0 again."""
+    """Return what tells this log from all earlier ones: servers that lost their data count from 0 again."""
     return stat.czxid, stat.ctime

@@ -39,15 +39,15 @@ class LogEntry(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one member asks of another: to claim ``key`` if it is free, or to take ``claim`` over."""
+    """A request of one member to another: to claim ``key`` if it is free, or to take ``claim`` over."""
 
     key: str
     claim: Claim | None = None
 
 
 class ClaimAnswer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What became of a request. ``done``: this was written together with the claim, whose version is its
-    zxid. Else the claim that stands, or why there is none."""
+    """The answer to a request. ``done``: this was written together with the claim, whose version is its zxid.
+    Otherwise it has the claim that stands, or why there is none."""
 
     done: bool = False
     claim: Claim | None = None
@@ -115,12 +115,12 @@ def decode_entry(path: str, data: bytes) -> LogEntry:
 
 
 def decode_request(path: str, data: bytes) -> Request:
-    """What is asked at ``path``. Raises Damaged."""
+    """Read the request at ``path``. Raises Damaged."""
     return _decode(_request, path, data)
 
 
 def decode_answer(path: str, data: bytes) -> ClaimAnswer:
-    """What was answered at ``path``. Raises Damaged."""
+    """Read the answer at ``path``. Raises Damaged."""
     return _decode(_answer, path, data)
 
 

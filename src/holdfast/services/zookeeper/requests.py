@@ -1,4 +1,4 @@
-"""What one membership asks of another through ZooKeeper: to claim a key, or to take a claim over.
+"""The requests of one membership to another through ZooKeeper: to claim a key, or to take a claim over.
 
 Only a membership's own session can make znodes that end with it, so a claim for another member is made by
 that member. The asker leaves a request and rings; the member answers in the very transaction that makes

@@ -1,4 +1,4 @@
-"""What URLs of ZooKeeper open: ``zookeeper://host:2181/chroot``."""
+"""The service that URLs of ZooKeeper open: ``zookeeper://host:2181/chroot``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state store keeps for a stream, and the rules by which it changes.
+"""The records that a state store keeps for a stream, and the rules by which they change.
 
 Four functions decide every write: :func:`open_`, :func:`start`, :func:`commit`, :func:`lease_due`. Stores
 that can run them inside their own transaction do so. Others, such as Redis with Lua, implement the same rules

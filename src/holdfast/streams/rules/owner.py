@@ -156,8 +156,8 @@ StandstillKind = Literal[
 
 
 class Standstill(msgspec.Struct, frozen=True):
-    """What a stream waits for. ``until`` is when the wait ends and ``since`` when it began, in monotonic
-    seconds, if that is known."""
+    """The reason why a stream waits. ``until`` is when the wait ends and ``since`` when it began, in
+    monotonic seconds, if that is known."""
 
     kind: StandstillKind
     text: str

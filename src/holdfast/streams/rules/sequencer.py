@@ -27,7 +27,7 @@ SKIP_MARK = "!"
 
 
 class Verdict(enum.Enum):
-    """What a delivery is, judged by the last answered checkpoint."""
+    """The verdict on a delivery, by the last answered checkpoint."""
 
     NEW = "new"
     DONE = "done"
@@ -37,7 +37,7 @@ class Verdict(enum.Enum):
 
 
 class Rules(msgspec.Struct, frozen=True):
-    """How a stream orders its messages; ``App.stream`` describes each setting."""
+    """The settings by which a stream orders its messages; ``App.stream`` describes each."""
 
     kind: SeqKind = "dense"
     first: int | Literal["first", "lowest"] = "lowest"
@@ -72,7 +72,7 @@ class Wait(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """What the waiting places wait for, in words, and until when (monotonic seconds; None: until it
+    """A description of what the waiting places wait for, and until when (monotonic seconds; None: until it
     comes)."""
 
     text: str

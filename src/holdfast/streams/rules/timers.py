@@ -54,7 +54,7 @@ class Timers:
 
     @property
     def next_at(self) -> float | None:
-        """When the next timer is due; None if there is none."""
+        """The wall time at which the next timer is due; None if there is none."""
         return min((timer.at for timer in self._standing.values()), default=None)
 
     def due(self, wall: float) -> Timer | None:

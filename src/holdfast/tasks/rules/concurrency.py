@@ -63,8 +63,8 @@ class ConcurrencyLimits(msgspec.Struct, frozen=True):
 
 
 class LimitShare(msgspec.Struct, frozen=True):
-    """What a member gets: the document to write, and how many tasks may run after that. The number is less
-    than its grant while more tasks run than its fair share."""
+    """A member's share of the limit: the document to write, and how many tasks may run after that. The number
+    is less than its grant while more tasks run than its fair share."""
 
     limits: ConcurrencyLimits
     granted: int

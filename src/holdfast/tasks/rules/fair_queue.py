@@ -64,13 +64,13 @@ class FairQueue(Generic[T]):
         self._count = 0
 
     def __len__(self) -> int:
-        """How many items wait."""
+        """Return how many items wait."""
         return self._count
 
     @property
     def ready(self) -> int:
-        """How many items could begin if there was room: no limit of their group or rate of their type holds
-        them back."""
+        """The number of items that could begin if there was room: no limit of their group or rate of their
+        type holds them back."""
         return self._number(self._permits.left)
 
     @property

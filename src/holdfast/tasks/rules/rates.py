@@ -1,4 +1,4 @@
-"""How many tasks of a type may begin per second, on all nodes of an app together.
+"""The rates of tasks: how many of a type may begin per second, on all nodes of an app together.
 
 One token bucket for each type is kept in a document that all nodes may write. A node takes *permits* from it,
 several in one write, and each lets one attempt begin. The rules:
@@ -35,8 +35,8 @@ class RateBuckets(msgspec.Struct, frozen=True):
 
 
 class Reservation(NamedTuple):
-    """What a node got: the buckets after that, its permits by type, and after how many seconds there will be
-    a permit of a type of which there was none; infinite if there were some of each."""
+    """The permits that a node got, by type, with the buckets after that, and after how many seconds there
+    will be a permit of a type of which there was none; infinite if there were some of each."""
 
     buckets: RateBuckets
     permits: dict[str, int]

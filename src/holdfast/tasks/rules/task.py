@@ -1,4 +1,4 @@
-"""What a task store keeps of a task, and the rules by which it changes.
+"""The record that a task store keeps of a task, and the rules by which it changes.
 
 A delivery is the right to run a task, but deliveries lapse and come twice. So every attempt has an epoch,
 which only a higher one replaces, and only the attempt of the present epoch may end the task. Stores that can
@@ -94,7 +94,7 @@ class Task(msgspec.Struct, frozen=True):
 
     @property
     def moved_at(self) -> float:
-        """When the task was last queued, begun or ended."""
+        """The wall time at which the task was last queued, begun or ended."""
         return max(self.queued_at, self.started_at, self.ended_at)
 
 

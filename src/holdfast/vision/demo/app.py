@@ -1,4 +1,4 @@
-"""What the demo's nodes run."""
+"""The app that the demo's nodes run."""
 
 from __future__ import annotations
 

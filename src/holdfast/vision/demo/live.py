@@ -35,7 +35,8 @@ log = structlog.get_logger()
 
 
 def settings(workspace: Path, nodes: int, **found: Any) -> Config:
-    """What no service ``found`` holds is in the demo's ``workspace``; nothing is taken from elsewhere."""
+    """Return the settings of each of the demo's ``nodes``, which share the slots that one would have. What no
+    service ``found`` holds is in the ``workspace``; nothing is taken from elsewhere."""
     place = quote(str(workspace))
     own = {
         "url": f"sqlite:///{place}/holdfast.db",

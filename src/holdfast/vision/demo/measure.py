@@ -15,7 +15,7 @@ from holdfast.vision.score import identity_switches
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What ``--json`` prints. Times are None where no node was killed."""
+    """The figures that ``--json`` prints. Times are None where no node was killed."""
 
     frames_in: int
     committed: int
@@ -69,7 +69,7 @@ def measure(picture: Picture, reference: Mapping[str, Results]) -> DemoFigures:
 
 
 def out_of_order(frames: Sequence[int]) -> int:
-    """How many results are not above all before them; a second result of a frame is one, too."""
+    """Count the results that are not above all before them; a second result of a frame is one, too."""
     count, highest = 0, -1
     for frame in frames:
         count += frame <= highest

@@ -1,4 +1,4 @@
-"""What is known of the live part so far: nodes, streams, owners, and what happened to them."""
+"""The live part of the demo, as seen so far: nodes, streams, owners, and what happened to them."""
 
 from __future__ import annotations
 
@@ -95,12 +95,12 @@ class Picture:
 
     @property
     def moves(self) -> int:
-        """How often a living node handed a stream to another."""
+        """The number of times that a living node handed a stream to another."""
         return sum(stream.moves for stream in self.streams.values())
 
     @property
     def failovers(self) -> int:
-        """How often a stream was taken over from a dead node."""
+        """The number of times that a stream was taken over from a dead node."""
         return sum(stream.failovers for stream in self.streams.values())
 
     @property
@@ -114,7 +114,7 @@ class Picture:
         return 0.0 if self.began_at is None else self.now() - self.began_at
 
     def name(self, member: str) -> str:
-        """What a membership's node is called here."""
+        """Return the name that a membership's node has here; "" for one that never joined."""
         node = self.nodes.get(member)
         return node.name if node else ""
 

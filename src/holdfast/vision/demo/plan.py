@@ -1,4 +1,4 @@
-"""What the demo shows: which videos, at what pace, on how many nodes, and when it hurts them."""
+"""The plan of the demo: which videos, at what pace, on how many nodes, and when one is killed or drained."""
 
 from __future__ import annotations
 
@@ -82,7 +82,8 @@ def scenes(count: int, seconds: float) -> list[Scene]:
 
 
 def cache_folder() -> Path:
-    """Where rendered videos and the contact sheet stay: below the working directory if it may be written."""
+    """Return the folder where rendered videos and the contact sheet stay: below the working directory if it
+    may be written, else below that for temporary files. Raises ConfigError if neither may."""
     for folder in (Path(".cache/holdfast").absolute(), Path(tempfile.gettempdir(), "holdfast")):
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the demo leaves: a table, and a contact sheet of annotated frames."""
+"""The report of the demo: a table, and a contact sheet of annotated frames."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def run(
 
 
 def _console(*, stderr: bool) -> Console:
-    """Where that is no terminal, lines are not cut to fit one."""
+    """Make a console. Where that is no terminal, lines are not cut to fit one."""
     console = Console(stderr=stderr, highlight=False)
     return console if console.is_terminal else Console(stderr=stderr, highlight=False, width=240)
 

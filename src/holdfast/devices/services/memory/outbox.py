@@ -57,7 +57,7 @@ class Tables:
 
 
 class MemoryTransaction:
-    """What commands and the business's ``values`` are written with."""
+    """A transaction in which commands and the business's ``values`` are written."""
 
     def __init__(self, tables: Tables, clock: Clock) -> None:
         self.tables = tables

@@ -22,7 +22,7 @@ Work = Callable[[str, str, bytes], bytes]
 
 
 class Conduct(msgspec.Struct, frozen=True):
-    """How devices behave. Shares are from 0 to 1, and of commands unless said otherwise.
+    """The behaviour of devices. Shares are from 0 to 1, and of commands unless said otherwise.
 
     Attributes:
         latency_s: the median time from a command to its answer.
@@ -67,8 +67,8 @@ class Conduct(msgspec.Struct, frozen=True):
 
 
 class Saying(msgspec.Struct, frozen=True):
-    """What a device will say ``after_s`` from now: an answer to the command ``id``. ``last`` ends its work on
-    the command that it heard."""
+    """An answer that a device will give, ``after_s`` from now, to the command ``id``. ``last`` ends its work
+    on the command that it heard."""
 
     after_s: float
     id: str
@@ -106,11 +106,11 @@ class Terminal:
         self._old: list[str] = []
 
     def away(self, now: float) -> bool:
-        """Whether it is switched off: it hears and says nothing."""
+        """Return True if it is switched off at this time: it hears and says nothing."""
         return now < self._away_until
 
     def hear(self, command: str, payload: bytes, now: float) -> list[Saying]:
-        """What it will say to a command with the id ``command``."""
+        """Take a command with the id ``command``, and return the answers that it will give."""
         conduct, chance = self._conduct, self._random.random
         if self.away(now) or chance() < conduct.loss:
             self.lost += 1

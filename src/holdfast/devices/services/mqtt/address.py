@@ -1,4 +1,4 @@
-"""Where an MQTT broker is, from a URL. Pure: nothing is looked up, nothing of the client is needed."""
+"""The address of an MQTT broker, from a URL. Pure: nothing is looked up, and no client is needed."""
 
 from __future__ import annotations
 

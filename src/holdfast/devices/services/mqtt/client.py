@@ -96,7 +96,7 @@ class QuickClient(Client):
 
 
 def read_properties(packet: bytes | bytearray, at: int) -> tuple[int, bytes | None]:
-    """Where the payload begins, and the correlation data. Raises IndexError or MalformedPacket."""
+    """Return where the payload begins, and the correlation data. Raises IndexError or MalformedPacket."""
     size, at = _number(packet, at)
     end, correlation = at + size, None
     if end > len(packet):

@@ -228,7 +228,7 @@ class MqttDevices:
             self._tell(DeviceAnswer(device, reading.id, payload, reading.ok))
 
     def _read(self, payload: bytes, correlation: bytes | None) -> Reading:
-        """What is beside the payload goes before what is in it, which then may be anything."""
+        """Read an answer. An id beside the payload counts before one in it, which then may be anything."""
         if correlation is None:
             return understood(self._dialect, payload)
         beside = correlation.decode("ascii", "replace")

@@ -55,7 +55,7 @@ log = structlog.get_logger(__name__)
 
 
 class LinkListener(Protocol):
-    """Who is told what happens on a link."""
+    """A listener that is told what happens on a link."""
 
     def up(self) -> None:
         """Commands can be sent."""
@@ -211,8 +211,8 @@ class Link:
             await self._clock.wait(self._closing, self._backoff.delay_s(failures, self._clock.random()))
 
     async def _may_connect(self) -> bool:
-        """Whether this is still who should be connected: on MQTT 3.1.1 nothing else tells a takeover from a
-        broken connection."""
+        """Return True if this still owns its client id; False too if that can't be asked. On MQTT 3.1.1
+        nothing else tells a takeover from a broken connection."""
         if self._still_ours is None:
             return True
         try:

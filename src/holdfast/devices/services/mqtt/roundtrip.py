@@ -1,4 +1,4 @@
-"""How long a message takes to the broker and back, and what that gives away.
+"""The time that a message takes to the broker and back, and what it says of the broker.
 
 A broker that keeps Nagle's algorithm on holds back its second small packet until the first is acknowledged,
 and the receiver's system delays that by 40 ms: one device then takes 11 commands a second instead of 2,400.
@@ -85,8 +85,8 @@ async def measure(address: MqttAddress, identity: str, clock: Clock, *, topic: s
 
 
 def advice(times_ms: Sequence[float]) -> str:
-    """What to do about round trips that took so long; empty if nothing. A far broker is no fault: what counts
-    is how many took longer than the fastest by a delayed acknowledgement."""
+    """Return what to do about round trips that took so long; empty if nothing. A far broker is no fault: what
+    counts is how many took longer than the fastest by a delayed acknowledgement."""
     fastest = min(times_ms)
     least, most = DELAYED_ACK_MS
     delayed = [time_ms for time_ms in times_ms if least <= time_ms - fastest <= most]

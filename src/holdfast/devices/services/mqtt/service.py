@@ -1,4 +1,4 @@
-"""What URLs of MQTT open: ``mqtt://localhost``, ``mqtts://user:password@broker``."""
+"""The service that URLs of MQTT open: ``mqtt://localhost``, ``mqtts://user:password@broker``."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class Wire(asyncio.Protocol):
 
     @property
     def pending(self) -> bool:
-        """Whether reading would give something now."""
+        """True if reading would give something now, the end of the connection included."""
         return self._at < len(self._in) or self.closed.is_set()
 
     def hold(self, *, held: bool) -> None:

@@ -47,7 +47,7 @@ def doorbell(database: str) -> Doorbell:
 
 
 def clock(connection: Connection) -> float:
-    """What the database's clock says, in seconds since 1970."""
+    """Return the time of the database's clock, in seconds since 1970."""
     if connection.dialect.name == "postgresql":
         return float(connection.execute(text(f"SELECT {NOW}")).scalar_one())
     return time.time()  # the database is a file of this host

@@ -54,7 +54,7 @@ LINE = {
 
 
 def line_settings(url: URL) -> dict[str, Any]:
-    """How long a connection to PostgreSQL may be silent, as far as the URL says nothing of it."""
+    """Return the settings of how long a connection to PostgreSQL may be silent, without those in the URL."""
     if url.get_backend_name() != "postgresql":
         return {}
     return {name: value for name, value in LINE.items() if name not in url.query}
@@ -162,22 +162,22 @@ def named(error: Exception, url: URL, *, committing: bool = False) -> HoldfastEr
 
 
 def lacks_tables(error: DBAPIError) -> bool:
-    """Whether the outbox's tables, or what they have since a later migration, aren't there; or aren't this
-    user's."""
+    """Return True if the outbox's tables, or what a later migration added to them, aren't there, or if this
+    user may not use them."""
     state, said = _state(error.orig), str(error.orig)
     ours = PREFIX in said or PREFIX in (error.statement or "")
     return ours and (state in LACKING if state else "no such" in said or "has no" in said)
 
 
 def passes(error: DBAPIError) -> bool:
-    """Whether it may be gone at the next try: a lock of others, a server that restarts."""
+    """Return True if the error may be gone at the next try: a lock of others, a server that restarts."""
     state = _state(error.orig)
     busy = state.startswith(PASSING) if state else "locked" in str(error.orig)
     return busy or error.connection_invalidated
 
 
 def _state(origin: object) -> str:
-    """What PostgreSQL calls the error, as psycopg or psycopg2 tells it; empty where nobody does."""
+    """Return PostgreSQL's code of the error, as psycopg or psycopg2 tells it; empty if it has none."""
     return getattr(origin, "sqlstate", None) or getattr(origin, "pgcode", None) or ""
 
 

@@ -660,7 +660,7 @@ class SqlOutbox:
 
 
 class _Lacks(NamedTuple):
-    """What a database lacks: ``tables``, ``columns`` of those that stand, as TABLE.COLUMN, and the
+    """The things that a database lacks: ``tables``, ``columns`` of those that stand, as TABLE.COLUMN, and the
     ``migrations`` by which those that stand are changed."""
 
     tables: list[str]

@@ -39,7 +39,7 @@ ROLLOUT = "id, name, total, abort_share, done, failed, aborted, created_at, rate
 
 
 class SqlDialect:
-    """How a database is given lists, and what it must lock."""
+    """The form in which a database takes statements: how it is given lists, and what it must lock."""
 
     def __init__(self, *, postgresql: bool) -> None:
         self.postgresql = postgresql
@@ -547,7 +547,7 @@ def _without_spoilt(row: Sequence[Any]) -> tuple[Sequence[Any], str]:
 
 
 def fits(row: Sequence[Any], kinds: Sequence[tuple[type, ...]]) -> bool:
-    """Whether the values of a row are of its columns' types: SQLite keeps any type in any column."""
+    """Return True if a row's values are of its columns' types: SQLite keeps any type in any column."""
     return all(map(isinstance, row, kinds))
 
 
@@ -590,7 +590,7 @@ class Sound:
 
 
 def has_phase(row: Sequence[Any]) -> bool:
-    """Whether a row of ``HEAD`` has a phase that there is."""
+    """Return True if a row of ``HEAD`` has a phase that there is."""
     return row[3] in PHASES
 
 

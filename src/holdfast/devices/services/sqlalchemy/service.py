@@ -1,4 +1,4 @@
-"""What URLs of SQL databases open: ``sqlite:///letters.db``, ``postgresql://user@host/office``."""
+"""The backup that URLs of SQL databases open: ``sqlite:///letters.db``, ``postgresql://user@host/office``."""
 
 from __future__ import annotations
 

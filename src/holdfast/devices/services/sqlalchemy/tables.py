@@ -48,7 +48,7 @@ def _index(name: str, *columns: object, where: str, info: dict[str, int] | None 
 
 
 def _columns() -> list[Column[Any]]:
-    """What is known of a command, standing or archived."""
+    """Return the columns of a command, standing or archived, without its id."""
     return [
         Column("outbox", String(64), nullable=False),
         Column("device", String(255), nullable=False),
@@ -270,6 +270,6 @@ Index(f"{PREFIX}cancel_shard", cancel.c.outbox, cancel.c.shard, info=SECOND)
 
 @event.listens_for(metadata, "after_create")
 def _complete(_: object, connection: Connection, **__: object) -> None:
-    """What no table is: indexes of tables that stood already, and how other languages add commands."""
+    """Add what is no table: indexes of tables that stood already, and the way to add commands in SQL."""
     for step in steps(2, connection):
         connection.execute(step)

@@ -1,4 +1,4 @@
-"""What URLs of files open: ``file:/srv/reports``."""
+"""The service that URLs of files open: ``file:/srv/reports``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What URLs of FTP open: ``ftpes://host/folder``, ``ftps://…``, ``ftp://…``."""
+"""The service that URLs of FTP open: ``ftpes://host/folder``, ``ftps://…``, ``ftp://…``."""
 
 from __future__ import annotations
 

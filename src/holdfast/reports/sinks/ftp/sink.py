@@ -125,7 +125,7 @@ class FtpSink:
             self._control.interrupt()
 
     def wait_for(self, seconds: float | None = None) -> None:
-        """How long the server may be silent from now on; None: as at first."""
+        """Set how many seconds the server may be silent from now on; None: as at first."""
         if self._control is not None:
             self._control.wait_for(self._timeout_s if seconds is None else seconds)
 

@@ -16,7 +16,7 @@ EXAMPLE = "ftpes://ftp.example.com/reports"
 
 
 class FtpSecurity(enum.Enum):
-    """How a connection is secured, by scheme."""
+    """The way in which a connection is secured, by scheme."""
 
     NONE = "ftp"
     EXPLICIT = "ftpes"

@@ -1,4 +1,4 @@
-"""What URLs of web servers open: ``https://host/folder``."""
+"""The service that URLs of web servers open: ``https://host/folder``."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class HttpSink:
             await self._http.close()
 
     def url(self, name: str) -> URL:
-        """Where the file of that name is. Raises InvalidMessage."""
+        """Return the URL of the file of that name. Raises InvalidMessage."""
         return URL(f"{self._root}/{quote(check(name), safe='/')}", encoded=True)
 
     def http(self) -> aiohttp.ClientSession:

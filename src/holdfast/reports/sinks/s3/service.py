@@ -1,4 +1,4 @@
-"""What URLs of buckets open: ``s3://bucket/prefix``."""
+"""The service that URLs of buckets open: ``s3://bucket/prefix``."""
 
 from __future__ import annotations
 

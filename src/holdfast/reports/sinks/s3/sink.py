@@ -162,7 +162,7 @@ class S3Sink:
             await self._opened.client.close()
 
     def spot(self, name: str) -> Spot:
-        """Where the file of that name is. Raises InvalidMessage."""
+        """Return the bucket and the key of the file of that name. Raises InvalidMessage."""
         spot = Spot(self._url.place.bucket, self._url.place.key + check(name))
         if len(spot.key.encode()) > KEY_BYTES_MAX:
             raise InvalidMessage(f"the remote name {name!r} makes a key of over {KEY_BYTES_MAX} bytes")
@@ -175,7 +175,7 @@ class S3Sink:
 
     @property
     def headers(self) -> dict[str, str]:
-        """How a file is kept."""
+        """The headers with which a file is put."""
         return {"Content-Type": CONTENT_TYPE} | self._url.headers
 
     async def call(

@@ -102,7 +102,7 @@ class S3Upload:
             await self._stop(LEAVE_S)
 
     def _take(self) -> memoryview:
-        """What waits, as the next part."""
+        """Return the bytes that wait, as the next part; none wait from then on."""
         part = memoryview(b"") if self._part is None else self._part[: self._filled]
         self._part, self._filled = None, 0
         return part

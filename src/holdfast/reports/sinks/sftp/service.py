@@ -1,4 +1,4 @@
-"""What URLs of SFTP open: ``sftp://host/folder``."""
+"""The service that URLs of SFTP open: ``sftp://host/folder``."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ REFUSED = (
 
 
 class Login(msgspec.Struct, frozen=True):
-    """Who logs in, and which server is trusted.
+    """The user who logs in, and the servers that are trusted.
 
     ``key``: a private key as text (OpenSSH or PEM), with its ``passphrase`` if it has one. ``known_hosts``:
     lines as in that file of OpenSSH; by default those of this user's own.

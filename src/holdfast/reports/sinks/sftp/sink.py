@@ -97,7 +97,7 @@ class SftpSink:
         await self.session.close()
 
     def path(self, name: str) -> str:
-        """Where the file of that name is at the server."""
+        """Return the path of the file of that name on the server."""
         return f"{self._root}/{name}" if self._root else name
 
     async def must_not_be_there(self, name: str) -> None:

@@ -34,5 +34,5 @@ def steps(number: int, connection: Connection) -> list[DDL]:
 
 
 def dialect_of(connection: Connection) -> Dialect:
-    """Which statements a connection takes."""
+    """Return the dialect whose statements a connection takes."""
     return "sqlite" if connection.dialect.name == "sqlite" else "postgresql"

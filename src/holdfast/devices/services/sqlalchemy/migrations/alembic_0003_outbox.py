@@ -1,4 +1,4 @@
-"""What Holdfast's outbox called a job is a rollout."""
+"""Holdfast's outbox calls a rollout what was a job."""
 
 from __future__ import annotations
 
