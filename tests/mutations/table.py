@@ -165,6 +165,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/owners.py",
+        "a node that lost its claim amid a run counts as a death",
+        "if survived := entry.owner.survived:",
+        "if survived := {}:",
+        "tests/streams/test_owners.py::test_a_node_that_lost_its_claim_amid_a_run_and_lives_is_no_death_of_the_head",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
         "what may not run yet is counted",
         "elif not entry.alone:",
         "elif False:",

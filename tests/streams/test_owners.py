@@ -1068,6 +1068,27 @@ async def test_nothing_runs_beside_a_head_that_the_next_death_is_blamed_on(town:
     assert town.letters() == []
 
 
+async def test_a_node_that_lost_its_claim_amid_a_run_and_lives_is_no_death_of_the_head(town: Town) -> None:
+    """A healthy message was called poison, because its node lost its membership while it ran."""
+    node = await town.start(app_of(max_starts=3))
+    runs: list[asyncio.Event] = []
+
+    async def run(slot: MemorySlot) -> None:
+        runs.append(asyncio.Event())
+        if len(runs) == 1:
+            await runs[0].wait()
+
+    town.deeds |= {b'{"key": "k", "n": 0}': run}
+    await begun_often(town, KEY, 0, often=2)
+    await town.send(*numbers(0))
+    await town.until(lambda: len(runs) == 1)
+    node.work.owners.drop_all()
+    runs[0].set()
+    await town.until_over()
+    assert len(runs) == 2
+    assert town.letters() == []
+
+
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:
     """The store's answer to a start comes after the stream was opened anew."""
     node = await town.start(app_of())

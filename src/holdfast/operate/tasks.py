@@ -96,7 +96,7 @@ async def known(services: Services, app: str, trace_id: str) -> Task:
 
 
 class TaskLook(msgspec.Struct):
-    """The present place of a running task in its code. ``stacks`` has the calls of each thread of its process,
+    """The place of a running task in its code. ``stacks`` has the calls of each thread of its process,
     the newest last: files, lines and functions; null if the process doesn't answer, because the handler holds
     the interpreter (a long call of a library that doesn't release it) or the process stands still. ``ran_s``
     is how long it has run, ``quiet_s`` how long ago it last said how far it is."""

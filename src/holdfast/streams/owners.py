@@ -67,8 +67,8 @@ SILENT_LOOK_S = 2.0
 """How often owners that hold messages read the store while the coordinator is silent. An owner that commits
 nothing would not notice that another node has opened its stream, and would keep messages from it."""
 
-NUMBERS_MAX = 100_000
-"""For how many streams the number of commits is remembered, to notice that the store has lost some."""
+REMEMBERED_MAX = 100_000
+"""For how many streams what is known of them is kept once they are no longer owned here."""
 
 
 class Owned:
@@ -223,6 +223,8 @@ class Owners:
         )
         self._numbers: dict[str, int] = {}
         """How many commits each stream had when this node last saw it."""
+        self._survived: dict[str, Mapping[str, int]] = {}
+        """What each stream's last owner here knew of openings that this node has outlived."""
         self._told_at = -TELL_EVERY_S
         self._went = asyncio.Event()
         self._claims_asked = 0
@@ -300,7 +302,7 @@ class Owners:
         if spec is None:
             return False
         now = self._clock.monotonic()
-        owner = Owner(key, self._rules[stream], now)
+        owner = Owner(key, self._rules[stream], now, self._survived.pop(key, None))
         owner.is_held_back = self._keepers[stream].is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         if (warming := self._warm.get(key)) is not None:
@@ -831,10 +833,7 @@ class Owners:
 
     def _note_number(self, key: str, number: int) -> None:
         """Remember how many commits a stream had, even after it is no longer owned here."""
-        self._numbers.pop(key, None)
-        self._numbers[key] = number
-        if len(self._numbers) > NUMBERS_MAX:
-            del self._numbers[next(iter(self._numbers))]
+        _remember(self._numbers, key, number)
 
     async def _check_claim(self, entry: Owned, generation: int) -> None:
         entry.reopened += 1
@@ -1251,6 +1250,8 @@ class Owners:
     def _forget(self, entry: Owned) -> None:
         if self._entries.get(entry.key) is entry:
             del self._entries[entry.key]
+            if survived := entry.owner.survived:
+                _remember(self._survived, entry.key, survived)
             self.loads.forget(entry.key)
             self._tell_went()
         if entry.seat is not None:
@@ -1258,6 +1259,14 @@ class Owners:
             if entry.slot is not None:
                 self._close(entry, entry.slot)
             entry.seat = entry.slot = None
+
+
+def _remember(known: dict[str, T], key: str, value: T) -> None:
+    """Keep a value as the newest one, and forget the oldest of too many."""
+    known.pop(key, None)
+    known[key] = value
+    if len(known) > REMEMBERED_MAX:
+        del known[next(iter(known))]
 
 
 def _died_loading(error: Died) -> str:

@@ -1531,6 +1531,17 @@ class TestPoison:
         bench.owner.started(8, 0)
         bench.only(Run)
 
+    @pytest.mark.parametrize("ran", [True, False], ids=["its run was begun", "it was only asked for"])
+    def test_an_opening_counts_as_outlived_once_its_head_is_counted(self, ran: bool) -> None:
+        bench = Bench().opened(started=Started(name(0), 4))
+        bench.offer(held(0))
+        bench.only(Start)
+        if ran:
+            bench.owner.started(5, 0)
+            bench.only(Run)
+        bench.owner.drop()
+        assert bench.owner.survived == ({name(0): 1} if ran else {})
+
     def test_what_ended_a_node_is_passed_over_though_openings_were_fenced(self) -> None:
         """A new owner has outlived nothing."""
         bench = Bench().opened(started=Started(name(0), 6))

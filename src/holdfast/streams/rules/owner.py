@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Literal
 
@@ -251,7 +251,9 @@ class Owner:
         "wall_ahead_s",
     )
 
-    def __init__(self, key: str, rules: OwnerRules, now: float) -> None:
+    def __init__(
+        self, key: str, rules: OwnerRules, now: float, survived: Mapping[str, int] | None = None
+    ) -> None:
         self.key = key
         self.rules = rules
         self.phase = OwnerPhase.CLAIMED
@@ -274,8 +276,8 @@ class Owner:
         self._settling = 0
         self._busy_at = self._heard_at = now
         self._run_now = 0
-        # By head: how many openings that began it were fenced, so that no node died with them.
-        self._survived: Counter[str] = Counter()
+        # By head: how many openings that began it ended without the death of this node.
+        self._survived = Counter(survived or {})
         self._forget_opening()
 
     def _forget_opening(self) -> None:
@@ -674,8 +676,7 @@ class Owner:
     def fenced(self, now: float) -> None:
         """The store has refused a write, because another opening exists. Open again if the claim is still
         ours."""
-        if self._counted is not None and self._is_held(self._counted):
-            self._survived[self._counted.name] += 1
+        self._outlive()
         covered = [held for held, _ in self._covered.values()]
         for held in (*self._held.values(), *covered):
             held.tries, held.spent, held.retry_at = 0, False, 0.0
@@ -718,10 +719,21 @@ class Owner:
         self._looking, self._looked = set(self._covered), self.number
         self._out.append(Peek())
 
+    def _outlive(self) -> None:
+        """Note that this opening ends although its node lives."""
+        if self._counted is not None and self._is_held(self._counted):
+            self._survived[self._counted.name] += 1
+
+    @property
+    def survived(self) -> Mapping[str, int]:
+        """By head: how many openings of this node began it and ended without the node's death."""
+        return +self._survived
+
     def drop(self) -> None:
         """End this owner. Held messages go back."""
         if self.phase is OwnerPhase.DROPPED:
             return
+        self._outlive()
         self._leave(Return(self._all_held()))
 
     def _leave(self, last: Return | HandOff) -> None:
