@@ -20,8 +20,9 @@ class Spoken(NamedTuple):
 
     def common(self, other: Spoken) -> int | None:
         """Return the highest version that both speak; None if there is none."""
-        newest = min(self.newest, other.newest)
-        return newest if newest >= max(self.oldest, other.oldest) else None
+        if self.newest < other.oldest or other.newest < self.oldest:
+            return None
+        return min(self.newest, other.newest)
 
 
 SPOKEN = Spoken(1, 1)

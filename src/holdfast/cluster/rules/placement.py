@@ -114,7 +114,12 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
         streams that send effects or set timers; ``state_version`` is that of the stream's state, 0 for
         none."""
         stream = key.partition("/")[0]
-        if self.draining or stream in self.lacks or (stream in acting and self.acting is None):
+        return self.takes_stream(stream, stream in acting, state_version)
+
+    def takes_stream(self, stream: str, acts: bool, state_version: int) -> bool:
+        """Return True if the node can own streams of that name, as :meth:`takes`. ``acts``: they send effects
+        or set timers."""
+        if self.draining or stream in self.lacks or (acts and self.acting is None):
             return False
         if SPOKEN.common(self.speaks) is None:
             return False
@@ -165,23 +170,23 @@ def choose(
     ``pending`` counts the streams placed on each member since it last reported its load. ``acting`` names
     streams that send effects or set timers, besides those that members name. ``state_version`` is that of the
     key's state, 0 if it isn't known."""
-    extra, known = pending or {}, list(members)
-    acts = acting_streams(known).union(acting)
+    extra, known, stream = pending or {}, list(members), key.partition("/")[0]
+    acts = stream in acting or any(stream in (member.load.acting or ()) for member in known)
     able = [
-        (member, member.load.streams + extra.get(member.id, 0))
+        (member, member.load.streams + extra.get(member.id, 0), stream in member.load.warm)
         for member in known
-        if member.load.takes(key, acts, state_version) and member.load.room > extra.get(member.id, 0)
+        if member.load.takes_stream(stream, acts, state_version)
+        and member.load.room > extra.get(member.id, 0)
     ]
-    some_are_warm = any(member.load.is_warm(key) for member, _ in able)
-    best: tuple[bool, float, int, Member] | None = None
-    for member, streams in able:
+    some_are_warm = any(is_warm for *_, is_warm in able)
+    ranks: dict[tuple[bool, float], list[Member]] = {}
+    for member, streams, is_warm in able:
         load = member.load
-        cold = COLD_STREAMS if some_are_warm and not load.is_warm(key) else 0
+        cold = COLD_STREAMS if some_are_warm and not is_warm else 0
         share = (streams + cold) / max(1, load.slots) + (BUSY_STREAMS if load.is_busy else 0)
-        rank = (load.is_full, share, -_weight(key, member.id), member)
-        if best is None or rank[:3] < best[:3]:
-            best = rank
-    return best[3] if best else None
+        ranks.setdefault((load.is_full, share), []).append(member)
+    # A weight takes longer than all of the above, so only the best are weighed.
+    return max(ranks[min(ranks)], key=lambda member: _weight(key, member.id)) if ranks else None
 
 
 def shortage(key: str, members: Iterable[Member]) -> str:
