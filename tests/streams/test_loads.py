@@ -63,6 +63,20 @@ async def test_a_rate_is_smoothed_as_its_load_is() -> None:
     assert loads.active == ["k"]
 
 
+async def test_the_load_of_all_is_that_of_each_whatever_was_noted_and_forgotten() -> None:
+    clock, random = SimClock(Random(0), "loads"), Random(1)
+    loads, keys = Loads(clock), [f"k{n}" for n in range(8)]
+    for _ in range(300):
+        for key in random.sample(keys, random.randrange(len(keys))):
+            loads.note(key, random.random(), 1)
+        if random.random() < 0.2:
+            loads.forget(random.choice(keys))
+        await clock.sleep(1.0)
+        loads.roll()
+        assert loads.busy == pytest.approx(sum(loads.measured(key).slots_busy for key in keys))
+        assert set(loads.active) == {key for key in keys if loads.measured(key).slots_busy > 0}
+
+
 class Slow(StreamHandler[dict[str, Any]]):
     """Takes as long as its message says."""
 

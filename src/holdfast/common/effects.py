@@ -59,6 +59,9 @@ class EffectChanges(NamedTuple):
     refused: tuple[RefusedEffect, ...] = ()
 
 
+UNCHANGED = EffectChanges()
+
+
 class EffectLane:
     """The effects of one stream to one target and key, oldest first."""
 
@@ -107,7 +110,7 @@ class Effects:
         self._count = self._bytes = 0
         self._taken: list[str] = []
         self._refused: list[RefusedEffect] = []
-        self._flying = EffectChanges()
+        self._flying = UNCHANGED
         self.is_full = False
         """True while no further message may run."""
         self.taken_at = 0.0
@@ -199,8 +202,11 @@ class Effects:
 
     def compose(self) -> EffectChanges:
         """Return what the next commit says of effects that are pending."""
-        self._flying = EffectChanges(tuple(self._taken), tuple(self._refused))
-        self._taken, self._refused = [], []
+        if not self._taken and not self._refused:
+            self._flying = UNCHANGED
+        else:
+            self._flying = EffectChanges(tuple(self._taken), tuple(self._refused))
+            self._taken, self._refused = [], []
         return self._flying
 
     def committed(self, added: Iterable[Effect]) -> None:
@@ -209,7 +215,7 @@ class Effects:
             lane = self._lanes[self._lane_of[refused.id]]
             lane.effects[0] = msgspec.structs.replace(lane.effects[0], refused=refused.reason)
             lane.begin()
-        self._flying = EffectChanges()
+        self._flying = UNCHANGED
         for effect in added:
             self._add(effect)
 
@@ -217,7 +223,7 @@ class Effects:
         """The commit had no effect, so the next one says it."""
         self._taken = [*self._flying.dropped, *self._taken]
         self._refused = [*self._flying.refused, *self._refused]
-        self._flying = EffectChanges()
+        self._flying = UNCHANGED
 
     def due(self, now: float, wall: float) -> float:
         """Return the wall time from which the stream needs somebody for its effects; 0: never."""

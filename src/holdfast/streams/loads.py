@@ -13,7 +13,8 @@ ROLL_S = 2.0
 SMOOTHING = 0.5
 """The weight of the newest period in the average."""
 
-FORGOTTEN = 1e-6
+FORGOTTEN_ROLLS = 20
+"""After so many periods without a message, a millionth of an average is left, and it is forgotten."""
 
 
 class MeasuredLoad(NamedTuple):
@@ -42,14 +43,28 @@ FIGURES = ("load", "rate", "time_s", "waiting", "lag_s")
 """The fields by which streams are compared."""
 
 
+class _Average(NamedTuple):
+    """What the average was in one period. It fades from then on, which nobody has to write down."""
+
+    period: int
+    slots_busy: float
+    messages_per_s: float
+
+    def at(self, period: int) -> MeasuredLoad:
+        left = (1 - SMOOTHING) ** (period - self.period)
+        return MeasuredLoad(self.slots_busy * left, self.messages_per_s * left)
+
+
 class Loads:
-    """The loads of the streams on one node, in busy slots."""
+    """The loads of the streams on one node, in busy slots. Streams at rest cost nothing."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._rolled_at = clock.monotonic()
+        self._period = 0
         self._noted: dict[str, tuple[float, int]] = {}
-        self._loads: dict[str, MeasuredLoad] = {}
+        self._averages: dict[str, _Average] = {}  # by key, the one that was noted longest ago first
+        self._busy = 0.0
 
     def note(self, key: str, seconds: float, count: int) -> None:
         """Add the time that a handler worked for a stream, and how many messages it handled."""
@@ -62,21 +77,34 @@ class Loads:
         passed_s, self._rolled_at = now - self._rolled_at, now
         if passed_s <= 0:
             return
+        self._period += 1
+        self._busy *= 1 - SMOOTHING
         noted, self._noted = self._noted, {}
-        for key in {*self._loads, *noted}:
-            seconds, count = noted.get(key, (0.0, 0))
-            newest = MeasuredLoad(seconds / passed_s, count / passed_s)
-            before = self._loads.get(key, newest)
-            load = MeasuredLoad(*map(_smoothed, before, newest))
-            if load.slots_busy < FORGOTTEN:
-                self._loads.pop(key, None)
-            else:
-                self._loads[key] = load
+        for key, (seconds, count) in noted.items():
+            slots_busy, messages_per_s = seconds / passed_s, count / passed_s
+            if key in self._averages:
+                faded = self._drop(key)
+                slots_busy = faded.slots_busy + SMOOTHING * slots_busy
+                messages_per_s = faded.messages_per_s + SMOOTHING * messages_per_s
+            self._averages[key] = _Average(self._period, slots_busy, messages_per_s)
+            self._busy += slots_busy
+        while self._averages:
+            oldest = next(iter(self._averages))
+            if self._averages[oldest].period + FORGOTTEN_ROLLS > self._period:
+                break
+            self._drop(oldest)
+
+    def _drop(self, key: str) -> MeasuredLoad:
+        faded = self._averages.pop(key).at(self._period)
+        # Without streams there is no load: what rounding has left is taken away.
+        self._busy = self._busy - faded.slots_busy if self._averages else 0.0
+        return faded
 
     def forget(self, key: str) -> None:
         """Forget a stream that this node no longer owns."""
         self._noted.pop(key, None)
-        self._loads.pop(key, None)
+        if key in self._averages:
+            self._drop(key)
 
     def of(self, key: str) -> float:
         """Return the load of one stream that this node owns."""
@@ -84,18 +112,15 @@ class Loads:
 
     def measured(self, key: str) -> MeasuredLoad:
         """Return what was measured of one stream."""
-        return self._loads.get(key, UNMEASURED)
+        average = self._averages.get(key)
+        return UNMEASURED if average is None else average.at(self._period)
 
     @property
     def active(self) -> list[str]:
-        """Return the streams whose handlers have worked lately."""
-        return list(self._loads)
+        """The streams whose handlers have worked lately."""
+        return list(self._averages)
 
     @property
     def busy(self) -> float:
-        """Return the load of all streams together."""
-        return sum(load.slots_busy for load in self._loads.values())
-
-
-def _smoothed(before: float, newest: float) -> float:
-    return before * (1 - SMOOTHING) + newest * SMOOTHING
+        """The load of all streams together."""
+        return max(0.0, self._busy)
