@@ -23,7 +23,7 @@ from benchmarks.fleet import broker, devices_named, fleet
 from benchmarks.peers.replaced import scheduler
 from benchmarks.report import Report
 from holdfast import App
-from holdfast.devices.rules.device_queue import Patience, StoredCommand
+from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.spec import CommandFields
@@ -40,7 +40,8 @@ NO_PRESENCE = PresenceRules(heartbeats=False, silent_tries=0)
 FILL = """
 WITH RECURSIVE n (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM n LIMIT ?)
 INSERT INTO holdfast_outbox_command (outbox, device, shard, body, created_at)
-SELECT 'faces', d.device, 0, '{"operator":"EditPerson","info":{"personId":"951","name":"A. Person"}}', 1.7e9
+SELECT 'faces', d.device, 0,
+    CAST('{"operator":"EditPerson","info":{"personId":"951","name":"A. Person"}}' AS BLOB), 1.7e9
 FROM n CROSS JOIN devices d ON d.number = n.n % ?"""
 MARK = """
 INSERT INTO holdfast_outbox_arrival (outbox, shard, device) SELECT 'faces', 0, device FROM devices"""
@@ -73,9 +74,12 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
     """Commands closed a second."""
     outbox = App("office").outbox("faces", patience=PATIENCE, presence=NO_PRESENCE)
     answered: list[str] = []
+    failed: list[str] = []
     seen: dict[str, None] = {}
 
     def on_result(_: object, command: StoredCommand) -> None:
+        if command.state is not CommandState.ACKNOWLEDGED:
+            failed.append(f"command {command.id} was not sent and answered: {command.reason}")
         answered.append(command.device)
         seen[command.device] = None
 
@@ -95,6 +99,8 @@ async def rate(path: Path, devices: Sequence[str], silent: float, seconds: float
                 await running.store.add(outbox.new(lively))
         closed = await running.rate(seconds)
         refilling.cancel()
+        if failed:
+            raise AssertionError(failed[0])
         return closed
 
 

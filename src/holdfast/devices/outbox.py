@@ -39,6 +39,14 @@ OPTIONS: dict[str, Any] = {
 """What the options of a command may be."""
 OWN_EXPIRY = -1.0
 """As ``expires_in_s`` of a command: what its outbox says."""
+DEFAULTS: dict[str, Any] = {
+    "priority": 0,
+    "delay_s": 0.0,
+    "expires_in_s": OWN_EXPIRY,
+    "trace_id": None,
+    "traceparent": None,
+}
+"""The options of most commands: these very objects aren't checked again for each."""
 CommandId = Annotated[int, Meta(ge=1, le=NUMBER_MAX)]
 KEY_MAX = 255
 LONGEST_ID = Correlation.longest()
@@ -299,9 +307,9 @@ class Outbox:
         command: Any,
         dedupe_key: str | None = None,
         supersede_key: str | None = None,
-        priority: int = 0,
-        delay_s: float = 0.0,
-        expires_in_s: float | None = OWN_EXPIRY,
+        priority: int = DEFAULTS["priority"],
+        delay_s: float = DEFAULTS["delay_s"],
+        expires_in_s: float | None = DEFAULTS["expires_in_s"],
         trace_id: str | None = None,
         traceparent: str | None = None,
         rollout: int | None = None,
@@ -316,7 +324,7 @@ class Outbox:
             "traceparent": traceparent,
         }
         for name, value in given.items():
-            if text := fault(value, OPTIONS[name]):
+            if value is not DEFAULTS[name] and (text := fault(value, OPTIONS[name])):
                 raise InvalidMessage(f"{name} {text}", name)
         if rollout is not None and (text := fault(rollout, CommandId)):
             raise InvalidMessage(f"rollout {text}", "rollout")
