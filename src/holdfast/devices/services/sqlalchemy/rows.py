@@ -35,6 +35,7 @@ COLUMNS = (
 """Of a command, in the order of the fields of ``StoredCommand``."""
 
 HEAD = "device, lane, shard, phase, command, due"
+HEAD_WIDTH = len(HEAD.split(", "))
 ROLLOUT = "id, name, total, abort_share, done, failed, aborted, created_at, rate"
 
 
@@ -51,7 +52,9 @@ class SqlDialect:
         sql = template
         for name, columns in (("command", COLUMNS), ("head", HEAD), ("rollout", ROLLOUT)):
             sql = sql.replace(f"<{name}>", columns)
-            sql = sql.replace(f"<c.{name}>", ", ".join(f"c.{column}" for column in columns.split(", ")))
+            for alias in re.findall(rf"<(\w)\.{name}>", sql):
+                listed = ", ".join(f"{alias}.{column}" for column in columns.split(", "))
+                sql = sql.replace(f"<{alias}.{name}>", listed)
         for short, table in TABLES.items():
             sql = sql.replace(f"{{{short}}}", f"holdfast_outbox_{table}")
         for name, kind in (("ids", "bigint"), ("shards", "int"), ("devices", "text")):
@@ -114,8 +117,8 @@ SELECT a.id, a.device, a.lane, a.shard, a.command, a.supersede_key, h.phase, h.c
 FROM (SELECT * FROM {A} WHERE outbox = :outbox AND shard IN [shards] LIMIT :limit) a LEFT JOIN @standing"""
 
 NAMED = """
-SELECT h.device, h.lane, h.shard, h.phase, h.command, h.due
-FROM (SELECT device, lane FROM {C} WHERE outbox = :outbox AND id IN [ids]) a LEFT JOIN @standing"""
+SELECT <a.command>, <h.head>
+FROM (SELECT * FROM {C} WHERE outbox = :outbox AND id IN [ids]) a LEFT JOIN @standing"""
 
 STANDING = {
     False: "{H} h ON h.outbox = :outbox AND h.device = a.device AND h.lane = a.lane",
@@ -309,7 +312,6 @@ class SqlRows:
             "paused": self._query(self._sql.paused),
         }
         if named:
-            queries["commands"] = self._query(self._sql.commands, ids=self._list(named))
             queries["named"] = self._query(self._sql.named, ids=self._list(named))
         if turn.back:
             queries["held"] = self._query(self._sql.held, devices=self._list(turn.back))
@@ -324,10 +326,11 @@ class SqlRows:
         cancels = self._sound.only("cancel", found["cancels"], CANCEL_KINDS)
         self._drop_others(self._sql.drop_cancels, found["cancels"], cancels)
         standing: list[Sequence[Any]] = [(*row[1:4], *row[6:]) for row in arrived if row[6] is not None]
-        standing += [row for row in found.get("named", ()) if row[0] is not None]
+        commands = [(row[:-HEAD_WIDTH], row[-HEAD_WIDTH:]) for row in found.get("named", ())]
+        standing += [head for _, head in commands if head[0] is not None]
         return TurnInput(
             epochs={row[0]: row[1] for row in found["epochs"]},
-            commands={row[0]: entry(row) for row in found.get("commands", ())},
+            commands={row[0]: entry(row) for row, _ in commands},
             held=self._to_heads(found.get("held", ())),
             arrivals=[Arrival(*row[:6]) for row in arrived],
             heads={each.pair: each for each in self._to_heads(standing)},
