@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -32,7 +32,7 @@ _committed, _plan_run = Queries._committed, Owner._plan_run
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
 _due, _pending = Timers.due, ledger._pending
 _plan_release, _reset = Owner._plan_release, operations.reset
-_takes = Load.takes
+_takes = Load.takes_stream
 _targets = ActingWorld.targets
 
 
@@ -185,9 +185,9 @@ def gapped_by_seqs(self: Owner) -> bool:
     return is_behind and not self._effects.is_full
 
 
-def takes_any(self: Load, key: str, acting: Collection[str] = (), state_version: int = 0) -> bool:
+def takes_any(self: Load, stream: str, acts: bool, state_version: int) -> bool:
     """Nodes of older versions are given streams that act."""
-    return _takes(self, key, (), state_version)
+    return _takes(self, stream, False, state_version)
 
 
 async def query_owner(self: Queries, key: str) -> Checkpoint:

@@ -704,7 +704,7 @@ RULES: dict[str, Mutation] = {
         property(acting.all_in_custody),
     ),
     "older-given": _upkeep(
-        "a stream that acts is given to no node of an older version", Load, "takes", acting.takes_any
+        "a stream that acts is given to no node of an older version", Load, "takes_stream", acting.takes_any
     ),
     "state-readers": _upkeep(
         "a stream whose state is newer than a node's handler goes to a node that reads it",

@@ -40,8 +40,8 @@ CORE = [
     _at(
         "src/holdfast/streams/rules/sequencer.py",
         "the window is one too small",
-        "while len(self._window) > self.rules.window:",
-        "while len(self._window) >= self.rules.window:",
+        "over = max(0, len(self._window) - self.rules.window)",
+        "over = max(0, len(self._window) - self.rules.window + 1)",
         "tests/streams/rules/test_sequencer.py::TestAbsent::test_identities_are_remembered_within_the_window",
     ),
     _at(
@@ -878,8 +878,8 @@ STREAMS = [
     _at(
         "src/holdfast/streams/loads.py",
         "a stream that is new seems half as busy",
-        "self._loads.get(key, newest)",
-        "self._loads.get(key, UNMEASURED)",
+        "self._averages[key] = _Average(self._period, slots_busy, messages_per_s)",
+        "self._averages[key] = _Average(self._period, slots_busy / 2, messages_per_s)",
         "tests/streams/test_loads.py::test_a_load_is_smoothed_and_fades",
     ),
     _at(

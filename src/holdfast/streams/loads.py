@@ -44,7 +44,7 @@ FIGURES = ("load", "rate", "time_s", "waiting", "lag_s")
 
 
 class _Average(NamedTuple):
-    """What the average was in one period. It fades from then on, which nobody has to write down."""
+    """An average as it was in one period. It fades from then on, which nobody has to write down."""
 
     period: int
     slots_busy: float

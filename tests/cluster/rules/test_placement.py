@@ -148,6 +148,15 @@ def test_a_stream_goes_to_no_node_that_could_not_be_called() -> None:
     assert choose("s/k", [apart, member("b", streams=9)]) == member("b", streams=9)
 
 
+def test_a_load_tells_by_a_full_key_what_it_takes_and_has_warm() -> None:
+    load = Load(serves=("frames",), warm=("frames",), acting=None)
+    assert load.takes("frames/cam-1")
+    assert not load.takes("other/cam-1")
+    assert not load.takes("frames/cam-1", acting={"frames"})
+    assert load.is_warm("frames/cam-1")
+    assert not load.is_warm("other/cam-1")
+
+
 def test_without_members_nobody_is_chosen() -> None:
     assert choose("k", []) is None
 
