@@ -196,7 +196,7 @@ def compare_plain(before: Path, messages: int, rounds: int, report: Report) -> N
             report.say(f"    {name} {a_second:,.0f}/s, {cpu:.0f} µs a message")
     report.figure("vs_without", median(rates["now"]) / median(rates["before"]), "≥ 0.97")
     report.figure("cpu_vs_without", median(cpu_us["now"]) / median(cpu_us["before"]), "≤ 1.03")
-    report.detail |= {"plain_rates": rates, "plain_cpu_us": cpu_us}
+    report.detail |= {"plain_messages": messages, "plain_rates": rates, "plain_cpu_us": cpu_us}
 
 
 def main() -> None:
