@@ -20,6 +20,7 @@ import structlog
 from holdfast.devices.rules.device_queue import TRIES_MAX, CommandState, Head, HeadPhase, StoredCommand
 from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, TurnInput
 from holdfast.devices.rules.group_rate import Pair
+from holdfast.devices.services.sqlalchemy.arrays import array
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction, Query, Rows, Statement
 
 NAMED_MAX, NAMED_CHARS_MAX = 1000, 60
@@ -73,7 +74,7 @@ class SqlDialect:
 
     def list(self, values: Collection[int] | Collection[str]) -> Any:
         """A list, as a parameter."""
-        return list(values) if self.postgresql else json.dumps(list(values))
+        return array([*values]) if self.postgresql else json.dumps(list(values))
 
 
 def prepared(sql: str) -> Statement:
@@ -395,7 +396,7 @@ class SqlRows:
         parameters: dict[str, Any] = {"marks": json.dumps(marks)}
         if self._postgresql:
             devices, keys, ids = zip(*marks, strict=True)
-            parameters = {"devices": list(devices), "keys": list(keys), "ids": list(ids)}
+            parameters = {"devices": array(devices), "keys": array(keys), "ids": array(ids)}
         return [entry(row) for row in self._rows(self._sql.older, **parameters)]
 
     def replaced(self, entries: Sequence[StoredCommand]) -> Set[int]:
@@ -457,7 +458,7 @@ class SqlRows:
     def _write(self, statement: Statement, rows: Sequence[Sequence[Any]], names: Sequence[str]) -> None:
         """Write many rows: as many executions of a statement, or one that gets a column at a time."""
         if self._postgresql:
-            columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+            columns = dict(zip(names, map(array, zip(*rows, strict=True)), strict=True))
             self._transaction.write(*self._query(statement, **columns))
         else:
             outbox = {"outbox": self._outbox}
@@ -491,7 +492,10 @@ class SqlRows:
 
     def _pairs(self, pairs: Collection[Pair]) -> dict[str, Any]:
         if self._postgresql:
-            return {"devices": [pair[0] for pair in pairs], "lanes": [pair[1] for pair in pairs]}
+            return {
+                "devices": array([device for device, _ in pairs]),
+                "lanes": array([lane for _, lane in pairs]),
+            }
         return {"pairs": json.dumps(list(pairs))}
 
 

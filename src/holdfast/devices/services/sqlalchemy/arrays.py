@@ -1,0 +1,34 @@
+"""Lists as the text of PostgreSQL's arrays.
+
+psycopg's own way takes each value through a dumper and a regular expression, which was a third of the time
+that the thread of a turn worked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+ArrayValue = int | float | str | bytes | None
+NUMBERS = {int, float}
+
+
+def array(values: Sequence[ArrayValue]) -> str:
+    """An array's text, to be given as one parameter whose type the statement tells.
+
+    Source: "Array Input and Output Syntax" in PostgreSQL's documentation.
+    """
+    write = repr if {*map(type, values)} <= NUMBERS else _element
+    return f"{{{','.join(map(write, values))}}}"
+
+
+def _element(value: ArrayValue) -> str:
+    match value:
+        case str():
+            escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+            return f'"{escaped}"'
+        case bytes():
+            return f'"\\\\x{value.hex()}"'
+        case None:
+            return "NULL"
+        case _:
+            return repr(value)
