@@ -23,6 +23,9 @@ from simulator.servers.loopback import HOST, free_port
 HEADER_BYTES = 2 * 1024
 """What a buffer holds beside a body, as the gateway's do."""
 
+ERRORS_MAX = 0.01
+"""The share of requests that may fail, or the measurement tells nothing."""
+
 
 class Cores(NamedTuple):
     """Which cores each has: the proxy under test has one of its own."""
@@ -215,9 +218,10 @@ class Load:
         self._wrk = program("wrk")
 
     async def run(self, url: str, *, connections: int, body_bytes: int, keys: int, seconds: int) -> Rate:
-        """Post bodies of that size for ``keys`` streams, evenly at random."""
+        """Post bodies of that size for ``keys`` streams, evenly at random. Raises RuntimeError if one request
+        in a hundred fails: what a refusal takes is not what is asked for."""
         script = self._place / f"{body_bytes}-{keys}.lua"
-        script.write_text(_SCRIPT % {"bytes": body_bytes, "keys": keys})
+        script.write_text(_SCRIPT % {"host": urlsplit(url).netloc, "bytes": body_bytes, "keys": keys})
         proxy = listening(url)
         before_s = cpu_s(proxy)
         process = await asyncio.create_subprocess_exec(
@@ -228,16 +232,20 @@ class Load:
         per_s = float(_find(r"Requests/sec: *([\d.]+)", told))
         failed = re.search(r"Non-2xx or 3xx responses: (\d+)", told)
         broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", told)
+        errors = int(failed[1] if failed else 0) + sum(map(int, broken.groups() if broken else ()))
+        if errors > per_s * seconds * ERRORS_MAX:
+            raise RuntimeError(f"{errors:,} of {per_s * seconds:,.0f} requests to {url} failed")
         return Rate(
             per_s,
             _ms(_find(r"99% +(\S+)", told)),
-            int(failed[1] if failed else 0) + sum(map(int, broken.groups() if broken else ())),
+            errors,
             1e6 * (cpu_s(proxy) - before_s) / (per_s * seconds),
         )
 
 
 _SCRIPT = """
-local tail = " HTTP/1.1\\r\\nHost: bench\\r\\nContent-Type: application/octet-stream\\r\\nX-Seq: 1\\r\\n" ..
+local tail = " HTTP/1.1\\r\\nHost: %(host)s\\r\\nContent-Type: application/octet-stream\\r\\n" ..
+    "X-Seq: 1\\r\\n" ..
     "Content-Length: %(bytes)d\\r\\n\\r\\n" .. string.rep("x", %(bytes)d)
 local ready = {}
 if %(bytes)d > 10000 then -- making a large one takes longer than sending it
