@@ -29,7 +29,7 @@ from holdfast.system.clock import SystemClock
 from holdfast.tasks import discovery
 from holdfast.tasks.discovery import Announcer, Directory, Listing
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.opening import backing_up, backup_at, discovered, make_producer, producing
+from holdfast.tasks.opening import backup_at, dead_letter_backups, discovered, make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.testing.conformance.slots import RecordingListener
 from holdfast.wiring import Services
@@ -295,14 +295,14 @@ async def test_dead_letters_are_backed_up_by_the_clock(place: Path) -> None:
         await make_producer(services, "reports").send([Order(task_type="publish", trace_id="t-1")])
         letter = DeadLetter("publish/t-1", b"{}", "failed", key="t-1")
         await services.queue(task_queue("reports", "publish")).bury([letter])
-        ((times, back_up),) = backing_up(services, "reports")
+        ((times, back_up),) = dead_letter_backups(services, "reports")
         assert times.next_at(0.0) == 2.5 * 3600
         await back_up(dt.datetime.now(dt.UTC))
         await back_up(dt.datetime.now(dt.UTC))
     async with backup_at(config.dlq_backup_url) as backup:
         assert [kept.letter.key async for kept in backup.letters("reports")] == ["t-1"]
     async with Services(load({})) as services:
-        assert list(backing_up(services, "reports")) == []
+        assert list(dead_letter_backups(services, "reports")) == []
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ async def test_a_node_tells_which_deeds_of_the_clock_it_can_do(
 async def test_a_back_up_that_can_t_be_is_refused(settings: dict[str, str], said: str) -> None:
     async with Services(load(settings)) as services:
         with pytest.raises(ConfigError, match=said):
-            list(backing_up(services, "reports"))
+            list(dead_letter_backups(services, "reports"))
 
 
 async def test_streams_never_share_a_queue_of_sqs() -> None:

@@ -231,7 +231,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
         Directory,
         shareable,
     )
-    from holdfast.tasks.opening import backing_up, make_producer, make_values  # noqa: PLC0415
+    from holdfast.tasks.opening import dead_letter_backups, make_producer, make_values  # noqa: PLC0415
     from holdfast.tasks.periodic import PeriodicSender, Scheduler  # noqa: PLC0415
     from holdfast.tasks.schedule import SCHEDULE, ScheduleFollower  # noqa: PLC0415
     from holdfast.tasks.storage import TaskQueues, TaskStorage  # noqa: PLC0415
@@ -249,7 +249,7 @@ def _tasks(services: Services, app: App, host: Host, place: str) -> TaskWork:
     producer = make_producer(services, app.name)
     deeds: list[tuple[Times, Deed]] = [
         *((each, PeriodicSender(each, producer, services.clock)) for each in app.periodics.values()),
-        *backing_up(services, app.name),
+        *dead_letter_backups(services, app.name),
     ]
     announcer = Announcer(
         Directory(services.registry(), app.name, services.clock),

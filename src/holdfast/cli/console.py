@@ -124,7 +124,7 @@ async def start_beside(services: Services, log: Any) -> Console:
     return running
 
 
-def address(running: Console) -> str:
+def address_line(running: Console) -> str:
     """Return the line that tells where a console is served, with the token, if it has made one."""
     token = f"/enter?token={running.own_token}" if running.own_token else ""
     return f"console: {running.address}{token}"
@@ -142,7 +142,7 @@ async def serve(config: Config, settings: ConsoleSettings) -> int:
         crashed = running.host.crashed
         crashed.add_done_callback(lambda _: told.set())
         await running.start()
-        output.say(address(running))
+        output.say(address_line(running))
         await told.wait()
         if crashed.done():
             log.error("console crashed", exc_info=crashed.result())

@@ -184,7 +184,7 @@ async def beside(services: Services, log: Any, *, wanted: bool) -> AsyncIterator
     running.host.crashed.add_done_callback(
         lambda crashed: log.error("the console crashed; nodes go on", exc_info=crashed.result())
     )
-    output.remark(console.address(running))
+    output.remark(console.address_line(running))
     try:
         yield
     finally:
@@ -217,7 +217,7 @@ async def supervise(
     config = await discovered(config, lambda: load_app(place).name)
     names = [f"{config.node_name}-{number}" for number in range(1, count + 1)]
     keep_log(config)
-    launcher = Launcher(["node", place, *options.file_arguments()], share_cores(config, count))
+    launcher = Launcher(["node", place, *options.file_arguments()], share_slots(config, count))
     log = structlog.get_logger().bind(node=config.node_name)
     async with Services(config) as services, beside(services, log, wanted=with_console):
         nodes = Supervisor(
@@ -244,7 +244,7 @@ def with_own_name(config: Config) -> Config:
     return config.model_copy(update={"node_name": f"{config.node_name}-{secrets.token_hex(2)}"})
 
 
-def share_cores(config: Config, count: int) -> Config:
+def share_slots(config: Config, count: int) -> Config:
     """The config of each of ``count`` nodes: together they take the slots that one would, unless told."""
     shared = {"slots": config.slots, "task_slots": config.task_slots}
     each = {

@@ -394,7 +394,7 @@ class Dispatcher:
         self._notice_jump(now, monotonic)
         while self._recount:  # a shard may come while it counts
             self._recount = False
-            self.in_flight = await self._store.out(spec.name, [*self.shards])
+            self.in_flight = await self._store.in_flight(spec.name, [*self.shards])
         sweep = monotonic >= self._sweeps_at
         if sweep:
             self._sweeps_at = monotonic + SWEEP_S
@@ -448,7 +448,7 @@ class Dispatcher:
             self._back = back | self._back
             self._still_out = still_out + self._still_out
             self._fresh = fresh | self._fresh
-            self._presence.again(turn.seen)
+            self._presence.put_back(turn.seen)
             raise
         self._shift_s = 0.0
         if self._clock.monotonic() - monotonic > TURN_S:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from holdfast.cli import exits, output
     from holdfast.cli.auditing import audited
     from holdfast.cli.children import Launcher
-    from holdfast.cli.node import share_cores, signals
+    from holdfast.cli.node import share_slots, signals
     from holdfast.cli.options import DEFAULTS, Json, Limit, Options
     from holdfast.cli.survey import warn_of_undeclared
     from holdfast.cluster.supervisor import Supervisor
@@ -54,7 +54,7 @@ else:  # A page of help needs no node.
             "exits": "holdfast.cli.exits:",
             "output": "holdfast.cli.output:",
             "set_up_log": "holdfast.system.log:set_up",
-            "share_cores": "holdfast.cli.node",
+            "share_slots": "holdfast.cli.node",
             "signals": "holdfast.cli.node",
             "warn_of_undeclared": "holdfast.cli.survey",
         },
@@ -73,7 +73,7 @@ __all__ = [
     "exits",
     "output",
     "set_up_log",
-    "share_cores",
+    "share_slots",
     "signals",
     "warn_of_undeclared",
 ]

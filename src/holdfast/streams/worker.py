@@ -211,7 +211,7 @@ class StreamWorker:
     async def open(self, stream: str, key: str, state: bytes | None, version: int) -> None:
         """As Slot.open. Models that the stream declares are loaded first; state of an older version goes
         through ``migrate``."""
-        self._end(stream, key)
+        self._mark_over(stream, key)
         async with self._lane(stream, key):
             await self._open_anew(stream, key, state, version)
 
@@ -388,12 +388,12 @@ class StreamWorker:
 
     async def close(self, stream: str, key: str) -> None:
         """As Slot.close."""
-        self._end(stream, key)
+        self._mark_over(stream, key)
         async with self._lane(stream, key):
             await self._drop(stream, key)
             self._models.leave((stream, key))
 
-    def _end(self, stream: str, key: str) -> None:
+    def _mark_over(self, stream: str, key: str) -> None:
         """Mark what stands open as over: a call that is at work for it ends after the message at hand."""
         if (opened := self._open.get((stream, key))) is not None:
             opened.over = True

@@ -73,7 +73,7 @@ async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]
         await backup.close()
 
 
-def backing_up(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
+def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
     """Yield the times at which the dead letters of an app's tasks are backed up, with the function that does
     it, if the config says where to. Raises ConfigError."""
     import structlog  # noqa: PLC0415

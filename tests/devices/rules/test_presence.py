@@ -103,7 +103,7 @@ def test_whoever_goes_away_is_news_once() -> None:
     assert news == {"a": 0, "never seen": None}
     assert presence.news() == {}
     presence.forget("a")
-    presence.again(news)
+    presence.put_back(news)
     assert presence.news() == {"never seen": None}, "it couldn't be stored"
 
 

@@ -617,7 +617,7 @@ class OutboxConformance:
         forgotten = Sending("d1", shard, correlation, b"1", "", NOW)
         turned = await dispatcher.turn(still_out=[forgotten])
         assert (turned.sendings, turned.freed) == ([], -1)
-        assert await store.out(OUTBOX, [shard]) == 1
+        assert await store.in_flight(OUTBOX, [shard]) == 1
         turned = await dispatcher.turn(heard=[answer(forgotten)])
         assert (len(turned.closed), turned.freed, bodies(turned.sendings)) == (1, 1, [b"2"])
         assert (await dispatcher.turn(still_out=[forgotten])).freed == 0
@@ -720,8 +720,8 @@ class OutboxConformance:
         with begin() as db:
             db.add([new(f"d{n}") for n in range(7)])
         await dispatcher.turn(room=5)
-        assert await store.out(OUTBOX, range(SHARDS)) == 5
-        assert sum([await store.out(OUTBOX, [shard]) for shard in range(SHARDS)]) == 5
+        assert await store.in_flight(OUTBOX, range(SHARDS)) == 5
+        assert sum([await store.in_flight(OUTBOX, [shard]) for shard in range(SHARDS)]) == 5
 
     async def test_another_number_of_shards_is_refused(
         self, dispatcher: ManualDispatcher, store: OutboxStore
@@ -1168,7 +1168,7 @@ class OutboxConformance:
         unsent = [Unsent(sending.correlation) for sending in sendings]
         turned = await dispatcher.turn(unsent=unsent, away={"d2"})
         assert (turned.sendings, turned.freed) == ([], 0)
-        assert await store.out(OUTBOX, range(SHARDS)) == 0
+        assert await store.in_flight(OUTBOX, range(SHARDS)) == 0
         assert await store.resume(OUTBOX, "d1")
         assert [sending.device for sending in await dispatcher.send(away={"d2"})] == ["d1"]
 

@@ -140,7 +140,7 @@ class OutboxStore(Protocol):
     async def known(self, outbox: str, shard: int) -> list[KnownDevice]:
         """The devices of a shard that have had commands, and how they were when it was last stored."""
 
-    async def out(self, outbox: str, shards: Collection[int]) -> int:
+    async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         """Count the lanes of devices of these shards in which an answer is waited for."""
 
     async def turn(self, turn: Turn, on_result: OnResult | None = None) -> Turned:

@@ -115,7 +115,7 @@ class Presence:
         news, self._news = self._news, {}
         return news
 
-    def again(self, devices: Iterable[str]) -> None:
+    def put_back(self, devices: Iterable[str]) -> None:
         """Put back news of these devices that couldn't be stored, unless nothing is kept of them."""
         for device in devices:
             if device in self._seen or device in self._away:

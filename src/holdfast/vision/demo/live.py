@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import structlog
 
-from holdfast.extend.commands import Launcher, Supervisor, exits, set_up_log, share_cores
+from holdfast.extend.commands import Launcher, Supervisor, exits, set_up_log, share_slots
 from holdfast.extend.products import Config, Services
 from holdfast.vision.demo import app, local, watch
 from holdfast.vision.demo.picture import Picture, PictureNode
@@ -45,7 +45,7 @@ def settings(workspace: Path, nodes: int, **found: Any) -> Config:
         "log_format": "json",
     }
     config = Config.model_validate(own | found)
-    return share_cores(config, nodes)
+    return share_slots(config, nodes)
 
 
 async def show(plan: DemoPlan, picture: Picture, view: DemoView, workspace: Path) -> dict[str, bytes]:

@@ -185,7 +185,7 @@ class MemoryOutbox:
         devices = sorted({head.device for head in heads})
         return [KnownDevice(each, *self.tables.seen.get((outbox, each), (None, False))) for each in devices]
 
-    async def out(self, outbox: str, shards: Collection[int]) -> int:
+    async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         heads = [h for (name, _), h in self.tables.heads.items() if name == outbox and h.shard in shards]
         return sum(head.phase is HeadPhase.OUT for head in heads)
 

@@ -246,7 +246,7 @@ class SqlOutbox:
             if isinstance(device, str)
         ]
 
-    async def out(self, outbox: str, shards: Collection[int]) -> int:
+    async def in_flight(self, outbox: str, shards: Collection[int]) -> int:
         h = tables.head.c
         out = select(func.count()).where(h.outbox == outbox, h.shard.in_(shards), text("phase = 'out'"))
         return await self._read(lambda connection: connection.execute(out).scalar_one())

@@ -169,8 +169,8 @@ class Control(ftplib.FTP):
                     return connection, None
                 connection.close()
 
-    def wait_for(self, seconds: float) -> None:
-        """From any thread: how long the server may be silent from the next wait on."""
+    def set_timeout(self, seconds: float) -> None:
+        """Set, from any thread, how long the server may be silent from the next wait on."""
         self.timeout = seconds
         if self.sock is not None:
             with contextlib.suppress(OSError):  # it was closed meanwhile

@@ -124,10 +124,10 @@ class FtpSink:
         if self._control is not None:
             self._control.interrupt()
 
-    def wait_for(self, seconds: float | None = None) -> None:
+    def set_timeout(self, seconds: float | None = None) -> None:
         """Set how many seconds the server may be silent from now on; None: as at first."""
         if self._control is not None:
-            self._control.wait_for(self._timeout_s if seconds is None else seconds)
+            self._control.set_timeout(self._timeout_s if seconds is None else seconds)
 
     async def must_not_be_there(self, name: str) -> None:
         """Raises AlreadyThere if a file of that name is."""
@@ -196,10 +196,10 @@ class FtpUpload:
         return RemoteFile(self._name, self._at)
 
     async def abort(self) -> None:
-        self._sink.wait_for(CUT_S)  # on a slow line it goes on with what has gone: then in a new session
+        self._sink.set_timeout(CUT_S)  # on a slow line it goes on with what has gone: then in a new session
         shut(self._connection, unsent=False)  # what is being sent fails now
         await self._end(lambda control: _delete(control, self.token))
-        self._sink.wait_for()
+        self._sink.set_timeout()
 
     async def leave(self) -> None:
         if self._sending:
