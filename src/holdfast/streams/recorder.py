@@ -65,9 +65,11 @@ class ActRecorder(SendRecorder):
 
     def take(self) -> Acts | None:
         """Return what was asked for since the last call; None for nothing."""
+        if not (self._sends or self._timers):
+            return None
         sends, timers = self.take_sends(), tuple(self._timers.values())
         self._timers = {}
-        return Acts(sends, timers) if sends or timers else None
+        return Acts(sends, timers)
 
 
 def _check_name(name: object) -> None:

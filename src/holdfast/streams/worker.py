@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
@@ -480,7 +479,7 @@ class StreamWorker:
     async def _call(self, function: Callable[..., Any], *args: Any) -> Any:
         """Call user code, which may be async."""
         value = function(*args)
-        if not inspect.isawaitable(value):
+        if not hasattr(value, "__await__"):
             return value
         if _running():
             return await value
