@@ -488,23 +488,25 @@ def test_what_is_had_is_kept_between_renewals_while_nobody_wants_it() -> None:
 
 def test_a_document_that_comes_late_changes_nothing() -> None:
     async def story(town: Town) -> None:
+        changed = town.registry.changed
+        late: list[Document | None] = []
+
+        async def answer(name: str, version: int, wait_s: float) -> Document | None:
+            return late.pop() if late else await changed(name, version, wait_s)
+
+        town.registry.changed = answer  # type: ignore[method-assign]
         node = await town.node()
         node.keeper.want(4)
         await town.until(lambda: node.granted == 4)
         older = await town.registry.get(document_name("app"))
         await town.set(maximum=3)
         await town.until(lambda: node.keeper.limits.maximum == 3)
-        changed = town.registry.changed
-
-        async def late(name: str, version: int, wait_s: float) -> Document | None:
-            town.registry.changed = changed  # type: ignore[method-assign]
-            return older
-
-        town.registry.changed = late  # type: ignore[method-assign]
+        late.append(older)
         seen: list[int] = []
         for _ in range(400):
             await town.clock.sleep(0.05)
             seen.append(node.keeper.limits.maximum)
+        assert late == []
         assert set(seen) == {3}
 
     in_town(story, maximum=10)
