@@ -522,6 +522,20 @@ async def test_what_follows_a_message_goes_back_with_it_where_the_queue_keeps_or
     assert rig.router.custody == 3 - len(given_back), "an owner has the others"
 
 
+async def test_messages_of_a_lost_owner_go_back_once_where_the_first_takes_the_others_along(rig: Rig) -> None:
+    rig.queue.fifo = True
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(member("a"), stranger)
+    await rig.owned_by("a")
+    await rig.dispatch(*await rig.receive(3))
+    rig.router.claim_changed(Claim(KEY, stranger.id, 9))
+    del rig.membership.view["a"]
+    rig.router.left("a")
+    await settle_down()
+    assert sorted(event.id for event in rig.queue.log if event.kind == "given back") == ["m1", "m2", "m3"]
+    assert rig.router.custody == 0
+
+
 async def test_another_stream_keeps_its_messages_when_one_of_a_fifo_queue_goes_back(rig: Rig) -> None:
     rig.queue.fifo = True
     await rig.live(member("a"))

@@ -497,6 +497,8 @@ class Router:
         self._failures.pop(member, None)
         self._routes = {key: route for key, route in self._routes.items() if route.member != member}
         for item in [item for item in self._custody.values() if item.to == member]:
+            if item.number not in self._custody:
+                continue  # it went back to the queue with one before it
             self._take_from_owner(item)
             item.tries = 0
             item.held.receives += 1  # it may be what killed its owner
