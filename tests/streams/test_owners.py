@@ -1089,6 +1089,27 @@ async def test_a_node_that_lost_its_claim_amid_a_run_and_lives_is_no_death_of_th
     assert town.letters() == []
 
 
+@pytest.mark.parametrize("is_gone", [True, False])
+async def test_a_claim_that_passed_on_before_it_was_known_to_be_ours_is_given_up(
+    town: Town, is_gone: bool
+) -> None:
+    node = await town.start(app_of())
+    me, stranger = node.host.membership.id, Member("x", "x", "", Load(room=0), foreign=True)
+    await town.clock.sleep(1)  # it watches claims by now
+    await town.coordinator.join(stranger, 1e6)
+    ours = await town.coordinator.claim(KEY, me)
+    passed = await town.coordinator.transfer(ours, stranger.id)
+    if not is_gone:
+        await town.coordinator.release(passed)
+    await town.clock.sleep(1)  # the news of both comes
+    assert node.work.owners.adopt("s", KEY, ours)
+    await town.clock.sleep(1)
+    assert (node.work.owners.get(KEY) is None) is is_gone
+    standing = await town.coordinator.lookup(KEY)
+    assert standing is not None
+    assert standing.member == (stranger.id if is_gone else me)
+
+
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:
     """The store's answer to a start comes after the stream was opened anew."""
     node = await town.start(app_of())
