@@ -165,3 +165,30 @@ async def test_shards_that_are_given_up_together_all_come_back(
     await node.until_served(0)
     await node.until_served(4)
     assert failed == [True]
+
+
+async def test_a_shard_that_another_took_while_it_was_opened_is_given_up(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opens = site.store.open
+    taken: list[int] = []
+    node = Node(site)
+    stranger = Member("stranger", "stranger", "")
+    await node.coordinator.join(stranger, TTL_S)
+
+    async def slow(outbox: str, shard: int, expect: int, member: str) -> int:
+        if not taken:
+            taken.append(shard)
+            ours = await node.coordinator.lookup(node.outbox.spec.key(shard))
+            assert ours is not None
+            node.host.news.claimed(await node.coordinator.transfer(ours, stranger.id))
+        return await opens(outbox, shard, expect, member)
+
+    monkeypatch.setattr(site.store, "open", slow)
+    await node.start()
+    await node.until_served(4)
+    await node.until_served(3)
+    assert node.served == ALL - {*taken}
+    assert {claim.key for claim in await node.coordinator.claims("me")} == {
+        node.outbox.spec.key(number) for number in node.served
+    }
