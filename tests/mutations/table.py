@@ -719,6 +719,29 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/streams/router.py",
+        "an answer older than the news is believed",
+        "        if claim is not None and newest > claim.version:\n",
+        "        if False:\n",
+        "tests/streams/test_router.py::test_an_answer_that_news_have_overtaken_leads_to_no_other_program",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "a stream that passed on before it was known to be ours is kept",
+        "        if self._passed.pop(key, 0) > claim.version:\n",
+        "        if False:\n",
+        "tests/streams/test_owners.py"
+        "::test_a_claim_that_passed_on_before_it_was_known_to_be_ours_is_given_up",
+    ),
+    _at(
+        "src/holdfast/devices/shards.py",
+        "a shard that was taken while it was opened is kept",
+        "            if self._newest.pop(number, 0) > claim.version:",
+        "            if False:",
+        "tests/devices/simulated/test_shards.py"
+        "::test_a_shard_that_another_took_while_it_was_opened_is_given_up",
+    ),
+    _at(
+        "src/holdfast/streams/router.py",
         "a node that failed is asked again at once",
         "if (pause_s := ask_at - self._clock.monotonic()) > 0:",
         "if (pause_s := 0.0) > 0:",

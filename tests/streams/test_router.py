@@ -498,6 +498,28 @@ async def test_what_another_program_released_is_not_left_to_it(rig: Rig, seen: b
     assert len(rig.owners.offered) == 1
 
 
+async def test_an_answer_that_news_have_overtaken_leads_to_no_other_program(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(stranger)
+    await rig.owned_by(stranger.id)
+    claims = rig.coordinator.claim
+
+    async def overtaken(key: str, member: str) -> Claim:
+        monkeypatch.setattr(rig.coordinator, "claim", claims)
+        answer = await claims(key, member)
+        await rig.coordinator.release(answer)
+        rig.router.claim_changed(Claim(KEY, "", answer.version + 1))
+        return answer
+
+    monkeypatch.setattr(rig.coordinator, "claim", overtaken)
+    await rig.dispatch(held(1))
+    await rig.clock.sleep(5)
+    await rig.dispatch(held(2))
+    assert [message.place.seq for _, message in rig.owners.offered] == [1, 2]
+
+
 def full_for(*seqs: int) -> Judge:
     """An owner that has no room for these, and takes all others."""
     return lambda parcel: ParcelAnswer(parcel.number, "full" if int(parcel.seq) in seqs else "accepted")
