@@ -1,6 +1,7 @@
 """The state store in Redis: its promises on every kind of server, and what is its own."""
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -173,6 +174,32 @@ async def test_a_reader_goes_on_after_results_were_lost(state: RedisState, redis
     [logged] = await state.results(last.cursor, 10)
     assert logged.result.body == b"new"
     assert [logged] == await state.results(0, 10, stream="s") == await state.results(0, 10)
+
+
+async def test_a_listener_that_failed_leaves_no_connection_open(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, closed = asyncio.Event(), asyncio.Event()
+
+    class Failing(RedisConnection):
+        async def command(self, key: str, *words: Any) -> Any:
+            failed.set()
+            raise Unavailable("the server is away")
+
+        async def close(self) -> None:
+            closed.set()
+
+    def apart(self: RedisConnection, timeout_s: float) -> RedisConnection:
+        return Failing(self.address, self.meter, timeout_s=timeout_s)
+
+    monkeypatch.setattr(RedisConnection, "apart", apart)
+    state = new_state(redis_server.url)
+    reading = asyncio.create_task(state.results(0, 1, wait_s=PATIENCE_S))
+    await failed.wait()
+    await state.close()
+    assert closed.is_set()
+    with contextlib.suppress(Unavailable):
+        await reading
 
 
 async def test_a_restarted_server_learns_the_scripts_again(

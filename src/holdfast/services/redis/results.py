@@ -211,15 +211,7 @@ class Results:
         """Block at the server, over a connection that no other call needs, until something new is there."""
         connection = self._idle.pop() if self._idle else self._connection.apart(BLOCK_S + TIMEOUT_S)
         try:
-            key, block_ms = next(iter(places)), int(BLOCK_S * 1000)
-            names = (*places, *places.values())
-            heard = None
-            while listener.bells and heard is None:
-                heard = await connection.command(
-                    key, "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *names
-                )
-        except HoldfastError:
-            await self._clock.sleep(PAUSE_S)  # who waits will look, and be told what is wrong
+            await self._hear(connection, listener, places)
         except BaseException:
             await connection.close()
             raise
@@ -228,6 +220,20 @@ class Results:
         self._idle.append(connection)
         for bell in listener.bells:
             bell.set()
+
+    async def _hear(
+        self, connection: RedisConnection, listener: LogListener, places: Mapping[str, str]
+    ) -> None:
+        key, block_ms = next(iter(places)), int(BLOCK_S * 1000)
+        names = (*places, *places.values())
+        heard = None
+        try:
+            while listener.bells and heard is None:
+                heard = await connection.command(
+                    key, "XREAD", "COUNT", 1, "BLOCK", block_ms, "STREAMS", *names
+                )
+        except HoldfastError:
+            await self._clock.sleep(PAUSE_S)  # who waits will look, and be told what is wrong
 
 
 class LogListener:
