@@ -1110,6 +1110,17 @@ async def test_a_claim_that_passed_on_before_it_was_known_to_be_ours_is_given_up
     assert standing.member == (stranger.id if is_gone else me)
 
 
+async def test_a_late_answer_sets_no_claim_back(town: Town) -> None:
+    node = await town.start(app_of())
+    old = await town.coordinator.claim(KEY, node.id)
+    now = await town.coordinator.transfer(old, node.id)
+    for claim in (now, old):
+        assert node.work.owners.adopt("s", KEY, claim)
+    entry = node.work.owners.get(KEY)
+    assert entry is not None
+    assert entry.claim == now
+
+
 async def test_an_answer_of_an_opening_that_is_over_changes_nothing(town: Town) -> None:
     """The store's answer to a start comes after the stream was opened anew."""
     node = await town.start(app_of())

@@ -132,10 +132,11 @@ class Rig:
             clock, tasks, limits=LIMITS, coordinator=self.coordinator, peer=self.peers, log=self.log,
             membership=self.membership,
         )  # fmt: skip
-        self.stats = host.stats
+        self.stats, self.news = host.stats, host.news
         self.returned: list[Receipt] = []
         self.router = Router(host, {"s": self.queue}, self._report)
         self.router.owners = self.owners
+        self.news.on_claim.append(self.router.claim_changed)
         self.router.start("sim://me")
 
     async def _report(self, receipts: list[Receipt], settled: bool) -> None:
@@ -510,7 +511,7 @@ async def test_an_answer_that_news_have_overtaken_leads_to_no_other_program(
         monkeypatch.setattr(rig.coordinator, "claim", claims)
         answer = await claims(key, member)
         await rig.coordinator.release(answer)
-        rig.router.claim_changed(Claim(KEY, "", answer.version + 1))
+        rig.news.claimed(Claim(KEY, "", answer.version + 1))
         return answer
 
     monkeypatch.setattr(rig.coordinator, "claim", overtaken)

@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Request)
 
 
+HEARD_MAX = 10_000
+"""Of how many claims the last change is remembered, as long as answers may be on their way."""
+
+
 class News:
     """Changes of members and claims. A kind of work adds a function to each list whose changes it needs.
 
@@ -39,6 +43,7 @@ class News:
         self.on_lost: list[Callable[[], None]] = []
         self.on_claim: list[Callable[[Claim], None]] = []
         self.on_missed: list[Callable[[], None]] = []
+        self._heard: dict[str, int] = {}
 
     def left(self, member: str) -> None:
         """Report that a membership has ended."""
@@ -47,18 +52,29 @@ class News:
 
     def lost(self) -> None:
         """Report that this node has lost its membership."""
+        self._heard.clear()  # a coordinator that lost its data begins all versions anew
         for tell in self.on_lost:
             tell()
 
     def claimed(self, claim: Claim) -> None:
         """Report a claim that has changed."""
+        self._heard.pop(claim.key, None)
+        self._heard[claim.key] = claim.version
+        if len(self._heard) > HEARD_MAX:
+            del self._heard[next(iter(self._heard))]
         for tell in self.on_claim:
             tell(claim)
 
     def missed(self) -> None:
         """Report that some changes of claims may not have been seen."""
+        self._heard.clear()
         for tell in self.on_missed:
             tell()
+
+    def overtook(self, answer: Claim) -> bool:
+        """Return True if the claim has changed since the coordinator gave this answer: a report of the change
+        may come first."""
+        return self._heard.get(answer.key, 0) > answer.version
 
 
 class Inquiries:

@@ -31,8 +31,6 @@ class Shards:
         self._gone: dict[int, None] = {}
         self._unsure: dict[int, None] = {}
         """Shards that this node doesn't serve, and may have a claim on all the same."""
-        self._newest: dict[int, int] = {}
-        """By shard that is being opened: the newest version of its claim that was heard of."""
         self._checks_at = 0.0
         self.dispatcher: Dispatcher
 
@@ -65,12 +63,9 @@ class Shards:
         label, _, number = claim.key.rpartition("/")
         if label != self._spec.label or not number.isdigit():
             return
-        shard = int(number)
-        held = self._claims.get(shard)
+        held = self._claims.get(int(number))
         if held is not None and claim.version > held.version:
-            self._gone[shard] = None
-        if shard in self._newest:
-            self._newest[shard] = max(claim.version, self._newest[shard])
+            self._gone[int(number)] = None
         self._look.set()
 
     async def release_all(self) -> None:
@@ -122,12 +117,11 @@ class Shards:
             if number in self._claims or number not in epochs:  # the store has said what is wrong with it
                 continue
             self._unsure[number] = None
-            self._newest[number] = 0
             claim = await self._host.coordinator.claim(self._spec.key(number), me)
             if claim.member == me and self._host.membership.alive:
                 await self._open(claim, number, epochs[number])
             self._unsure.pop(number, None)
-            if self._newest.pop(number, 0) > claim.version:  # it is another's since it was opened
+            if self._host.news.overtook(claim):
                 self.lost(number)
 
     async def _open(self, claim: Claim, number: int, expect: int) -> None:

@@ -70,10 +70,6 @@ nothing would not notice that another node has opened its stream, and would keep
 REMEMBERED_MAX = 100_000
 """For how many streams what is known of them is kept once they are no longer owned here."""
 
-PASSED_MAX = 1_000
-"""How many changes of claims on streams that aren't owned here are remembered, the last ones. An answer that
-is on its way may be older than they are."""
-
 
 class Owned:
     """One owned key: its state machine, its claim and since when, its seat, and the slot in which its handler
@@ -229,8 +225,6 @@ class Owners:
         """How many commits each stream had when this node last saw it."""
         self._survived: dict[str, Mapping[str, int]] = {}
         """What each stream's last owner here knew of openings that this node has outlived."""
-        self._passed: dict[str, int] = {}
-        """The versions of claims that others have, of the last streams whose claims changed."""
         self._told_at = -TELL_EVERY_S
         self._went = asyncio.Event()
         self._claims_asked = 0
@@ -314,8 +308,8 @@ class Owners:
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         if (warming := self._warm.get(key)) is not None:
             entry.stands_since = warming.ready_at
-        if self._passed.pop(key, 0) > claim.version:
-            owner.vanished()  # the claim changed while the answer that it is ours was on its way
+        if self._host.news.overtook(claim):
+            owner.vanished()
         self._perform(entry)
         return True
 
@@ -330,12 +324,9 @@ class Owners:
         """Note that a claim has changed at the coordinator. If its owner is here and isn't giving it up, the
         owner checks what happened."""
         entry = self._entries.get(claim.key)
-        is_ours = claim.member == self._host.membership.id
-        if entry is None and not is_ours:
-            _remember(self._passed, claim.key, claim.version, PASSED_MAX)
         if entry is None or entry.owner.leaving or claim.version <= entry.claim.version:
             return
-        if is_ours:
+        if claim.member == self._host.membership.id:
             entry.claim = claim  # it is ours again, whoever has set it
         else:
             entry.owner.vanished()
@@ -1273,11 +1264,11 @@ class Owners:
             entry.seat = entry.slot = None
 
 
-def _remember(known: dict[str, T], key: str, value: T, most: int = REMEMBERED_MAX) -> None:
+def _remember(known: dict[str, T], key: str, value: T) -> None:
     """Keep a value as the newest one, and forget the oldest of too many."""
     known.pop(key, None)
     known[key] = value
-    if len(known) > most:
+    if len(known) > REMEMBERED_MAX:
         del known[next(iter(known))]
 
 

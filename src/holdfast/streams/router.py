@@ -102,8 +102,6 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._departed: dict[str, Route] = {}
         self._placing: dict[str, list[Custody]] = {}
-        self._newest: dict[str, int] = {}
-        """By key that is being placed: the newest version of its claim that was heard of."""
         self._failures: dict[str, tuple[int, float]] = {}
         """By node: how many calls in a row have failed, and when the node is called again."""
         self._outboxes: dict[str, list[Custody]] = {}
@@ -220,11 +218,9 @@ class Router:
     async def _place(self, stream: str, key: str) -> None:
         """Find the owner of ``key``, or claim it for the node with the most room, and send the waiting
         messages."""
-        self._newest[key] = 0
         claim = await self._claim(stream, key)
-        newest = self._newest.pop(key)
-        if claim is not None and newest > claim.version:
-            claim = None  # it has changed since: look again
+        if claim is not None and self._host.news.overtook(claim):
+            claim = None  # look again
         waiting = self._placing.pop(key)
         membership = self._host.membership
         if claim is not None and claim.member == membership.id:
@@ -476,8 +472,6 @@ class Router:
     def claim_changed(self, claim: Claim) -> None:
         """Note a claim that changed at the coordinator, so that it is known when the coordinator can't be
         reached. Streams placed by others are counted too, before the loads of their nodes show them."""
-        if claim.key in self._newest:
-            self._newest[claim.key] = max(claim.version, self._newest[claim.key])
         given = self._given.pop(claim.key, None)
         member = self._host.membership.view.get(claim.member)
         is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)
