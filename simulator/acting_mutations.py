@@ -179,6 +179,11 @@ def all_in_custody(self: Router) -> int:
     return self.custody
 
 
+def only_so_much_held_back(self: Router) -> int:
+    """Of those that their owners hold back, only so many don't count."""
+    return self.custody - min(len(self._held_back), self._limits.max_held)
+
+
 def gapped_by_seqs(self: Owner) -> bool:
     """Messages that wait for targets count as those that can run."""
     is_behind = bool(self._seq.inbox) and not self._running and not self._next_head

@@ -703,6 +703,12 @@ RULES: dict[str, Mutation] = {
         "kept",
         property(acting.all_in_custody),
     ),
+    "gap-custody": _upkeep(
+        "messages behind a gap never keep the missing one out, however many they are",
+        Router,
+        "kept",
+        property(acting.only_so_much_held_back),
+    ),
     "older-given": _upkeep(
         "a stream that acts is given to no node of an older version", Load, "takes_stream", acting.takes_any
     ),

@@ -193,8 +193,6 @@ class UpkeepWorld(ActingWorld):
             self.state.standing[ghost.key] = ghost
         self.notes = 0
         self.pinned: list[str] = []
-        self.crowded = False
-        """Whether a node has had more messages that others hold back than it goes on receiving for."""
         self.given_twice: list[str] = []
         self.given_older: list[str] = []
         self._given_at: dict[str, float] = {}
@@ -352,8 +350,6 @@ class UpkeepWorld(ActingWorld):
             await asyncio.sleep(LOOK_EVERY_S)
             resting = dict[str, tuple[str, float]]()
             for node in self.nodes.values():
-                held_back = len(self.works[node].router._held_back)
-                self.crowded = self.crowded or held_back > self.limits.max_held
                 for entry in self.works[node].owners:
                     effects = entry.owner.pending_effects
                     if node.clock.gate.dead or entry.owner.waiting or effects is None:
@@ -393,7 +389,7 @@ def check(world: UpkeepWorld, unfinished: str) -> list[str]:
         at = handled.get(number)
         if at is None and not unfinished:
             wrong.append(f"note {number} was not handled")
-        elif at is not None and at > TROUBLE_S + NOTE_LIMIT_S and not (world.rewound or world.crowded):
+        elif at is not None and at > TROUBLE_S + NOTE_LIMIT_S and not world.rewound:
             wrong.append(f"note {number} waited until {at:.0f} s, perhaps behind a target that is away")
     return wrong
 

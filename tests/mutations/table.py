@@ -711,6 +711,14 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/streams/router.py",
+        "of what owners hold back, only some doesn't count",
+        "return len(self._custody) - len(self._held_back)",
+        "return len(self._custody) - min(len(self._held_back), self._limits.max_held)",
+        "tests/streams/test_router.py"
+        "::test_a_node_full_of_what_owners_hold_back_takes_the_message_that_is_missing",
+    ),
+    _at(
+        "src/holdfast/streams/router.py",
         "what went back to the queue with one before it is routed again",
         "            if item.number not in self._custody:\n                continue  # it went back",
         "            if False:\n                continue  # it went back",

@@ -124,9 +124,9 @@ class Router:
     @property
     def kept(self) -> int:
         """The number of messages in custody, without those that their owners hold back: a target that is away
-        must not stop what doesn't need it, and a missing message must get in. Of these at most ``max_held``
-        are left out, for their bodies are kept here."""
-        return len(self._custody) - min(len(self._held_back), self._limits.max_held)
+        must not stop what doesn't need it, and a missing message must get in. Of these, owners take no more
+        than ``inbox_limit`` a stream."""
+        return len(self._custody) - len(self._held_back)
 
     @property
     def deferred(self) -> int:
