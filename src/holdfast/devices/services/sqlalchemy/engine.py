@@ -73,7 +73,7 @@ def parse(url: str) -> URL:
         backend = "postgresql"
     if backend not in ("sqlite", "postgresql"):
         raise ConfigError(
-            f"the outbox's database is {shown(parsed)}; it is a sqlite:/// or postgresql:// URL"
+            f"the outbox's database is {redact_url(url)!r}; it is a sqlite:/// or postgresql:// URL"
         )
     if backend == "sqlite" and parsed.database in (None, "", ":memory:"):
         raise ConfigError("the outbox's database must be a file: others couldn't share one in memory")
