@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.cluster.lifecycle import Tasks
-from holdfast.cluster.pump import Pump
+from holdfast.cluster.pump import Pump, Seen
 from holdfast.common.held import Receipt
 from holdfast.common.polling import CROWDED_S
+from holdfast.common.reception import Reception
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, Outgoing
@@ -56,7 +57,8 @@ class Rig:
         self.crowded = False
         self.taken: list[tuple[bytes, Receipt]] = []
         self.took = asyncio.Event()
-        self.seen: list[dict[str, int]] = []
+        self.seen: list[Seen] = []
+        self.reception = Reception(clock.monotonic(), LIMITS.receive_wait_s + 1.0)
         self.begin()
 
     async def restart(self) -> None:
@@ -71,11 +73,11 @@ class Rig:
         self.pump = Pump(
             "s", self.queue, self.host,
             take=self._take, room=lambda: self.room, is_crowded=lambda: self.crowded,
-            may=lambda: self.membership.alive,
+            may=lambda: self.membership.alive, reception=self.reception,
         )  # fmt: skip
         self.running = self.host.tasks.spawn(self.pump.run())
 
-    def _take(self, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
+    def _take(self, delivery: Delivery, receipt: Receipt, seen: Seen) -> None:
         if delivery.body.startswith(b"bad"):
             raise InvalidMessage(f"field 'key' is missing{delivery.body[3:].decode()}", "key")
         self.taken.append((delivery.body, receipt))
@@ -298,3 +300,24 @@ async def test_a_queue_that_stops_answering_is_asked_by_one(
     assert calls > 20
     await clock.sleep(60)
     assert rig.stats.receive_calls - calls <= 60 / 2.5 + 1, "one receive, with its pauses of up to 5 s"
+
+
+@pytest.mark.parametrize("lacks", ["an answer", "room", "membership"])
+async def test_it_notes_while_the_node_receives_nothing(clock: Clock, rig: Rig, lacks: str) -> None:
+    def receive(is_on: bool) -> None:
+        rig.queue.failing = ["receive"] if lacks == "an answer" and not is_on else []
+        rig.room = 1000 if is_on or lacks != "room" else 0
+        rig.membership.alive = is_on or lacks != "membership"
+
+    await clock.sleep(20)
+    assert rig.reception.silent_s(clock.monotonic()) == 0.0, "an empty queue answers"
+    receive(False)
+    at_most_s = LIMITS.receive_wait_s + 0.5  # a receive that has begun ends first
+    await until(clock, lambda: rig.reception.is_silent(clock.monotonic()), at_most_s)
+    await clock.sleep(60)
+    receive(True)
+    await until(clock, lambda: not rig.reception.is_silent(clock.monotonic()))
+    silent_s = rig.reception.silent_s(clock.monotonic())
+    assert silent_s > 60
+    await clock.sleep(20)
+    assert rig.reception.silent_s(clock.monotonic()) == silent_s

@@ -719,6 +719,96 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/streams/router.py",
+        "an outbox ends with messages in it",
+        "            elif not self._outboxes[member]:  # else",
+        "            else:  # else",
+        "tests/streams/test_router.py"
+        "::test_what_waits_for_a_peer_behind_messages_that_have_ended_is_forwarded",
+    ),
+    _at(
+        "src/holdfast/streams/router.py",
+        "half of what is too large for one call is left",
+        "            await self._forward(member, batch[half:])\n",
+        "",
+        "tests/streams/test_router.py::test_what_is_too_large_for_one_call_is_forwarded_in_several",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "a late preparation replaces the owner's handler",
+        "            if self._warm.get(key) is not warming:  # its owner",
+        "            if False:  # its owner",
+        "tests/streams/test_owners.py"
+        "::test_a_preparation_that_comes_late_leaves_the_handler_of_the_owner_in_place",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "what a claim that had passed on began to open counts",
+        "        self._perform(entry)\n        if self._host.news.overtook(claim):\n",
+        "        if self._host.news.overtook(claim):\n",
+        "tests/streams/test_owners.py::test_a_claim_that_passed_on_before_it_was_known_opens_nothing",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "what a past opening found is taken for the present",
+        "        if entry.owner.generation != generation:\n            return  # a later opening may have",
+        "        if False:\n            return  # a later opening may have",
+        "tests/streams/test_owners.py::test_an_opening_that_was_answered_too_late_tells_of_no_lost_commits",
+    ),
+    _at(
+        "src/holdfast/streams/work.py",
+        "a message of an earlier run waits for a later run",
+        "for run, seq in before.items() if run <= place.run)",
+        "for run, seq in before.items())",
+        "tests/streams/test_owners.py"
+        "::test_a_late_message_of_an_earlier_run_holds_up_no_later_run_of_a_fifo_queue",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "no stream knows that its node receives nothing",
+        "now, survived, keeper.reception)",
+        "now, survived)",
+        "tests/streams/test_owners.py::test_what_lay_in_the_queue_while_no_node_received_is_not_skipped",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "effects that waited for the claim wait on",
+        "        self._advance(now)  # no effect was",
+        "        # no effect was",
+        "tests/streams/rules/test_acting.py"
+        "::test_effects_that_were_committed_while_the_claim_was_looked_into_are_handed_over_after_that",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "a stream that has a timer doesn't look what an operator did",
+        "(self.wake_at is None or self._waits_for_others)",
+        "self.wake_at is None",
+        "tests/streams/rules/test_acting.py"
+        "::test_a_stream_that_waits_for_others_looks_at_the_store_whatever_its_timers_and_effects_do",
+    ),
+    _at(
+        "src/holdfast/streams/rules/sequencer.py",
+        "a gap's wait goes on while the node receives nothing",
+        "        silent_s = self._reception.silent_s(now)\n",
+        "        silent_s = 0.0\n",
+        "tests/streams/rules/test_sequencer.py"
+        "::TestStart::test_time_in_which_the_node_receives_nothing_is_no_part_of_the_wait",
+    ),
+    _at(
+        "src/holdfast/cluster/pump.py",
+        "a node without room receives all the same",
+        "if room <= 0:\n                self._reception.paused(self._clock.monotonic())\n",
+        "if room <= 0:\n",
+        "tests/cluster/test_pump.py::test_it_notes_while_the_node_receives_nothing",
+    ),
+    _at(
+        "src/holdfast/common/reception.py",
+        "the next try of a failed receive counts as an answer",
+        "if self._stopped_at is not None and not self._fails:",
+        "if self._stopped_at is not None:",
+        "tests/common/test_reception.py::test_a_failure_lasts_until_an_answer_and_not_until_the_next_try",
+    ),
+    _at(
+        "src/holdfast/streams/router.py",
         "what went back to the queue with one before it is routed again",
         "            if item.number not in self._custody:\n                continue  # it went back",
         "            if False:\n                continue  # it went back",

@@ -21,6 +21,7 @@ from holdfast.errors import (
     Unavailable,
 )
 from holdfast.ports.coordinator import Claim, Load, Member
+from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import SlotCall
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.operations import pause, resume
@@ -31,6 +32,8 @@ from tests.streams.town import LIMITS, Town, TownNode
 VIRTUAL = True
 KEY = "s/k"
 IDLE_S = 20.0
+GAP_S = 45.0
+"""The default of ``gap_timeout_s``."""
 
 
 class Item(msgspec.Struct):
@@ -1244,3 +1247,123 @@ async def test_what_a_node_works_at_is_hidden_for_as_long_as_it_takes(town: Town
     await finished(town, 1)
     assert len(town.events("received")) == 1
     assert node.owns(KEY)
+
+
+# --- what comes late
+
+
+async def test_a_preparation_that_comes_late_leaves_the_handler_of_the_owner_in_place(town: Town) -> None:
+    """It brings the state of before, which would be committed as the present one."""
+    a, b = await two(town)
+    read = asyncio.Event()
+
+    async def peek(key: str) -> Checkpoint | None:
+        checkpoint = await town.state.peek(key)
+        if not read.is_set():
+            read.set()
+            await town.clock.sleep(4)
+        return checkpoint
+
+    b.state.instead["peek"] = peek
+    moving = asyncio.ensure_future(a.work.move(KEY, b.id))
+    await read.wait()
+    await town.send(*numbers(2, 3))
+    await town.until(lambda: len(town.results("k")) == 4)
+    await town.crash(a)
+    await town.send(*numbers(4))
+    await town.until(lambda: len(town.results("k")) == 5)
+    await town.clock.sleep(5)
+    await town.send(*numbers(5))
+    await finished(town, 6)
+    moving.cancel()
+
+
+async def test_a_claim_that_passed_on_before_it_was_known_opens_nothing(town: Town) -> None:
+    a, b = await two(town)
+    claim = await town.coordinator.lookup(KEY)
+    assert claim is not None
+    passed = await town.coordinator.transfer(claim, b.id)
+    await town.coordinator.transfer(passed, a.id)
+    await town.clock.sleep(1)
+
+    async def claim_slowly(*args: Any) -> Claim:
+        await town.clock.sleep(0.05)  # the store answers sooner
+        return await town.coordinator.claim(*args)
+
+    b.coordinator.instead["claim"] = claim_slowly
+    opened = len(b.state.called("open"))
+    b.work.owners.adopt("s", KEY, passed)
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert len(b.state.called("open")) == opened
+    assert a.host.stats.fenced == 0
+
+
+@pytest.mark.parametrize("what", ["queue", "coordinator"])
+async def test_what_lay_in_the_queue_while_no_node_received_is_not_skipped(town: Town, what: str) -> None:
+    nodes = await two(town)
+
+    async def down(*args: Any) -> Any:
+        await town.clock.sleep(0.2)
+        raise Unavailable("down")
+
+    await town.send(*numbers(3))
+    await town.clock.sleep(1)
+    for node in nodes:
+        failing_service = node.queues["s"] if what == "queue" else node.coordinator
+        failing_service.instead["receive" if what == "queue" else "join"] = down
+    if what == "coordinator":
+        town.coordinator.forget()
+    await town.clock.sleep(7)  # a receive that was open may bring more
+    await town.send(*numbers(2))
+    await town.clock.sleep(3 * GAP_S)
+    for node in nodes:
+        node.queues["s"].instead.clear()
+        node.coordinator.instead.clear()
+    await finished(town, 4)
+
+
+async def test_a_late_message_of_an_earlier_run_holds_up_no_later_run_of_a_fifo_queue(town: Town) -> None:
+    """Its number is the higher one, so it comes after the later run's first; but it runs before that."""
+    queue = town.add_fifo_queue()
+
+    async def send_runs(*runs: int) -> None:
+        for run in runs:
+            await queue.send([Outgoing(json.dumps({"key": "k", "n": run}).encode(), key="k")])
+
+    await send_runs(1)
+    await town.start(app_of(seq="queue", first_seq="lowest", run="n"))
+    await town.until_over()
+    await send_runs(2, 1, 2)
+    await town.until_over()
+    assert [result["n"] for result in town.results("k")] == [1, 1, 2, 2]
+
+
+async def test_an_opening_that_was_answered_too_late_tells_of_no_lost_commits(town: Town) -> None:
+    """A later opening has committed since, so that what the first one found is old."""
+    node = await town.start(app_of())
+    await town.send(*numbers(0))
+    await town.until(lambda: node.state.called("open") and len(town.results("k")) == 1)
+    entry = node.work.owners.get(KEY)
+    assert entry is not None
+    late = asyncio.Event()
+
+    async def open_late(*args: Any) -> Any:
+        found = await town.state.open(*args)
+        if not late.is_set():
+            late.set()
+            await town.clock.sleep(3)
+        return found
+
+    node.state.instead["open"] = open_late
+    entry.owner.fenced(town.clock.monotonic())
+    node.work.owners.poke(KEY)
+    await late.wait()
+    entry.owner.vanished()
+    node.work.owners.poke(KEY)
+    await town.send(*numbers(1, 2))
+    await town.until(lambda: len(town.results("k")) == 3)
+    await town.clock.sleep(5)
+    assert losses(node) == []
+    assert entry.last is not None
+    assert entry.last.number == town.state.standing[KEY].number

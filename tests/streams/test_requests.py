@@ -12,7 +12,7 @@ from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.retry import Backoff
-from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
+from holdfast.errors import Busy, MembershipLost, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.requests import RequestAnswer
@@ -155,6 +155,13 @@ async def test_a_coordinator_that_does_not_answer_is_waited_for_as_long_as_the_c
     await town.until(lambda: not node.work.requests._claiming)
     node.coordinator.instead["claim"] = away
     with pytest.raises(Unavailable, match=r"the coordinator does not answer$"):
+        await ask(node, 0)
+
+    async def lost(*_: Any) -> Any:
+        raise MembershipLost("it has expired")
+
+    node.coordinator.instead["claim"] = lost
+    with pytest.raises(Unavailable, match="this node is no member at present"):
         await ask(node, 0)
     del node.coordinator.instead["claim"]
     assert await ask(node, 0) == RequestAnswer(b"1", 1)

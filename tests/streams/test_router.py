@@ -24,7 +24,7 @@ from holdfast.common.protocol import (
     Stranger,
 )
 from holdfast.common.retry import Backoff
-from holdfast.errors import NobodyThere, OutcomeUnknown, Unavailable
+from holdfast.errors import NobodyThere, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
@@ -810,3 +810,54 @@ async def test_a_stream_that_is_due_and_that_nobody_can_take_is_said_to_be_so(ri
     assert not await rig.router.nudge("s", KEY)
     rig.membership.view["me"] = member("me", room=0)
     assert not await rig.router.nudge("s", "s/other")
+
+
+async def test_what_waits_for_a_peer_behind_messages_that_have_ended_is_forwarded(rig: Rig) -> None:
+    check_at = rig.clock.monotonic() + LIMITS.custody_check_s
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    large = bytes(LIMITS.forward_bytes_max // 2 + 1)  # each goes alone
+    await rig.dispatch(held(1, body=large))
+    await rig.clock.sleep(check_at - 0.5 - rig.clock.monotonic())
+    rig.peers.delay_s = 2.0
+    await rig.dispatch(held(2, body=large))
+    await rig.clock.sleep(1.0)  # the first waits to be offered again
+    await rig.dispatch(held(3, body=large))
+    (first, *_) = rig.peers.parcels("a")
+    rig.router.reported(SettleReport("me", "a", [first.number], []))
+    await rig.clock.sleep(10)
+    assert 3 in [parcel.seq for parcel in rig.peers.parcels("a")]
+    assert [each.place.seq for _, each in rig.router.holding("s")] == [], "their owner has them"
+
+
+async def test_what_is_too_large_for_one_call_is_forwarded_in_several(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    forwarded: list[int] = []
+
+    def judge(parcel: Parcel) -> ParcelAnswer:
+        forwarded.append(int(parcel.seq))
+        return ParcelAnswer(parcel.number, "accepted")
+
+    def limit(count: int) -> None:
+        call = rig.peers.call
+
+        async def limited(address: str, request: Request, timeout_s: float) -> Reply:
+            if isinstance(request, Forward) and len(request.parcels) > count:
+                raise TooLarge("too large for one request")
+            return await call(address, request, timeout_s)
+
+        rig.peers.call = limited  # type: ignore[method-assign]
+
+    rig.peers.judges["a"] = judge
+    limit(2)
+    await rig.dispatch(*(held(n) for n in range(7)))
+    await rig.clock.sleep(1)
+    assert sorted(forwarded) == list(range(7))
+    assert rig.router.deferred == 0
+    rig.router.reported(SettleReport("me", "a", [parcel.number for parcel in rig.peers.parcels("a")], []))
+    limit(0)
+    await rig.dispatch(held(7))
+    await rig.clock.sleep(60)
+    assert "a message is too large to be forwarded" in rig.log.events("warning")
+    assert rig.stats.given_back == 1, "another node may receive it"

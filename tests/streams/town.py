@@ -126,6 +126,11 @@ class Town:
         """The queue of a stream."""
         return self._queues.setdefault(stream, MemoryQueue(self.clock, max_bytes=10_000))
 
+    def add_fifo_queue(self, stream: str = "s") -> MemoryQueue:
+        """The queue of a stream, which keeps the order of each key."""
+        queue = self._queues[stream] = MemoryQueue(self.clock, max_bytes=10_000, fifo=True)
+        return queue
+
     async def before(self, slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:
         """What the test lets happen as this message begins to be handled."""
         if work.body in self.deeds:

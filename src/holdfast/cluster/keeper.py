@@ -16,6 +16,7 @@ from holdfast.cluster.host import Host
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import CommitPlace, Life, fixed
 from holdfast.common.progress import Visibility, chunks, due
+from holdfast.common.reception import Reception
 from holdfast.common.redaction import redact
 from holdfast.errors import HoldfastError, Retry
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
@@ -35,6 +36,9 @@ too long."""
 REISSUE_VISIBILITIES = 4
 """How long before the queue's limit a message is reissued, in visibilities. This leaves time for a few
 tries."""
+
+ANSWER_SLACK_S = 5.0
+"""How much longer than it waits for messages a receive may take until its queue counts as silent."""
 
 Reporter = Callable[[list[Receipt], bool], Coroutine[Any, Any, None]]
 
@@ -105,6 +109,8 @@ class Keeper:
         self._report = report
         self._may_reissue = may_reissue
         self._archive = archive
+        self.reception = Reception(host.clock.monotonic(), host.limits.receive_wait_s + ANSWER_SLACK_S)
+        """When this node received nothing from the queue."""
         self._pending: list[Settlement] = []
         self._taken: list[Settlement] = []
         self._waiting = 0

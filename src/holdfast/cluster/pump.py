@@ -11,21 +11,26 @@ from holdfast.cluster.tracer import Tracer
 from holdfast.common import conventions
 from holdfast.common.held import Receipt
 from holdfast.common.polling import Polling
+from holdfast.common.reception import Reception
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.ports.queue import DeadLetter, Delivery, Queue
 
-Take = Callable[[Delivery, Receipt, dict[str, int]], None]
-"""Takes a delivery. The last argument is the same dict for all deliveries of one receive, to note what came
+Seen = dict[str, dict[int, int]]
+"""By key and run: the number of the last message."""
+
+Take = Callable[[Delivery, Receipt, Seen], None]
+"""Takes a delivery. The last argument is the same for all deliveries of one receive, to note what came
 before."""
 
 
 class Pump:
     """Receives while ``may`` returns True, and no more at once than there is room for. ``take`` raises
     InvalidMessage for a message without a usable key, which is dead-lettered and doesn't stop the pump.
-    ``hide_s``: how long the queue hides a received message before it is first extended."""
+    ``hide_s``: how long the queue hides a received message before it is first extended. ``reception`` is told
+    when the node receives nothing."""
 
     def __init__(
         self,
@@ -38,6 +43,7 @@ class Pump:
         may: Callable[[], bool],
         is_crowded: Callable[[], bool] = lambda: False,
         hide_s: float | None = None,
+        reception: Reception | None = None,
     ) -> None:
         self._stream = stream
         self._queue = queue
@@ -48,6 +54,7 @@ class Pump:
         self._is_crowded = is_crowded
         self._may = may
         self._hide_s = host.limits.visibility_s if hide_s is None else hide_s
+        self._reception = reception or Reception()
         self._backoff = Backoff(0.1, 5.0)
         self._polling = Polling(queue.max_batch, queue.max_receives, queue.linger_s)
         self._polls = 0
@@ -67,12 +74,14 @@ class Pump:
         failures, ended_at = 0, self._clock.monotonic()
         while not self.stopping and self._polls <= self._polling.wanted:
             if not self._may():
+                self._reception.paused(self._clock.monotonic())
                 await self._clock.wait(self._host.membership.joined, self._limits.renew_s)
                 if not self._may():
                     await self._clock.sleep(self._limits.room_check_s)
                 continue
             room = self._room()
             if room <= 0:
+                self._reception.paused(self._clock.monotonic())
                 await self._clock.sleep(self._limits.room_check_s)
                 continue
             try:
@@ -80,6 +89,7 @@ class Pump:
             except (HoldfastError, OSError) as error:
                 failures += 1
                 self._polling.failed()
+                self._reception.failed(self._clock.monotonic())
                 self._log.warning(
                     "could not receive messages; trying again", stream=self._stream, error=str(error)
                 )
@@ -99,15 +109,17 @@ class Pump:
         self._stats.receive_calls += 1
         tracer = self._host.tracer
         began_ns = 0 if tracer is None else tracer.now_ns()
+        self._reception.asked(self._clock.monotonic())
         deliveries = await self._queue.receive(
             limit, self._limits.receive_wait_s, self._hide_s, self._host.membership.id
         )
         now = self._clock.monotonic()
+        self._reception.answered(now)
         expires_at = now + self._hide_s
         self._stats.received += len(deliveries)
         if tracer is not None:
             self._trace(tracer, deliveries, began_ns)
-        seen: dict[str, int] = {}
+        seen: Seen = {}
         malformed: list[tuple[Delivery, InvalidMessage]] = []
         for delivery in deliveries:
             try:

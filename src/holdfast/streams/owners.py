@@ -40,7 +40,7 @@ from holdfast.errors import (
     ValueLost,
 )
 from holdfast.ports.coordinator import Claim
-from holdfast.ports.slots import MessageWork, Ran, StreamSlot
+from holdfast.ports.slots import MessageWork, Ran, SlotCall, StreamSlot
 from holdfast.streams.codec import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
@@ -303,14 +303,17 @@ class Owners:
         if spec is None:
             return False
         now = self._clock.monotonic()
-        owner = Owner(key, self._rules[stream], now, self._survived.pop(key, None))
-        owner.is_held_back = self._keepers[stream].is_full
+        survived = self._survived.pop(key, None)
+        keeper = self._keepers[stream]
+        owner = Owner(key, self._rules[stream], now, survived, keeper.reception)
+        owner.is_held_back = keeper.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
         if (warming := self._warm.get(key)) is not None:
             entry.stands_since = warming.ready_at
-        if self._host.news.overtook(claim):
-            owner.vanished()
         self._perform(entry)
+        if self._host.news.overtook(claim):
+            owner.vanished()  # what it has begun to open doesn't count
+            self._perform(entry)
         return True
 
     def vanished(self) -> None:
@@ -534,7 +537,7 @@ class Owners:
     async def _keep_warm(self, spec: StreamSpec, key: str, warming: Warming) -> None:
         seat, plain = warming.seat, key.partition("/")[2]
         try:
-            obstacle = await self._open_warm(spec, key, seat)
+            obstacle = await self._open_warm(spec, key, warming)
         except BaseException:
             warming.obstacle.cancel()
             raise
@@ -548,25 +551,30 @@ class Owners:
             if key not in self._entries and seat.slot is not None:
                 await self._pool.close_stream(seat.slot, spec.name, plain, spec.timeout_s)
 
-    async def _open_warm(self, spec: StreamSpec, key: str, seat: Seat) -> str:
+    async def _open_warm(self, spec: StreamSpec, key: str, warming: Warming) -> str:
         try:
             checkpoint = await self._state.peek(key)
         except HoldfastError as error:
             return f"the state can't be read: {error}"
+        seat = warming.seat
         async with seat.loads:
             if obstacle := self._known_obstacle(spec, seat):
                 return obstacle
-            return await self._open_in(spec, key, seat, checkpoint)
+            return await self._open_in(spec, key, warming, checkpoint)
 
-    async def _open_in(self, spec: StreamSpec, key: str, seat: Seat, checkpoint: Checkpoint | None) -> str:
-        plain = key.partition("/")[2]
+    async def _open_in(
+        self, spec: StreamSpec, key: str, warming: Warming, checkpoint: Checkpoint | None
+    ) -> str:
+        plain, seat = key.partition("/")[2], warming.seat
         state, version = (checkpoint.state, checkpoint.state_version) if checkpoint else (None, 0)
+
+        def begin(slot: StreamSlot, call: SlotCall) -> Awaitable[None]:
+            if self._warm.get(key) is not warming:  # its owner here may have opened it from newer state
+                raise HandlerFailed(f"{key} is no longer prepared here")
+            return slot.open(spec.name, plain, state, version, call=call)
+
         try:
-            await self._pool.call(
-                seat,
-                spec.timeout_s,
-                lambda slot, call: slot.open(spec.name, plain, state, version, call=call),
-            )
+            await self._pool.call(seat, spec.timeout_s, begin)
         except ModelFailed as error:
             if error.model in self._models:
                 self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
@@ -774,6 +782,8 @@ class Owners:
         self._stats.opened += 1
         if checkpoint.acts:
             self.acting.add(entry.spec.name)
+        if entry.owner.generation != generation:
+            return  # a later opening may have found what was committed since
         standing, recalled = self._recall(entry, checkpoint)
         try:
             quiet_s = await self._quiet_s(entry, generation, standing, recalled)
@@ -894,9 +904,11 @@ class Owners:
     async def _claim_again(self, entry: Owned, epoch: int | None) -> bool:
         if not await self._epoch_stands(entry, epoch):
             return False
-        member = self._host.membership.id
-        entry.claim = await self._coordinator.claim(entry.key, member)
-        return entry.claim.member == member
+        claim = await self._coordinator.claim(entry.key, self._host.membership.id)
+        ours = claim.member == self._host.membership.id
+        if ours:
+            entry.claim = claim
+        return ours
 
     async def _epoch_stands(self, entry: Owned, epoch: int | None) -> bool:
         if epoch is None:

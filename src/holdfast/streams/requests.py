@@ -18,7 +18,7 @@ import msgspec
 from holdfast.cluster.host import Host
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
-from holdfast.errors import Busy, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
+from holdfast.errors import Busy, MembershipLost, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
 from holdfast.streams.owners import Owners
@@ -33,6 +33,7 @@ PATIENCE = 0.25
 """The share of its timeout that a request may wait before it is handled. The rest is a reserve for
 failures."""
 
+NO_MEMBER = "this node is no member at present"
 MODEL_MISSING = "a model that the stream uses does not load on this node at present"
 """The text for clients. The error of the load itself is for operators only."""
 STATE_NEWER = "the state of the stream is newer than the handler on this node; another node takes it over"
@@ -217,7 +218,7 @@ class Requests:
             raise Unavailable(
                 f"{key}: the coordinator does not answer, and this stream is not known here"
                 if silent
-                else "this node is no member at present"
+                else NO_MEMBER
             )
         asked = self._claiming.get(key)
         if asked is None:
@@ -243,6 +244,8 @@ class Requests:
             if not obstacle:
                 return await self._coordinator.claim(key, self._host.membership.id)
             claim = await self._coordinator.lookup(key)
+        except MembershipLost as error:
+            raise Unavailable(f"{key}: {NO_MEMBER}") from error
         except (Unavailable, OutcomeUnknown) as error:
             raise Unavailable(f"{key}: the coordinator does not answer") from error
         if claim is None:

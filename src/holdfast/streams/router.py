@@ -35,7 +35,7 @@ from holdfast.common.protocol import (
     number,
 )
 from holdfast.common.retry import Backoff
-from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, Unavailable
+from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.queue import Queue
 
@@ -362,11 +362,11 @@ class Router:
             _, ask_at = self._failures.get(member, (0, 0.0))
             if (pause_s := ask_at - self._clock.monotonic()) > 0:
                 await self._clock.sleep(pause_s)
-            batch = self._next_batch(member)
-            if not batch:
+            if batch := self._next_batch(member):
+                await self._forward(member, batch)
+            elif not self._outboxes[member]:  # else what is next has ended, and not what comes after
                 del self._outboxes[member]
                 return
-            await self._forward(member, batch)
 
     def _next_batch(self, member: str) -> list[Custody]:
         outbox = self._outboxes[member]
@@ -390,6 +390,9 @@ class Router:
         )
         try:
             reply = await self._peer.call(known.address, forward, self._limits.peer_timeout_s)
+        except TooLarge as error:
+            await self._forward_less(member, batch, error)
+            return
         except (Unavailable, OutcomeUnknown):
             for item in batch:
                 item.held.receives += 1  # it may be what killed its owner
@@ -404,6 +407,16 @@ class Router:
         for item in batch:
             if item.number in self._custody and item.to == member:
                 self._answered(item, answers.get(item.number))
+
+    async def _forward_less(self, member: str, batch: list[Custody], error: TooLarge) -> None:
+        """Forward in two calls what is too large for one: receipts and attributes count too."""
+        half = len(batch) // 2
+        if half:
+            await self._forward(member, batch[:half])
+            await self._forward(member, batch[half:])
+        else:
+            self._log.warning("a message is too large to be forwarded", key=batch[0].key, error=str(error))
+            self._failed(batch, member)
 
     def _note_failure(self, member: str) -> None:
         if member in self._host.membership.view:

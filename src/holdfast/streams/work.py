@@ -15,7 +15,7 @@ from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
-from holdfast.cluster.pump import Pump
+from holdfast.cluster.pump import Pump, Seen
 from holdfast.cluster.rules.balance import StreamLoad, pick
 from holdfast.cluster.rules.placement import STREAMS, WorkLoad, acting_streams, spread
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
@@ -192,6 +192,7 @@ class StreamWork:
                 is_crowded=self._is_crowded,
                 may=self._may_receive,
                 hide_s=first_hide_s(host.limits),
+                reception=self._keepers[name].reception,
             )
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
@@ -201,7 +202,7 @@ class StreamWork:
         max_bytes = self._queues[spec.name].max_bytes
         linked = self._queues[spec.name].fifo and spec.seq == QUEUE_NUMBER
 
-        def take(delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
+        def take(delivery: Delivery, receipt: Receipt, seen: Seen) -> None:
             if len(delivery.body) > max_bytes:
                 raise InvalidMessage(
                     f"the body has {len(delivery.body)} bytes, over max_message_bytes = {max_bytes};"
@@ -210,7 +211,10 @@ class StreamWork:
             key, place = address(spec, delivery.body, delivery.attributes, delivery.id, delivery.number)
             held = Held(place, delivery.body, delivery.attributes, [receipt], delivery.receives)
             if linked:
-                held.after, seen[key] = seen.get(key), place.seq
+                before = seen.setdefault(key, {})
+                # One of a later run comes after this one, whatever its number is.
+                held.after = max((seq for run, seq in before.items() if run <= place.run), default=None)
+                before[place.run] = place.seq
             self.router.dispatch(spec.name, spec.full_key(key), held)
 
         return take

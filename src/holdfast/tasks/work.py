@@ -15,7 +15,7 @@ import msgspec
 from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
-from holdfast.cluster.pump import Pump
+from holdfast.cluster.pump import Pump, Seen
 from holdfast.cluster.rules.placement import TASKS, WorkLoad
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.cluster.tracer import OpenSpan, trace_of
@@ -268,7 +268,7 @@ class TaskWork:
             item.here = True
             self._hold(item)
 
-    def _take(self, queue: str, delivery: Delivery, receipt: Receipt, seen: dict[str, int]) -> None:
+    def _take(self, queue: str, delivery: Delivery, receipt: Receipt, seen: Seen) -> None:
         item = self._read(queue, delivery)
         item.held.receipts.append(receipt)
         self._hold(item)

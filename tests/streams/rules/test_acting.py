@@ -17,6 +17,7 @@ from holdfast.streams.rules.commands import (
     HandOver,
     Open,
     Peek,
+    Reclaim,
     RefuseRequests,
     Release,
     Run,
@@ -26,7 +27,7 @@ from holdfast.streams.rules.commands import (
     Write,
 )
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Started, Timer
-from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S
+from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S, LOOK_S
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
 from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
@@ -736,3 +737,43 @@ def test_a_nudge_is_answered_by_the_right_time() -> None:
     bench.answered()
     bench.owner.nudged(bench.now)
     assert bench.write().due == WALL + 20.0 + DUE_GRACE_S
+
+
+def test_effects_that_were_committed_while_the_claim_was_looked_into_are_handed_over_after_that() -> None:
+    bench = ActingBench()
+    bench.opened()
+    commit = bench.sent(0, to("alerts"))
+    bench.owner.vanished()
+    bench.only(Reclaim)
+    assert bench.answered() == [], "another node may own the stream by now"
+    bench.owner.claim_checked(True, bench.now)
+    assert bench.handed_over() == list(commit.effects)
+
+
+@pytest.mark.parametrize("waits_for", ["a missing message", "a target"])
+def test_a_stream_that_waits_for_others_looks_at_the_store_whatever_its_timers_and_effects_do(
+    waits_for: str,
+) -> None:
+    bench = ActingBench(order={"on_gap": "hold"}, effects=EffectLimits(pending=1))
+    bench.opened()
+    if waits_for == "a target":
+        bench.sent(0, to("alerts"))
+        bench.answered()
+    else:
+        bench.begin(held(0))
+        bench.acted(bench.wake_after(100_000.0))
+        bench.write()
+        bench.answered()
+    bench.offer(held(2))
+    end_at = bench.now + 10 * LOOK_S
+    looks = 0
+    while bench.now < end_at:
+        for command in bench.out():
+            if isinstance(command, Peek):
+                looks += 1
+                at = Checkpoint(KEY, epoch=bench.owner.epoch, number=bench.owner.number)
+                bench.owner.peeked(at, bench.now)
+            elif isinstance(command, HandOver):
+                bench.owner.effect_failed(command.effects[0].id, bench.owner.epoch, bench.now, "away")
+        bench.tick()
+    assert 9 <= looks <= 11

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast.common.message import Place, Span
+from holdfast.common.reception import Reception
 from holdfast.streams.rules.ledger import Checkpoint, RunLog, Started
 from holdfast.streams.rules.sequencer import (
     PAST_RUNS_MAX,
+    SILENT_LOOK_S,
     Composed,
     Gap,
     Missing,
@@ -282,6 +284,27 @@ class TestStart:
         checkpoint = Checkpoint("s/k", number=number, **fields)
         seq = offered(Sequencer(Rules(first="lowest", gap_timeout_s=GAP_S), checkpoint), at(5))
         assert seq.next(0, 8) == ready(at(5))
+
+    def test_time_in_which_the_node_receives_nothing_is_no_part_of_the_wait(self) -> None:
+        reception = Reception()
+        rules = Rules(first=0, gap_timeout_s=GAP_S)
+        seq = offered(Sequencer(rules, Checkpoint("s/k", log=RunLog(0, 0, 4)), reception), at(6))
+        assert seq.next(0, 8) == Wait(GAP_S, gap=True)
+        reception.failed(GAP_S - 0.25)
+        assert seq.next(GAP_S, 8) == Wait(GAP_S + SILENT_LOOK_S, gap=True)
+        assert seq.next(9 * GAP_S, 8) == Wait(9 * GAP_S + SILENT_LOOK_S, gap=True)
+        reception.answered(10 * GAP_S)
+        assert seq.next(10 * GAP_S, 8) == Wait(10 * GAP_S + 0.25, gap=True)
+        assert isinstance(seq.next(10 * GAP_S + 0.25, 8), Gap)
+
+    def test_a_wait_that_begins_while_the_node_receives_nothing_lasts_as_long_after_that(self) -> None:
+        reception = Reception()
+        rules = Rules(first=0, gap_timeout_s=GAP_S)
+        seq = offered(Sequencer(rules, Checkpoint("s/k", log=RunLog(0, 0, 4)), reception), at(6))
+        reception.paused(0.0)
+        assert seq.next(2.0, 8) == Wait(2.0 + GAP_S, gap=True)
+        reception.asked(32.0)
+        assert seq.next(32.0, 8) == Wait(32.0 + GAP_S, gap=True)
 
     def test_later_runs_wait_like_a_gap_and_start_where_they_can(self) -> None:
         seq = offered(sequencer(RunLog(0, 0, 4), start_timeout_s=2.0), at(1, 1))

@@ -47,6 +47,7 @@ from holdfast.common.acts import Acts, Effect, hops_of
 from holdfast.common.effects import EffectLimits, EffectMaker, Effects, PendingReport
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
+from holdfast.common.reception import Reception
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import checked
 from holdfast.streams.rules.commands import (
@@ -69,7 +70,7 @@ from holdfast.streams.rules.commands import (
     Write,
 )
 from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Timer
-from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict
+from holdfast.streams.rules.sequencer import ALWAYS, Composed, Gap, Ready, Rules, Sequencer, Verdict
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, is_timer_name, place_of
 
 ALONE_OPENINGS = 2
@@ -217,6 +218,7 @@ class Owner:
         "_nudged",
         "_out",
         "_recalled",
+        "_reception",
         "_refused",
         "_resting",
         "_run_cap",
@@ -252,7 +254,12 @@ class Owner:
     )
 
     def __init__(
-        self, key: str, rules: OwnerRules, now: float, survived: Mapping[str, int] | None = None
+        self,
+        key: str,
+        rules: OwnerRules,
+        now: float,
+        survived: Mapping[str, int] | None = None,
+        reception: Reception = ALWAYS,
     ) -> None:
         self.key = key
         self.rules = rules
@@ -267,7 +274,8 @@ class Owner:
         self.parked = ""
         self.state: bytes | None = None
         self.state_version = 0
-        self._seq = Sequencer(rules.order, Checkpoint(key))
+        self._reception = reception
+        self._seq = Sequencer(rules.order, Checkpoint(key), reception)
         self._held: dict[Place, Held] = {}
         self._unjudged: dict[Place, Held] = {}
         self._covered: dict[Place, tuple[Held, Verdict]] = {}  # until the store shows that it still knows it
@@ -611,7 +619,7 @@ class Owner:
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
         self._dirty = self._recalled = recalled
-        self._seq = Sequencer(self.rules.order, checkpoint)
+        self._seq = Sequencer(self.rules.order, checkpoint, self._reception)
         self._run_now = 0
         self._heard_at = now - quiet_s
         begun = {head.head: head.openings for head in checkpoint.suspects}
@@ -672,6 +680,7 @@ class Owner:
         self.suspended = False
         if self.phase is OwnerPhase.CLAIMED:
             self._out.append(Peek())
+        self._advance(now)  # no effect was handed over meanwhile
 
     def fenced(self, now: float) -> None:
         """The store has refused a write, because another opening exists. Open again if the claim is still
@@ -1389,11 +1398,17 @@ class Owner:
             self._out.append(Release())
         elif not self._held and not self._settling:
             self._plan_release(now)
-        elif self._held and self.wake_at is None:
+        elif self._held and (self.wake_at is None or self._waits_for_others):
             if now >= self._look_at:
                 self._look_at = now + LOOK_S
                 self._look()
             self._wake(self._look_at)
+
+    @property
+    def _waits_for_others(self) -> bool:
+        """True if held messages may wait for what no clock brings: an operator, a model, or a target."""
+        order = self.rules.order
+        return bool(self.parked or self.obstacle or self._effects.is_full or order.on_gap == "hold")
 
     def _plan_release(self, now: float) -> None:
         """Release the stream once it is idle, after the store knows when it is due again. An owner that has a

@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.common.message import Place, SeqKind, Span
+from holdfast.common.reception import Reception
 from holdfast.streams.rules.ledger import Checkpoint, RunLog
 
 PAST_RUNS_MAX = 8
@@ -23,6 +24,13 @@ PAST_RUNS_MAX = 8
 
 SKIP_MARK = "!"
 """Marks a remembered identity as skipped rather than handled."""
+
+ALWAYS = Reception()
+"""That of a queue from which a node receives all the time."""
+
+SILENT_LOOK_S = 1.0
+"""How soon, at the earliest, a wait for a missing message is looked at again while the node receives
+nothing."""
 
 
 class Verdict(enum.Enum):
@@ -100,14 +108,16 @@ class Sequencer:
         "_passed",
         "_past",
         "_recent",
+        "_reception",
         "_window",
         "inbox",
         "quiet_run",
         "rules",
     )
 
-    def __init__(self, rules: Rules, checkpoint: Checkpoint) -> None:
+    def __init__(self, rules: Rules, checkpoint: Checkpoint, reception: Reception = ALWAYS) -> None:
         self.rules = rules
+        self._reception = reception
         self.inbox: list[Place] = []
         self.quiet_run: int | None = None  # a run that began after a quiet time: no older message is awaited
         self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue says so
@@ -312,11 +322,14 @@ class Sequencer:
 
     def _patience(self, now: float, timeout_s: float) -> Wait | None:
         """Return the wait for a missing message, which begins at the first call; None once it has lasted
-        ``timeout_s``."""
+        ``timeout_s``. Time in which the node receives nothing doesn't count."""
+        silent_s = self._reception.silent_s(now)
         if self._blocked_at is None:
-            self._blocked_at = now
-        until = self._blocked_until = self._blocked_at + timeout_s
-        return Wait(until, gap=True) if now < until else None
+            self._blocked_at = now - silent_s
+        until = self._blocked_until = self._blocked_at + timeout_s + silent_s
+        if now >= until:
+            return None
+        return Wait(max(until, now + SILENT_LOOK_S) if self._reception.is_silent(now) else until, gap=True)
 
     def wait_anew(self) -> None:
         """Let the wait for a missing message begin anew."""
