@@ -471,9 +471,17 @@ CORE = [
     _at(
         "src/holdfast/devices/rules/group_rate.py",
         "rollouts keep the share that they began with",
-        "        for rate in self._rates.values():\n            rate.take_share(share)\n",
+        "        known.take_share(self._share)\n",
         "",
         "tests/devices/rules/test_group_rate.py::test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing",
+    ),
+    _at(
+        "src/holdfast/devices/rules/group_rate.py",
+        "a share is applied under the turn that uses it",
+        "        self._share = share\n\n    def wait_until(self, pair: Pair, now: float) -> float:\n",
+        "        self._share = share\n        self._apply(share)\n\n"
+        "    def wait_until(self, pair: Pair, now: float) -> float:\n",
+        "tests/devices/rules/test_group_rate.py::test_a_share_that_changes_touches_nothing_that_a_turn_in_another_thread_uses",
     ),
     _at(
         "src/holdfast/common/batching.py",
