@@ -484,6 +484,27 @@ CORE = [
         "tests/devices/rules/test_group_rate.py::test_a_share_that_changes_touches_nothing_that_a_turn_in_another_thread_uses",
     ),
     _at(
+        "src/holdfast/devices/dispatcher.py",
+        "what group= returns is believed to be a text",
+        "if not isinstance(group, str):",
+        "if False:",
+        "tests/devices/simulated/test_dispatcher.py::test_a_device_for_which_group_returns_no_text_has_no_group",
+    ),
+    _at(
+        "src/holdfast/devices/dispatcher.py",
+        "an exception of group= is let through",
+        "except Exception as error:  # noqa: BLE001 - the function is the user's",
+        "except TypeError as error:  # noqa: BLE001 - the function is the user's",
+        "tests/devices/simulated/test_dispatcher.py::test_a_group_that_fails_for_some_devices_limits_the_others_all_the_same",
+    ),
+    _at(
+        "src/holdfast/devices/dispatcher.py",
+        "each failure of group= is logged",
+        "if self._groupless.first((why, at)):",
+        "if True:",
+        "tests/devices/simulated/test_dispatcher.py::test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself",
+    ),
+    _at(
         "src/holdfast/common/batching.py",
         "one waits long for nobody",
         "linger_s = self._linger_s if others else self._linger_s / ALONE",

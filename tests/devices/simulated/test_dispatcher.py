@@ -515,3 +515,43 @@ async def test_limits_are_divided_as_the_shards_are(site: Site) -> None:
         await site.clock.sleep(0.05)
     assert most == 10
     assert 30 <= site.dispatcher.counts.sent - before <= 45, "a fourth of 40 a second"
+
+
+@pytest.mark.parametrize("returned", [None, 7, ["a"]])
+async def test_a_device_for_which_group_returns_no_text_has_no_group(site: Site, returned: Any) -> None:
+    await site.start(3, group=lambda device: returned, group_rates={"a": 0.01})
+    commands = [await site.add(f"d{n}") for n in range(3)]
+    for command in commands:
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    [(_, event, fields)] = [entry for entry in site.log.entries if entry[0] == "error"]
+    assert event.startswith("group= of the outbox fails")
+    assert (fields["outbox"], fields["why"]) == ("doors", f"it returned {type(returned).__name__}")
+    assert fields["device"] in ("d0", "d1", "d2")
+
+
+async def test_a_group_that_fails_for_some_devices_limits_the_others_all_the_same(site: Site) -> None:
+    await site.start(5, group={"d0": "a", "d1": "a", "d2": "b"}.__getitem__, group_rates={"a": 0.1})
+    commands = [await site.add(f"d{n}") for n in range(5)]
+    for command in commands[2:]:
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    limited = [await site.store.command(command) for command in commands[:2]]
+    assert sorted(entry.state for entry in limited if entry) == [
+        CommandState.ACKNOWLEDGED,
+        CommandState.SCHEDULED,
+    ]
+    [(_, _, fields)] = [entry for entry in site.log.entries if entry[0] == "error"]
+    assert (fields["why"], "dispatcher.py" in fields["at"]) == ("KeyError", True)
+    for command in commands:
+        await site.until(command, CommandState.ACKNOWLEDGED)
+
+
+async def test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself(site: Site) -> None:
+    def group(device: str) -> str:
+        raise RuntimeError(f"unheard of: {device}") if device < "d5" else LookupError(device)
+
+    await site.start(10, group=group, group_rates={"a": 1.0})
+    for command in [await site.add(f"d{n}") for n in range(10)]:
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    told = [fields for level, _, fields in site.log.entries if level == "error"]
+    assert sorted(fields["why"] for fields in told) == ["LookupError", "RuntimeError"]
+    assert not any("unheard" in str(fields) for fields in told), "its text may hold people's data"
