@@ -533,6 +533,20 @@ CORE = [
         "tests/devices/test_fleet.py::test_a_command_that_a_fleet_s_dialect_fails_at_costs_no_device_its_connection",
     ),
     _at(
+        "src/holdfast/devices/rules/device_turn.py",
+        "what was seen of lost shards is stored",
+        "if self._done.lost:",
+        "if False:",
+        "tests/devices/rules/test_device_turn.py::TestTurns::test_a_dispatcher_that_lost_one_shard_stores_when_the_other_devices_were_seen",
+    ),
+    _at(
+        "src/holdfast/devices/dispatcher.py",
+        "a turn doesn't know how many shards there are",
+        "            shards=spec.shards,\n",
+        "",
+        "tests/devices/simulated/test_dispatcher.py::test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were_seen",
+    ),
+    _at(
         "src/holdfast/common/batching.py",
         "one waits long for nobody",
         "linger_s = self._linger_s if others else self._linger_s / ALONE",

@@ -424,6 +424,7 @@ class Dispatcher:
             limit=self._turn_max,
             away=self._presence.away,
             back=list(back),
+            shards=spec.shards,
             seen=self._seen(now) if sweep else {},
             shift_s=self._shift_s,
             still_out=still_out,

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.devices.ports.device import Command, CommandRefused
 from holdfast.devices.ports.outbox import OnResult
-from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patience
+from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patience, shard_of
 from holdfast.devices.rules.device_turn import Turn, Turned
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryDevices
@@ -555,3 +555,24 @@ async def test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself(s
     told = [fields for level, _, fields in site.log.entries if level == "error"]
     assert sorted(fields["why"] for fields in told) == ["LookupError", "RuntimeError"]
     assert not any("unheard" in str(fields) for fields in told), "its text may hold people's data"
+
+
+async def test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were_seen(site: Site) -> None:
+    await site.start(8, shards=2)
+    taken, stored = site.store.turn, list[Turn]()
+
+    async def overtaken(turn: Turn, on_result: OnResult | None = None) -> Turned:
+        if turn.seen and not stored:
+            stored.append(turn)
+            await site.store.open("doors", 1, turn.grants[1], "another")
+        return await taken(turn, on_result)
+
+    site.store.turn = overtaken  # type: ignore[method-assign]
+    for command in [await site.add(f"d{n}") for n in range(8)]:
+        await site.until(command, CommandState.ACKNOWLEDGED)
+    async with asyncio.timeout(60.0):
+        while site.lost != [1]:
+            await site.clock.sleep(0.01)
+    seen = {device for _, device in site.store.tables.seen}
+    assert seen == {device for device in stored[0].seen if shard_of(device, 2) == 0}
+    assert 0 < len(seen) < 8
