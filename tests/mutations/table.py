@@ -547,6 +547,13 @@ CORE = [
         "tests/devices/simulated/test_dispatcher.py::test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were_seen",
     ),
     _at(
+        "src/holdfast/devices/dispatcher.py",
+        "a shard is opened anew while its connection asks whose it is",
+        "                async with shard.opening:\n                    shard.epoch = await",
+        "                async with asyncio.Lock():\n                    shard.epoch = await",
+        "tests/devices/simulated/test_dispatcher.py::test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays",
+    ),
+    _at(
         "src/holdfast/common/batching.py",
         "one waits long for nobody",
         "linger_s = self._linger_s if others else self._linger_s / ALONE",

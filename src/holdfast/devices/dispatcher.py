@@ -145,6 +145,8 @@ class Shard:
         self.devices: Devices
         self.connected = False
         self.in_doubt = False
+        self.opening = asyncio.Lock()
+        """Is held while the shard is opened anew: its epoch is known here later than it stands."""
         self.was_connected = False
         self.sends_from = 0.0
         self.unconfirmed: dict[str, Unconfirmed] = {}
@@ -244,7 +246,8 @@ class Dispatcher:
 
         async def still_ours() -> bool:
             try:
-                return (await self._store.epochs(self._spec.name)).get(number) == shard.epoch
+                async with shard.opening:
+                    return (await self._store.epochs(self._spec.name)).get(number) == shard.epoch
             except OutcomeUnknown as error:
                 raise Unavailable(str(error)) from error
 
@@ -369,7 +372,8 @@ class Dispatcher:
             try:
                 if standing.get(number) != expect:
                     raise Fenced(f"epoch {standing.get(number)} stands", standing.get(number, 0))
-                shard.epoch = await self._store.open(self._spec.name, number, expect, shard.member)
+                async with shard.opening:
+                    shard.epoch = await self._store.open(self._spec.name, number, expect, shard.member)
             except Fenced as error:
                 self._log.warning("gives up a shard", outbox=self._spec.name, shard=number, error=str(error))
                 self._give_up(number)

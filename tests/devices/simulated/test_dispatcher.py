@@ -1,6 +1,7 @@
 """The dispatcher, in virtual time."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
@@ -576,3 +577,42 @@ async def test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were
     seen = {device for _, device in site.store.tables.seen}
     assert seen == {device for device in stored[0].seen if shard_of(device, 2) == 0}
     assert 0 < len(seen) < 8
+
+
+@pytest.mark.parametrize("late", ["open", "epochs"])
+async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(site: Site, late: str) -> None:
+    await site.start(1)
+    taken, opened, epochs = site.store.turn, site.store.open, site.store.epochs
+    unclear, asked = [True], list[str]()
+    identity = site.outbox.spec.identity(0)
+
+    async def unanswered(*args: Any) -> Turned:
+        if unclear:
+            unclear.clear()
+            raise OutcomeUnknown("the answer was lost")
+        return await taken(*args)
+
+    async def opened_late(*args: Any) -> int:
+        epoch = await opened(*args)
+        if late == "open":
+            site.broker.cut(identity)
+            await site.clock.sleep(1.0)
+        return epoch
+
+    async def told_late(outbox: str) -> Mapping[int, int]:
+        told = await epochs(outbox)
+        asked.append(outbox)
+        if late == "epochs" and len(asked) == 1:  # the dispatcher asks, before it opens
+            site.broker.cut(identity)
+            await site.clock.sleep(0.01)
+        elif late == "epochs":
+            await site.clock.sleep(1.0)
+        return told
+
+    await site.clock.sleep(0.1)
+    site.store.turn = unanswered  # type: ignore[method-assign, assignment]
+    site.store.open = opened_late  # type: ignore[method-assign, assignment]
+    site.store.epochs = told_late  # type: ignore[method-assign]
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    assert len(asked) >= 2, "the connection was made anew"
+    assert site.lost == []
