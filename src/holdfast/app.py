@@ -351,7 +351,8 @@ class App:
             max_body: the largest command in bytes, as it is sent and with its id (default 131,072).
             in_flight_max: from how many devices answers are awaited at once (default 10,000).
             rate: how many commands are sent per second, over all nodes (default: no limit).
-            group: a function that returns the group of a device (default: no groups).
+            group: a function that returns the group of a device (default: no groups). A device for which it
+                fails has none, and so no limit.
             group_rates: how many commands are sent per second to each group, over all nodes (default: no
                 limits). A node gets the same share of this and of ``rate`` as it has of the shards.
             keep_s: how many seconds closed commands are kept (default 7 days). A ``dedupe_key`` is remembered

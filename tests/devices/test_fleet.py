@@ -1,15 +1,19 @@
 """Simulated devices on a real broker."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.devices.conformance.device import BODY, LIMIT_S, DeviceEvents
 from holdfast.devices.fleet import Conduct, Fleet
 from holdfast.devices.fleet.mqtt import Connection, varint
 from holdfast.devices.ports.device import Command, Connected, DeviceAnswer, Seen
+from holdfast.devices.rules.dialect import Reading
+from holdfast.devices.rules.topics import Topics
 from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.devices.services.mqtt.device import MqttDevices
 from holdfast.errors import Unavailable
@@ -90,6 +94,54 @@ async def test_work_is_done_by_the_device_that_was_asked(address: MqttAddress, d
         assert (await events.until(DeviceAnswer)).payload == (
             b'{"messageId":"1.1.1","at":"d1","was":{"messageId":"1.1.1","a":1}}'
         )
+
+
+async def test_work_that_fails_costs_no_other_device_its_connection(
+    address: MqttAddress, devices: MqttDevices
+) -> None:
+    events = DeviceEvents(devices)
+    await events.until(Connected)
+
+    def work(device: str, command: str, payload: bytes) -> bytes:
+        if device == "d1":
+            raise LookupError(device)
+        return payload
+
+    with capture_logs() as logs:
+        async with Fleet(address, NAMES, SystemClock(), work=work) as fleet:
+            connection = fleet._connection
+            for number, name in enumerate(("d1", "d1", "d2")):
+                devices.publish(Command(name, f"1.{number}.1", BODY))
+            assert (await events.until(DeviceAnswer)).id == "1.2.1"
+            assert fleet._connection is connection
+            assert not connection.lost.is_set()
+    [told] = [entry for entry in logs if entry["log_level"] == "error"]
+    assert (told["device"], told["error"]) == ("d1", "LookupError")
+
+
+class Careless:
+    """A user's own dialect, which reads what it is given as JSON."""
+
+    def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+        return payload
+
+    def read(self, payload: bytes) -> Reading:
+        return Reading(json.loads(payload)["id"])
+
+
+async def test_a_command_that_a_fleet_s_dialect_fails_at_costs_no_device_its_connection(
+    address: MqttAddress, devices: MqttDevices
+) -> None:
+    events = DeviceEvents(devices)
+    await events.until(Connected)
+    async with Fleet(address, NAMES, SystemClock(), dialect=Careless()) as fleet:
+        connection = fleet._connection
+        for payload in (b"no JSON", b'{"id":7}', b'{"id":"1.1.1"}'):
+            connection.publish(Topics().command_to("d1"), payload)
+        connection.flush()
+        assert (await events.until(DeviceAnswer)).id == "1.1.1"
+        assert fleet._connection is connection
+        assert fleet.counts.heard == 1
 
 
 async def test_the_fleet_comes_back_when_the_broker_does(broker: MosquittoServer) -> None:

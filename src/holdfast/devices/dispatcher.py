@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -80,6 +81,9 @@ LAST_TURN_S = 5.0
 SENT_MAX = 100_000
 """Tries whose time is remembered, to see how long devices take to answer."""
 
+GROUPLESS_MAX = 100
+"""Kinds of failures of an outbox's ``group`` that are logged once."""
+
 NOBODY_THERE = "the broker knows of nobody who gets it"
 CONNECTION_LOST = "the connection to the broker ended first"
 NEVER_CONFIRMED = "the broker never confirmed it"
@@ -141,6 +145,8 @@ class Shard:
         self.devices: Devices
         self.connected = False
         self.in_doubt = False
+        self.opening = asyncio.Lock()
+        """Is held while the shard is opened anew: its epoch is known here later than it stands."""
         self.was_connected = False
         self.sends_from = 0.0
         self.unconfirmed: dict[str, Unconfirmed] = {}
@@ -181,7 +187,7 @@ class Dispatcher:
         self._shift_s = 0.0
         self._checks_until = 0.0
         self._presence = Presence(spec.presence)
-        self._groups = GroupRate(spec.group, spec.group_rates) if spec.group else None
+        self._groups = GroupRate(self._group_of, spec.group_rates) if spec.group else None
         self._rollouts = RolloutRates(0.0)
         self._limiter = Limiter(None)
         self._spans = None if host.tracer is None else CommandSpans(host.tracer, spec.name)
@@ -190,6 +196,8 @@ class Dispatcher:
         self._turn_max = TURN_MAX
         self._sends_from = 0.0
         self._once = Once()
+        self._groupless = Once(GROUPLESS_MAX)
+        """Apart from ``_once``: a turn asks for groups in the store's thread."""
         self._backoff = Backoff(0.1, 5.0)
         self._listening: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
@@ -238,7 +246,8 @@ class Dispatcher:
 
         async def still_ours() -> bool:
             try:
-                return (await self._store.epochs(self._spec.name)).get(number) == shard.epoch
+                async with shard.opening:
+                    return (await self._store.epochs(self._spec.name)).get(number) == shard.epoch
             except OutcomeUnknown as error:
                 raise Unavailable(str(error)) from error
 
@@ -363,7 +372,8 @@ class Dispatcher:
             try:
                 if standing.get(number) != expect:
                     raise Fenced(f"epoch {standing.get(number)} stands", standing.get(number, 0))
-                shard.epoch = await self._store.open(self._spec.name, number, expect, shard.member)
+                async with shard.opening:
+                    shard.epoch = await self._store.open(self._spec.name, number, expect, shard.member)
             except Fenced as error:
                 self._log.warning("gives up a shard", outbox=self._spec.name, shard=number, error=str(error))
                 self._give_up(number)
@@ -418,6 +428,7 @@ class Dispatcher:
             limit=self._turn_max,
             away=self._presence.away,
             back=list(back),
+            shards=spec.shards,
             seen=self._seen(now) if sweep else {},
             shift_s=self._shift_s,
             still_out=still_out,
@@ -706,6 +717,33 @@ class Dispatcher:
             self._limiter.change(limit)
         self._in_flight_max = max(1, int(spec.in_flight_max * share))
 
+    def _group_of(self, device: str) -> str | None:
+        """The group of a device, which the user's function tells; None if it fails, or the next turn would
+        fail the same way, and so on every node."""
+        assert self._spec.group is not None
+        try:
+            group: Any = self._spec.group(device)
+        except Exception as error:  # noqa: BLE001 - the function is the user's, and may fail in any way
+            # Its text may hold people's data: only what it is, and where.
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            self._no_group(device, type(error).__name__, f"{at.filename}:{at.lineno}")
+            return None
+        if not isinstance(group, str):
+            self._no_group(device, f"it returned {type(group).__name__}")
+            return None
+        return group
+
+    def _no_group(self, device: str, why: str, at: str = "") -> None:
+        if self._groupless.first((why, at)):
+            self._log.error(
+                "group= of the outbox fails for a device, and perhaps others; it has no limit of a group",
+                outbox=self._spec.name,
+                device=device,
+                why=why,
+                at=at,
+                fix="make the function return a text for every device; it may be one without a rate",
+            )
+
     def _seen(self, now: float) -> dict[str, float | None]:
         listened_s = self._listened_s()
         return {
@@ -756,5 +794,5 @@ class Dispatcher:
             share = len(self.shards) / self._spec.shards
             self._rollouts = RolloutRates(share)
             if self._spec.group is not None:
-                self._groups = GroupRate(self._spec.group, self._spec.group_rates, share)
+                self._groups = GroupRate(self._group_of, self._spec.group_rates, share)
             self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -107,3 +108,31 @@ def test_an_answer_that_a_dialect_fails_at_is_invalid_and_ends_nothing(payload: 
         understood(Typed(), payload)
     assert refused.value.field == "payload"
     assert isinstance(refused.value.__cause__, IndexError)
+
+
+class Untyped:
+    """A user's own dialect, without types: it returns what it was made with."""
+
+    def __init__(self, returned: Any) -> None:
+        self._returned = returned
+
+    def write(self, payload: bytes, id: str) -> Any:  # noqa: A002
+        return self._returned
+
+    def read(self, payload: bytes) -> Any:
+        return self._returned
+
+
+@pytest.mark.parametrize("returned", [None, "a", 7])
+def test_a_command_for_which_a_dialect_returns_no_bytes_is_invalid(returned: Any) -> None:
+    kind = type(returned).__name__
+    with pytest.raises(InvalidMessage, match=rf"^Untyped\.write returned {kind}; make it return bytes"):
+        written(Untyped(returned), b"c", "7")
+
+
+@pytest.mark.parametrize(
+    "returned, kind", [(None, "NoneType"), ("7", "str"), (Reading(cast("str", 7)), "int")]
+)
+def test_an_answer_for_which_a_dialect_returns_no_reading_is_invalid(returned: Any, kind: str) -> None:
+    with pytest.raises(InvalidMessage, match=rf"^Untyped\.read returned {kind}; make it return a Reading"):
+        understood(Untyped(returned), b"a")

@@ -1,6 +1,10 @@
 """The rates of groups of devices, and of rollouts."""
 
+from collections.abc import Mapping
+from unittest import mock
+
 from holdfast.devices.rules.group_rate import BURST_S, ROLLOUTS_MAX, GroupRate, RolloutRates
+from holdfast.extend.tools import Limiter, Rate
 
 
 def test_each_that_waits_for_its_group_gets_its_own_moment() -> None:
@@ -64,6 +68,29 @@ def test_a_share_that_changes_is_kept_to_at_once_and_forgives_nothing() -> None:
     assert [rollouts.wait_until(7, 4.0, pair, 100.0) for pair in pairs[:3]] == [0.0, 100.5, 101.0]
     rollouts.take_share(0.25)
     assert [rollouts.wait_until(7, 4.0, pair, 100.0) for pair in pairs[3:5]] == [101.5, 102.5]
+
+
+def test_a_share_that_changes_touches_nothing_that_a_turn_in_another_thread_uses() -> None:
+    groups, rollouts = GroupRate(lambda _: "a", {"a": 4.0}), RolloutRates(share=1.0)
+    groups.wait_until(("d1", 0), 100.0)
+    for rollout in (7, 8):
+        rollouts.wait_until(rollout, 4.0, ("d1", 0), 100.0)
+
+    def meanwhile(limiter: Limiter, default: Rate | None, rates: Mapping[str, Rate] | None = None) -> None:
+        raise AssertionError("the rates are changed under the turn that asks for them")
+
+    with mock.patch.object(Limiter, "change", meanwhile):
+        groups.take_share(0.5)
+        rollouts.take_share(0.5)
+    pairs, expected = [("d2", 0), ("d3", 0)], [100.25, 100.75]
+    assert [groups.wait_until(pair, 100.0) for pair in pairs] == expected, "what comes next has the new share"
+    assert [rollouts.wait_until(7, 4.0, pair, 100.0) for pair in pairs] == expected
+
+
+def test_a_device_without_a_group_has_no_limit() -> None:
+    groups = GroupRate({"d1": "a"}.get, {"a": 2.0})
+    assert [groups.wait_until(("d1", lane), 100.0) for lane in range(2)] == [0.0, 100.5]
+    assert [groups.wait_until(("d2", lane), 100.0) for lane in range(2)] == [0.0, 0.0]
 
 
 def test_rollouts_that_were_asked_about_long_ago_are_forgotten() -> None:

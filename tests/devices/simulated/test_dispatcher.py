@@ -1,6 +1,7 @@
 """The dispatcher, in virtual time."""
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 from unittest import mock
 
@@ -8,7 +9,7 @@ import pytest
 
 from holdfast.devices.ports.device import Command, CommandRefused
 from holdfast.devices.ports.outbox import OnResult
-from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patience
+from holdfast.devices.rules.device_queue import CommandState, HeadPhase, Patience, shard_of
 from holdfast.devices.rules.device_turn import Turn, Turned
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryDevices
@@ -515,3 +516,103 @@ async def test_limits_are_divided_as_the_shards_are(site: Site) -> None:
         await site.clock.sleep(0.05)
     assert most == 10
     assert 30 <= site.dispatcher.counts.sent - before <= 45, "a fourth of 40 a second"
+
+
+@pytest.mark.parametrize("returned", [None, 7, ["a"]])
+async def test_a_device_for_which_group_returns_no_text_has_no_group(site: Site, returned: Any) -> None:
+    await site.start(3, group=lambda device: returned, group_rates={"a": 0.01})
+    commands = [await site.add(f"d{n}") for n in range(3)]
+    for command in commands:
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    [(_, event, fields)] = [entry for entry in site.log.entries if entry[0] == "error"]
+    assert event.startswith("group= of the outbox fails")
+    assert (fields["outbox"], fields["why"]) == ("doors", f"it returned {type(returned).__name__}")
+    assert fields["device"] in ("d0", "d1", "d2")
+
+
+async def test_a_group_that_fails_for_some_devices_limits_the_others_all_the_same(site: Site) -> None:
+    await site.start(5, group={"d0": "a", "d1": "a", "d2": "b"}.__getitem__, group_rates={"a": 0.1})
+    commands = [await site.add(f"d{n}") for n in range(5)]
+    for command in commands[2:]:
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    limited = [await site.store.command(command) for command in commands[:2]]
+    assert sorted(entry.state for entry in limited if entry) == [
+        CommandState.ACKNOWLEDGED,
+        CommandState.SCHEDULED,
+    ]
+    [(_, _, fields)] = [entry for entry in site.log.entries if entry[0] == "error"]
+    assert (fields["why"], "dispatcher.py" in fields["at"]) == ("KeyError", True)
+    for command in commands:
+        await site.until(command, CommandState.ACKNOWLEDGED)
+
+
+async def test_failures_of_group_are_told_by_kind_and_no_device_each_by_itself(site: Site) -> None:
+    def group(device: str) -> str:
+        raise RuntimeError(f"unheard of: {device}") if device < "d5" else LookupError(device)
+
+    await site.start(10, group=group, group_rates={"a": 1.0})
+    for command in [await site.add(f"d{n}") for n in range(10)]:
+        await site.until(command, CommandState.ACKNOWLEDGED, within_s=1.0)
+    told = [fields for level, _, fields in site.log.entries if level == "error"]
+    assert sorted(fields["why"] for fields in told) == ["LookupError", "RuntimeError"]
+    assert not any("unheard" in str(fields) for fields in told), "its text may hold people's data"
+
+
+async def test_a_part_that_another_took_is_told_nothing_of_when_its_devices_were_seen(site: Site) -> None:
+    await site.start(8, shards=2)
+    taken, stored = site.store.turn, list[Turn]()
+
+    async def overtaken(turn: Turn, on_result: OnResult | None = None) -> Turned:
+        if turn.seen and not stored:
+            stored.append(turn)
+            await site.store.open("doors", 1, turn.grants[1], "another")
+        return await taken(turn, on_result)
+
+    site.store.turn = overtaken  # type: ignore[method-assign]
+    for command in [await site.add(f"d{n}") for n in range(8)]:
+        await site.until(command, CommandState.ACKNOWLEDGED)
+    async with asyncio.timeout(60.0):
+        while site.lost != [1]:
+            await site.clock.sleep(0.01)
+    seen = {device for _, device in site.store.tables.seen}
+    assert seen == {device for device in stored[0].seen if shard_of(device, 2) == 0}
+    assert 0 < len(seen) < 8
+
+
+@pytest.mark.parametrize("late", ["open", "epochs"])
+async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(site: Site, late: str) -> None:
+    await site.start(1)
+    taken, opened, epochs = site.store.turn, site.store.open, site.store.epochs
+    unclear, asked = [True], list[str]()
+    identity = site.outbox.spec.identity(0)
+
+    async def unanswered(*args: Any) -> Turned:
+        if unclear:
+            unclear.clear()
+            raise OutcomeUnknown("the answer was lost")
+        return await taken(*args)
+
+    async def opened_late(*args: Any) -> int:
+        epoch = await opened(*args)
+        if late == "open":
+            site.broker.cut(identity)
+            await site.clock.sleep(1.0)
+        return epoch
+
+    async def told_late(outbox: str) -> Mapping[int, int]:
+        told = await epochs(outbox)
+        asked.append(outbox)
+        if late == "epochs" and len(asked) == 1:  # the dispatcher asks, before it opens
+            site.broker.cut(identity)
+            await site.clock.sleep(0.01)
+        elif late == "epochs":
+            await site.clock.sleep(1.0)
+        return told
+
+    await site.clock.sleep(0.1)
+    site.store.turn = unanswered  # type: ignore[method-assign, assignment]
+    site.store.open = opened_late  # type: ignore[method-assign, assignment]
+    site.store.epochs = told_late  # type: ignore[method-assign]
+    await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
+    assert len(asked) >= 2, "the connection was made anew"
+    assert site.lost == []

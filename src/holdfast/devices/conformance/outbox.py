@@ -61,6 +61,7 @@ class ManualDispatcher:
     async def turn(self, *, tell: bool = True, **brought: Any) -> Turned:
         """Take a turn."""
         brought.setdefault("sendable", list(self.grants))
+        brought.setdefault("shards", SHARDS)
         turn = Turn(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
         return await self.store.turn(turn, self._hear if tell else None)
 
@@ -710,9 +711,20 @@ class OutboxConformance:
         assert (turned.lost, turned.closed, turned.sendings) == ([*range(SHARDS)], [], [])
         assert await store.commands(OUTBOX) == before
         assert await store.next_due(OUTBOX, range(SHARDS)) == sending.due
+        assert [status.seen_at for status in await store.devices(OUTBOX)] == [None]
         turned = await other.turn(heard=[answer(sending)])
         assert [entry.id for entry in turned.closed] == [number], "the answer still fits its one try"
         assert bodies(turned.sendings) == [b"2"]
+
+    async def test_a_dispatcher_that_lost_one_shard_stores_when_the_other_devices_were_seen(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, other_store: OutboxStore
+    ) -> None:
+        await ManualDispatcher(other_store, "other").open(0)
+        devices = [f"d{n}" for n in range(8)]
+        turned = await dispatcher.turn(sweep=True, seen=dict.fromkeys(devices, NOW), away=set(devices))
+        assert turned.lost == [0]
+        stored = {status.device for status in await store.devices(OUTBOX) if status.seen_at == NOW}
+        assert stored == {device for device in devices if shard_of(device, SHARDS) != 0}
 
     async def test_it_counts_how_many_are_waited_for(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin

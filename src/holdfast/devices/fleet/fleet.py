@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import traceback
 from collections.abc import Sequence
 from typing import Self
 
 import msgspec
+import structlog
 
 from holdfast.devices.fleet.mqtt import Connection
-from holdfast.devices.rules.dialect import Dialect, JsonDialect
+from holdfast.devices.rules.dialect import Dialect, JsonDialect, understood
 from holdfast.devices.rules.topics import DEVICE, Topics
 from holdfast.devices.services.memory.terminal import Conduct, Saying, Terminal, Work
 from holdfast.devices.services.mqtt.address import MqttAddress, parse
 from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.extend import Clock, SystemClock
+from holdfast.extend.tools import Once
+
+log = structlog.get_logger(__name__)
 
 RECONNECT_S = 0.2
 TICK_S = 0.005
@@ -68,6 +73,7 @@ class Fleet:
         self._topics = topics or Topics()
         self._dialect = dialect or JsonDialect()
         self._name = name
+        self._once = Once(100)
         self._connection = Connection(self._hear, self._address.version)
         self._by_topic = {self._topics.command_to(device): t for device, t in self.terminals.items()}
         self._answers = {device: self._topics.heard_from(device)[0] for device in devices}
@@ -145,11 +151,25 @@ class Fleet:
         if terminal is None:
             return
         try:
-            command = correlation.decode() if correlation else self._dialect.read(payload).id
+            command = correlation.decode() if correlation else understood(self._dialect, payload).id
         except (InvalidMessage, UnicodeDecodeError):
             return
         now = self._clock.monotonic()
-        for saying in terminal.hear(command, payload, now):
+        try:
+            sayings = terminal.hear(command, payload, now)
+        except Exception as error:  # noqa: BLE001 - the work is the user's, and may fail in any way
+            # All devices are on this connection, which would end.
+            at = traceback.extract_tb(error.__traceback__)[-1]
+            kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
+            if self._once.first((kind, place)):
+                log.error(
+                    "work= of the fleet fails for a device, and perhaps others; such commands get no answer",
+                    device=terminal.device,
+                    error=kind,
+                    at=place,
+                )
+            return
+        for saying in sayings:
             if saying.after_s <= 0:
                 self._say(terminal, saying)
             else:

@@ -125,6 +125,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
         limit: how many rows of each kind one turn takes.
         away: the devices that are known to be away.
         back: those that have just come back.
+        shards: how many shards the outbox has.
         seen: when devices last gave a sign of life, if ever, as far as it is to be stored.
         pause_s: when to try again what the broker didn't take; then after twice as long, and so on.
         shift_s: by how much the wall clock was set since the last turn: what is due is shifted along.
@@ -153,6 +154,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1_000
     away: Set[str] = frozenset()
     back: Sequence[str] = ()
+    shards: int = 1
     seen: Mapping[str, float | None] = {}
     pause_s: float = 1.0
     shift_s: float = 0.0
@@ -494,8 +496,13 @@ class _Turn:
             for head in found.held
             if head.shard in self._mine and head.pair not in self._freed
         ]
-        if turn.seen:
-            rows.save_seen(turn.seen, turn.away)
+        seen = turn.seen
+        if self._done.lost:  # their next owners know better
+            seen = {
+                device: at for device, at in seen.items() if queue.shard_of(device, turn.shards) in self._mine
+            }
+        if seen:
+            rows.save_seen(seen, turn.away)
         return arrived
 
     def _cancel(self) -> None:

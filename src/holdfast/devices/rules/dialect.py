@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
@@ -41,10 +41,10 @@ class Dialect(Protocol):
 
 
 def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
-    """``payload`` with ``id`` in it. A dialect may be the user's own and fail in any way: then the command
-    can't be sent. Raises InvalidMessage."""
+    """``payload`` with ``id`` in it. A dialect may be the user's own, fail in any way and return anything:
+    then the command can't be sent. Raises InvalidMessage."""
     try:
-        return dialect.write(payload, id)
+        made: Any = dialect.write(payload, id)
     except InvalidMessage:
         raise
     except Exception as error:
@@ -53,13 +53,18 @@ def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
             " for what it can't write",
             "payload",
         ) from error
+    if not isinstance(made, bytes):
+        raise InvalidMessage(
+            f"{type(dialect).__name__}.write returned {type(made).__name__}; make it return bytes", "payload"
+        )
+    return made
 
 
 def understood(dialect: Dialect, payload: bytes) -> Reading:
-    """Read an answer. Raises InvalidMessage if it can't be understood, whatever the dialect raised: the bytes
-    are a device's, and may be anything."""
+    """Read an answer. Raises InvalidMessage if it can't be understood, whatever the dialect raised or
+    returned: the bytes are a device's, and may be anything."""
     try:
-        return dialect.read(payload)
+        reading: Any = dialect.read(payload)
     except InvalidMessage:
         raise
     except Exception as error:
@@ -68,6 +73,14 @@ def understood(dialect: Dialect, payload: bytes) -> Reading:
             " for what it can't read",
             "payload",
         ) from error
+    told = reading.id if isinstance(reading, Reading) else reading
+    if not (isinstance(reading, Reading) and isinstance(told, str)):
+        raise InvalidMessage(
+            f"{type(dialect).__name__}.read returned {type(told).__name__}; make it return a Reading with the"
+            " id as text",
+            "payload",
+        )
+    return reading
 
 
 class PlainDialect:
