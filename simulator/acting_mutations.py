@@ -22,6 +22,7 @@ from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner
+from holdfast.streams.rules.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
 from simulator.acting import PINGS, PONGS, ActingWorld
@@ -32,6 +33,7 @@ _committed, _plan_run = Queries._committed, Owner._plan_run
 _hand_over, _due_next, _marked = Effects.hand_over, Owner._due_next, Owner._is_marked
 _due, _pending = Timers.due, ledger._pending
 _plan_release, _reset = Owner._plan_release, operations.reset
+_patience = Sequencer._patience
 _takes = Load.takes_stream
 _targets = ActingWorld.targets
 
@@ -182,6 +184,12 @@ def all_in_custody(self: Router) -> int:
 def only_so_much_held_back(self: Router) -> int:
     """Of those that their owners hold back, only so many don't count."""
     return self.custody - min(len(self._held_back), self._limits.max_held)
+
+
+def patience_in_silence(self: Sequencer, now: float, timeout_s: float) -> Wait | None:
+    """Time in which a node receives nothing counts too."""
+    self._reception = ALWAYS
+    return _patience(self, now, timeout_s)
 
 
 def gapped_by_seqs(self: Owner) -> bool:

@@ -709,6 +709,12 @@ RULES: dict[str, Mutation] = {
         "kept",
         property(acting.only_so_much_held_back),
     ),
+    "gap-silence": _upkeep(
+        "a missing message is waited for only while its queue gives out messages",
+        Sequencer,
+        "_patience",
+        acting.patience_in_silence,
+    ),
     "older-given": _upkeep(
         "a stream that acts is given to no node of an older version", Load, "takes_stream", acting.takes_any
     ),

@@ -1,6 +1,6 @@
 """Streams that act, beside which other things go on: operators reset streams, what is idle expires, a node is
-of an older version or runs an earlier one of the app, and a stream that sends nothing shares the nodes with
-streams whose target is away."""
+of an older version or runs an earlier one of the app, a stream that sends nothing shares the nodes with
+streams whose target is away, and a queue gives out nothing for longer than a gap is waited for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ import msgspec
 
 from holdfast.cluster.rules.placement import acting_streams
 from holdfast.common.protocol import Nudge
-from holdfast.errors import OperationRefused, OutcomeUnknown
+from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
-from holdfast.ports.queue import Outgoing
+from holdfast.ports.queue import Delivery, Outgoing
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams import operations
 from holdfast.streams.handler import Context, StreamHandler
@@ -26,7 +27,7 @@ from holdfast.streams.spec import StreamSpec
 from simulator import acting
 from simulator.acting import PINGS, PONGS, ActingWorld, Away
 from simulator.handler import Chain
-from simulator.scenario import STREAM, TROUBLE_S, Scenario
+from simulator.scenario import GAP_TIMEOUT_S, STREAM, TROUBLE_S, Scenario
 from simulator.stage import LIMITS, SimNode
 from simulator.world import TIMEOUT_S
 
@@ -45,6 +46,9 @@ FULL = 4
 
 HELD_MAX = 5
 """How many messages a node holds at most in those seeds."""
+
+SILENT_SHARE, SILENT_S = 0.3, 1.2 * GAP_TIMEOUT_S
+"""In this share of those seeds, the queue gives out nothing for so long."""
 
 GHOST = "ghost"
 GHOSTS = 3
@@ -183,6 +187,9 @@ class UpkeepWorld(ActingWorld):
                 for name, spec in self.specs.items()
             }
             self.limits = msgspec.structs.replace(LIMITS, max_held=HELD_MAX)
+            silence = made.random("silence")
+            if silence.random() < SILENT_SHARE:
+                self._fall_silent(self.queues[STREAM], silence.uniform(2.0, 25.0))
         self.has_earlier = made.nodes > 1 and not self.older and made.random("versions").random() < 0.5
         if self.has_earlier:
             self.queues[TALLIES] = self._queue()
@@ -199,6 +206,18 @@ class UpkeepWorld(ActingWorld):
         if all(fault.kind != "clock" for fault in made.faults):  # a lease is by the clock of who asks
             setattr(self.state, "due", self._note_due(self.state.due))  # noqa: B010 - of this one object
         self._resting: dict[str, tuple[str, float]] = {}
+
+    def _fall_silent(self, queue: MemoryQueue, begin_s: float) -> None:
+        """Have a queue give out nothing for a while. What it then holds, some owners may wait for."""
+        receive = queue.receive
+
+        async def give_out(*args: Any) -> list[Delivery]:
+            if begin_s <= asyncio.get_running_loop().time() < begin_s + SILENT_S:
+                self.counts["queue silent"] += 1
+                raise Unavailable("the queue gives out nothing")
+            return await receive(*args)
+
+        setattr(queue, "receive", give_out)  # noqa: B010 - of this one object
 
     def _note_due(self, ask: Any) -> Any:
         """Note when keys that nobody serves are handed out: each once a lease."""

@@ -25,7 +25,7 @@ LIKELY = {
     "task-pause": 1, "task-pause-free": 9, "task-effects-first": 1, "task-effects-again": 1,
     "task-delay": 13,
     "due-lease": 0, "due-parked": 4, "effect-expiry": 3, "effect-pump": 1, "effect-reset": 3,
-    "effect-rest": 9, "older-given": 4, "effect-custody": 32, "gap-custody": 930304295286, "state-readers": 2,
+    "effect-rest": 9, "older-given": 4, "effect-custody": 32, "gap-custody": 930304295286, "gap-silence": 23, "state-readers": 2,
     "due-adopts": 1, "due-claims": 1, "due-in-time": 4, "due-written": 2, "effect-answer": 1,
     "effect-drop": 1, "effect-failure": 5, "effect-order": 1, "effect-queue": 0, "effect-refusal": 4,
     "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 1, "effect-unknown": 7,
