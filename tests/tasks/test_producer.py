@@ -4,13 +4,14 @@ import asyncio
 import base64
 import functools
 import json
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.errors import InvalidMessage, OperationRefused, TooLarge, Unavailable
+from holdfast.errors import InvalidMessage, OperationRefused, Retry, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
@@ -221,6 +222,37 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
         again,
         again,
     ]
+
+
+@pytest.mark.parametrize("error", [Unavailable("away"), TooLarge("over the limit")])
+async def test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_before(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    traces = await rig.producer.send([ORDER] * 2)
+    for trace in traces:
+        await rig.end(trace, State.FAILED)
+    for message in await rig.tasks.receive(10, 0.0, 30.0, "m"):
+        await rig.tasks.delete([message.receipt])
+    kept = [DeadLetter(id=trace, body=b"{}", reason="failed", key=trace) for trace in [*traces, "unheard"]]
+    send, refused = rig.tasks.send, {traces[0], "unheard"}
+
+    async def fail(messages: Sequence[Outgoing]) -> None:
+        if refused & {message.key for message in messages}:
+            raise error
+        await send(messages)
+
+    monkeypatch.setattr(rig.tasks, "send", fail)
+    stops = error.retry is not Retry.NEVER
+    if stops:
+        with pytest.raises(Unavailable):
+            await rig.producer.redrive_kept(TYPE, kept)
+    else:
+        assert await rig.producer.redrive_kept(TYPE, kept) == (1, 2), "one that is refused stops no other"
+    assert await rig.producer.status("unheard") is None, "it would seem to wait"
+    refused.clear()
+    assert await rig.producer.redrive_kept(TYPE, kept) == ((3, 0) if stops else (2, 1))
+    sent = {message.attributes.get("id") or message.key for message in rig.tasks.messages.values()}
+    assert sent == {*traces, "unheard"}
 
 
 async def test_who_follows_briefs_rides_out_a_queue_that_is_away(

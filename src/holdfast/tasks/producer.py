@@ -20,6 +20,7 @@ from holdfast.errors import (
     HoldfastError,
     InvalidMessage,
     OperationRefused,
+    OutcomeUnknown,
     Retry,
     TooLarge,
     ValueLost,
@@ -425,25 +426,47 @@ class Producer:
         sent, and how many were left out: their tasks wait, run or have succeeded since, or they are effects
         that can't be handed over again. Those that are still in the dead-letter queue are removed from it."""
         queue = self._queue(task_queue(self._app, task_type))
-        again, passed = list[DeadLetter](), 0
+        again, unknown = list[DeadLetter](), set[str]()
         of_tasks, of_effects = divided(task_type, letters)
         for letter in of_tasks:
             task = await self._store.get(letter.key) if letter.key else None
             if task is None or task.state in (State.FAILED, State.TIMEOUT):
                 again.append(letter)
-            else:
-                passed += 1
+            if task is None:
+                unknown.add(letter.key)
         lying = {letter.id async for letter in dead_letters(queue)} if again else set[str]()
-        await self.redrive(task_type, [letter for letter in again if letter.id in lying])
+        sent = await self.redrive(task_type, [letter for letter in again if letter.id in lying])
         gone = [letter for letter in again if letter.id not in lying]
         for start in range(0, len(gone), queue.max_batch):
-            some = gone[start : start + queue.max_batch]
-            if traces := [letter.key for letter in some if letter.key]:
-                await self._store.queue([Task(trace, task_type) for trace in traces])
-                await self._store.reset(traces)
+            sent += await self._send_kept(queue, task_type, gone[start : start + queue.max_batch], unknown)
+        sent += await self._resend_effects(queue, of_effects)
+        return sent, len(of_tasks) + len(of_effects) - sent
+
+    async def _send_kept(
+        self, queue: Queue, task_type: str, some: Sequence[DeadLetter], unknown: Collection[str]
+    ) -> int:
+        """Send dead letters that only a back-up has; return how many. A task that has ended is queued before
+        its message comes, or that would be taken for a duplicate. If the message isn't sent after all, the
+        task is cancelled, and one without a record gets none: neither shall seem to wait."""
+        traces = [letter.key for letter in some if letter.key]
+        if known := [trace for trace in traces if trace not in unknown]:
+            await self._store.reset(known)
+        try:
             await queue.send([Outgoing(each.body, each.attributes, key=each.key) for each in some])
-        resent = await self._resend_effects(queue, of_effects)
-        return len(again) + resent, passed + len(of_effects) - resent
+        except HoldfastError as error:
+            if isinstance(error, OutcomeUnknown):
+                raise
+            if error.retry is Retry.NEVER and len(some) > 1:
+                return sum([await self._send_kept(queue, task_type, [each], unknown) for each in some])
+            for trace in known:
+                await self._store.cancel(trace, f"its message could not be sent again: {error}")
+            if error.retry is not Retry.NEVER:
+                raise
+            self._log.warning("a kept dead letter can't be sent again", letter=some[0].id, error=str(error))
+            return 0
+        if new := [Task(trace, task_type) for trace in traces if trace in unknown]:
+            await self._store.queue(new)
+        return len(some)
 
     async def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent, with large bodies stored. Raises an error if the queue of the task, or
