@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import InvalidMessage, OperationRefused, Retry, TooLarge, Unavailable
+from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
@@ -226,7 +226,7 @@ async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None
 
 @pytest.mark.parametrize("error", [Unavailable("away"), TooLarge("over the limit")])
 async def test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_before(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: Exception
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, error: HoldfastError
 ) -> None:
     traces = await rig.producer.send([ORDER] * 2)
     for trace in traces:
