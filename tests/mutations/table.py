@@ -273,6 +273,15 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/work.py",
+        "a new message of a task is deleted with the one that is settled",
+        "if known.queue == item.queue and not known.is_settled:",
+        "if known.queue == item.queue:",
+        "tests/tasks/test_work.py::test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again",
+        "tests/tasks/test_work.py"
+        "::test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_reaches_its_target",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
         "an attempt begins after its lease",
         "if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:",
         "if item.lapsed(now):",

@@ -18,7 +18,7 @@ from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.rules.task import State
+from holdfast.tasks.rules.task import EffectsLeft, State
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
@@ -303,5 +303,78 @@ def test_an_effect_that_was_refused_goes_to_its_target_again_from_its_dead_lette
         task = world.store.standing["t"]
         assert (task.state, task.attempts, task.effects) == (State.SUCCEED, 1, b""), "nothing ran again"
         assert [outcome.state for outcome in world.outcomes["t"]] == [State.SUCCEED], "nor is it told again"
+
+    run(live())
+
+
+def test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again() -> None:
+    """Its dead letter is there before its message is deleted, and the new message comes to the same node."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=TRIES)))
+        queue = world.queues[task_queue(APP, QUICK)]
+        was_in_hand = list[bool]()
+
+        async def send_again() -> None:
+            while not queue.letters:
+                await world.clock.sleep(0.001)
+            [work] = world.works.values()
+            was_in_hand.append("t" in work.hand)
+            assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while not world.store.standing["t"].ended:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        assert was_in_hand == [True]
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+
+    run(live())
+
+
+def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_reaches_its_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message that has a node look at the record is another one than that, though of the same task."""
+    taken, willing = list[OutgoingEffect](), asyncio.Event()
+
+    async def take(self: Sink, effects: Sequence[OutgoingEffect]) -> None:
+        if self._picky and not willing.is_set():
+            raise InvalidMessage("it takes nothing yet")
+        taken.extend(effects)
+
+    monkeypatch.setattr(Sink, "take", take)
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, sends=2)))
+        queue, was_in_hand = world.queues[task_queue(APP, QUICK)], list[bool]()
+        handed_over = world.store.handed_over
+
+        async def answer_slowly(left: Sequence[EffectsLeft]) -> None:
+            await handed_over(left)
+            await world.clock.sleep(0.5)
+
+        world.store.handed_over = answer_slowly  # type: ignore[method-assign]
+
+        async def send_again() -> None:
+            while not queue.letters or world.store.standing["t"].effects:
+                await world.clock.sleep(0.001)
+            [work] = world.works.values()
+            was_in_hand.append("t" in work.hand)
+            taken.clear()
+            willing.set()
+            assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        assert was_in_hand == [True]
+        assert [each.target for each in taken] == [PICKY]
+        assert not queue.letters
+        assert world.store.standing["t"].effects == b""
 
     run(live())

@@ -306,9 +306,9 @@ class TaskWork:
     def _hold(self, item: InHand) -> None:
         known = self.hand.get(item.trace)
         if known is not None:
-            if known.queue == item.queue:
+            if known.queue == item.queue and not known.is_settled:
                 known.held.receipts += item.held.receipts
-            else:
+            else:  # of a task that is settled it may be a new sending, which that would delete too
                 self._give_back(item, self._host.limits.give_back_s)
             return
         self.hand[item.trace] = item
