@@ -282,6 +282,20 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/work.py",
+        "a node that stops does not wait for what the store begins",
+        "or (self._starting and clock.monotonic() < until)",
+        "or False",
+        "tests/tasks/test_work.py::test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "a node that stops waits for a store that is away",
+        "or (self._starting and clock.monotonic() < until)",
+        "or self._starting",
+        "tests/tasks/test_work.py::test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
         "an attempt begins after its lease",
         "if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:",
         "if item.lapsed(now):",

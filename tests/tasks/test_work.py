@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from holdfast.cluster.keeper import expire
-from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.rules.task import EffectsLeft, State
+from holdfast.tasks.rules.task import EffectsLeft, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
@@ -376,5 +376,71 @@ def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_
         assert [each.target for each in taken] == [PICKY]
         assert not queue.letters
         assert world.store.standing["t"].effects == b""
+
+    run(live())
+
+
+@pytest.mark.parametrize("answer_s", [0.05, 0.5])
+def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(answer_s: float) -> None:
+    """The store has counted the attempt, though the node has no answer yet."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(1.0, "t", QUICK, 0.5, tries=1)))
+        start, counted = world.store.start, asyncio.Event()
+
+        async def answer_slowly(wishes: Sequence[StartAttempt]) -> list[Task]:
+            tasks = await start(wishes)
+            if not counted.is_set():
+                counted.set()
+                await world.clock.sleep(answer_s)
+            return tasks
+
+        world.store.start = answer_slowly  # type: ignore[method-assign]
+
+        async def stop() -> None:
+            await counted.wait()
+            [node] = world.nodes.values()
+            stopping = asyncio.ensure_future(node.stop())
+            while not stopping.done():  # its receives end at once, as where much comes
+                await world.clock.sleep(0.001)
+                world.queues[task_queue(APP, QUICK)].wake()
+            await stopping
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 2)
+
+    run(live())
+
+
+@pytest.mark.parametrize("error", [Unavailable("timed out"), OutcomeUnknown("timed out")])
+def test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin(error: HoldfastError) -> None:
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(1.0, "t", QUICK, 0.5, tries=1)))
+        start, asked = world.store.start, asyncio.Event()
+
+        async def be_away(wishes: Sequence[StartAttempt]) -> list[Task]:
+            asked.set()
+            raise error
+
+        world.store.start = be_away  # type: ignore[method-assign]
+        took_s = list[float]()
+
+        async def stop() -> None:
+            await asked.wait()
+            await world.clock.sleep(1.0)
+            [node] = world.nodes.values()
+            began_at = world.clock.monotonic()
+            await node.stop()
+            took_s.append(world.clock.monotonic() - began_at)
+            world.store.start = start  # type: ignore[method-assign]
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        assert took_s[0] < TaskWorld.limits.drain_timeout_s + 1.0
+        assert world.store.standing["t"].state is State.SUCCEED
 
     run(live())

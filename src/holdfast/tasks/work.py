@@ -171,6 +171,7 @@ class TaskWork:
         self._started = 0
         self._returned = 0
         self._returning = 0
+        self._starting = 0
         self._stopping = False
         limiter.holder = self
         host.news.on_left.append(self._left)
@@ -372,7 +373,15 @@ class TaskWork:
         self.slots.until = self._limiter.until
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
-        """Ask the store for each task whether it may begin."""
+        """Ask the store for each task whether it may begin. A node that stops waits for the answer, for the
+        attempts that the store has counted by then."""
+        self._starting += 1
+        try:
+            await self._ask_and_begin(batch, instead_of)
+        finally:
+            self._starting -= 1
+
+    async def _ask_and_begin(self, batch: Sequence[InHand], instead_of: str) -> None:
         member = self._host.membership.id
         wishes = [
             StartAttempt(
@@ -400,7 +409,9 @@ class TaskWork:
             if stands_here(task, member):
                 item.attempt, item.beat_at = task, asked_at
                 if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
-                    self._come_too_late(item, now)
+                    self._return_unbegun(item, LAPSED, now)
+                elif self._stopping and not item.refusal:
+                    self._return_unbegun(item, DRAIN, now)
                 else:
                     self._run(item, task, now)
             elif not instead_of and task.member in self._gone and not task.ended:
@@ -417,14 +428,14 @@ class TaskWork:
 
     async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
         """Repeat a call to the store until it is answered, because nothing can begin without it. With
-        ``give_up``, return None if the call failed and this node is cut off."""
+        ``give_up``, return None if the call failed and this node is cut off or stops."""
         failures = 0
         while True:
             try:
                 return await call()
             except (HoldfastError, OSError) as error:
                 give_up = give_up and not isinstance(error, OutcomeUnknown)
-                if give_up and not self._host.membership.alive:
+                if give_up and (self._stopping or not self._host.membership.alive):
                     return None
                 failures += 1
                 self._host.log.warning("the task store does not answer", error=str(error))
@@ -438,11 +449,12 @@ class TaskWork:
 
     # --- attempts
 
-    def _come_too_late(self, item: InHand, now: float) -> None:
-        """The answer took so long, or the node stood still for so long, that another node may have begun the
-        task by now, or ended it."""
+    def _return_unbegun(self, item: InHand, why: str, now: float) -> None:
+        """Return an attempt that the store has begun and that is not to run here: the node stops, or the
+        answer took so long, or the node stood still for so long, that another node may have begun the task by
+        now, or ended it."""
         self._take_back(item)
-        item.stopping = LAPSED
+        item.stopping = why
         self._return(item, spent=False, delay_s=None if item.lapsed(now) else 0.0)
 
     def _run(self, item: InHand, task: Task, now: float) -> None:
@@ -883,7 +895,11 @@ class TaskWork:
         clock = self._host.clock
         until = clock.monotonic() + self._host.limits.drain_timeout_s
         told = False
-        while any(item.held.life is Life.RUNNING for item in self.hand.values()) or self._returning:
+        while (
+            self._running()
+            or self._returning
+            or (self._starting and clock.monotonic() < until)  # the store may be away for longer
+        ):
             if clock.monotonic() >= until and not told:
                 told = True
                 for item in list(self.hand.values()):
