@@ -295,6 +295,20 @@ CORE = [
         "tests/tasks/test_work.py::test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin",
     ),
     _at(
+        "src/holdfast/tasks/wire.py",
+        "a task that follows upon no outcome is read",
+        "        _outcome(wire.After)\n",
+        "        pass\n",
+        "tests/tasks/test_wire.py::test_a_task_that_follows_upon_no_outcome_is_refused_with_its_envelope",
+    ),
+    _at(
+        "src/holdfast/tasks/values.py",
+        "a stored result that is no JSON ends the node",
+        "        except ValueError as error:\n",
+        "        except ZeroDivisionError as error:\n",
+        "tests/tasks/test_values.py::test_a_result_that_is_no_json_is_never_given",
+    ),
+    _at(
         "src/holdfast/tasks/work.py",
         "an attempt begins after its lease",
         "if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:",

@@ -1,6 +1,7 @@
 """What a node does with the tasks in its hands: when it is cut off, and with those that it can't run."""
 
 import asyncio
+import base64
 import gc
 import re
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.rules.task import EffectsLeft, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from simulator.faults import Weather
@@ -183,6 +185,23 @@ def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_let
         assert (told.state, told.task_type) == (State.FAILED, "no.such"), (
             "its producer knows it as it was sent"
         )
+
+    run(live())
+
+
+def test_a_task_that_follows_upon_no_outcome_fails_and_ends_no_node() -> None:
+    wire = TaskMessage()
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = APP, "odd", QUICK
+    wire.After.Envelop.TraceID = "before"  # and no Result
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1)))
+        odd = Outgoing(base64.b64encode(wire.SerializeToString()))
+        world.spawn(world.queues[task_queue(APP, QUICK)].send([odd]))
+        assert check(world, await world.live()) == []
+        (told,) = world.outcomes["odd"]
+        assert (told.state, told.attempts) == (State.FAILED, 1)
+        assert told.detail.startswith("malformed: field 'After'")
 
     run(live())
 

@@ -193,6 +193,10 @@ def decode_brief(data: bytes) -> Outcome:
         brief.ParseFromString(from_base64(data))
     except (ValueError, DecodeError) as error:
         raise InvalidMessage(f"this is no TaskBrief in base64: {error}") from None
+    return _outcome(brief)
+
+
+def _outcome(brief: Any) -> Outcome:
     state = _states.get(brief.Result)
     if state is None:
         raise InvalidMessage(f"field 'Result' of the brief of {brief.Envelop.TraceID!r} is {brief.Result}")
@@ -255,9 +259,20 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
         ),
         default,
     )
-    after = base64.b64encode(wire.After.SerializeToString()) if wire.HasField("After") else b""
-    follow_ups = _follow_ups(wire, default, envelope)
+    after, follow_ups = _after(wire, envelope), _follow_ups(wire, default, envelope)
     return SentTask(envelope, _body(wire, envelope), follow_ups, after, _batch(wire, default, envelope))
+
+
+def _after(wire: Any, envelope: Envelope) -> bytes:
+    """Return the brief of the task that this one follows upon. It is read here, so that one that is no brief
+    is refused with its task."""
+    if not wire.HasField("After"):
+        return b""
+    try:
+        _outcome(wire.After)
+    except InvalidMessage as error:
+        raise Unreadable(f"field 'After': {error}", envelope) from None
+    return base64.b64encode(wire.After.SerializeToString())
 
 
 def _batch(wire: Any, default: Envelope, envelope: Envelope) -> BatchPlace | None:
