@@ -295,6 +295,20 @@ CORE = [
         "tests/tasks/test_work.py::test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin",
     ),
     _at(
+        "src/holdfast/tasks/completer.py",
+        "a dead letter that is too large loses its body at once",
+        "for each in (letter, _terse(letter), _without_body(letter, envelope)):",
+        "for each in (letter, _without_body(letter, envelope)):",
+        "tests/tasks/test_completer.py::test_a_dead_letter_that_is_too_large_says_less_and_ends_no_node",
+    ),
+    _at(
+        "src/holdfast/tasks/completer.py",
+        "a task whose dead letter is too large leaves none",
+        "for each in (letter, _terse(letter), _without_body(letter, envelope)):",
+        "for each in (letter, _terse(letter)):",
+        "tests/tasks/test_completer.py::test_a_dead_letter_that_is_too_large_says_less_and_ends_no_node",
+    ),
+    _at(
         "src/holdfast/tasks/wire.py",
         "a task that follows upon no outcome is read",
         "        _outcome(wire.After)\n",

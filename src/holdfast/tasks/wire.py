@@ -36,8 +36,8 @@ ENVELOPE = 0x0A
 """The first byte of a message with an envelope that isn't in base64."""
 
 NO_TEXT = b"\xff"
-"""What stands for a body that is stored: no text. Programs that don't know stored bodies refuse the task, and
-don't run it with another body."""
+"""What stands for a body that is stored, or left out: no text. Programs that don't know stored bodies refuse
+the task, and don't run it with another body."""
 
 MS = 1000.0
 
@@ -110,6 +110,14 @@ class Unreadable(InvalidMessage):
 def encode_task(message: SentTask) -> bytes:
     """Encode a task as its queue carries it."""
     return base64.b64encode(_wire_task(message).SerializeToString())
+
+
+def encode_without_body(envelope: Envelope) -> bytes:
+    """Encode a task for whose body there is no room. Whoever receives it refuses it, and doesn't run it with
+    another body."""
+    wire = TaskMessage(Envelop=_wire_envelope(msgspec.structs.replace(envelope, raw=b"")))
+    wire.Body.type_url, wire.Body.value = PREFIX + TEXT, NO_TEXT
+    return base64.b64encode(wire.SerializeToString())
 
 
 def with_attributes(body: bytes, attributes: Mapping[str, str]) -> bytes:
