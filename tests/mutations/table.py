@@ -309,6 +309,20 @@ CORE = [
         "tests/tasks/test_completer.py::test_a_dead_letter_that_is_too_large_says_less_and_ends_no_node",
     ),
     _at(
+        "src/holdfast/tasks/slots.py",
+        "an attempt that no slot can be given is lost",
+        "            except OSError as error:  # it has a large body",
+        "            except ZeroDivisionError as error:  # it has a large body",
+        "tests/tasks/test_work.py::test_a_task_that_no_slot_can_be_given_comes_again_and_spends_no_try",
+    ),
+    _at(
+        "src/holdfast/slots/slots.py",
+        "a slot that can't be made leaves descriptors open",
+        "            ours_to_close.callback(os.close, stacks)\n",
+        "            ours_to_close.callback(lambda: None)\n",
+        "tests/slots/test_task_slots.py::test_a_slot_that_can_not_be_made_leaves_nothing_open",
+    ),
+    _at(
         "src/holdfast/tasks/wire.py",
         "a task that follows upon no outcome is read",
         "        _outcome(wire.After)\n",

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import errno
 import gc
 import re
 from collections.abc import Sequence
@@ -14,8 +15,10 @@ import pytest
 from holdfast.cluster.keeper import expire
 from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.slots import Attempt
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.task_slots import MemoryTaskSlot
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
@@ -202,6 +205,30 @@ def test_a_task_that_follows_upon_no_outcome_fails_and_ends_no_node() -> None:
         (told,) = world.outcomes["odd"]
         assert (told.state, told.attempts) == (State.FAILED, 1)
         assert told.detail.startswith("malformed: field 'After'")
+
+    run(live())
+
+
+def test_a_task_that_no_slot_can_be_given_comes_again_and_spends_no_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a large body a file descriptor is needed, and there may be none left."""
+    offer, failures = MemoryTaskSlot.offer, [OSError(errno.EMFILE, "Too many open files")]
+
+    def offer_in_vain(self: MemoryTaskSlot, number: int, attempt: Attempt) -> bool:
+        if failures:
+            raise failures.pop()
+        return offer(self, number, attempt)
+
+    monkeypatch.setattr(MemoryTaskSlot, "offer", offer_in_vain)
+
+    async def live() -> None:
+        world = TaskWorld(calm(*(PlannedTask(0.1, f"t{n}", QUICK, 0.1, tries=1) for n in range(3))))
+        assert check(world, await world.live()) == []
+        found = [(task.state, task.attempts, task.epoch) for task in world.store.standing.values()]
+        assert sorted(found) == [(State.SUCCEED, 1, 1), (State.SUCCEED, 1, 1), (State.SUCCEED, 1, 2)]
+        ended_at = [task.ended_at for task in world.store.standing.values()]
+        assert 1.0 < max(ended_at) - min(ended_at) < 10.0, "it waits, but not for its lease to end"
 
     run(live())
 

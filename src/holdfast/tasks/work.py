@@ -572,7 +572,7 @@ class TaskWork:
         elif pause_s and (handed_on or not item.stopping):
             self._pause(item, ended, pause_s)
         elif handed_on or not ended.begun:
-            self._return(item, spent=False, delay_s=0.0)
+            self._return(item, spent=False, delay_s=ended.rest_s)
         elif ended.how is How.RETURNED:
             self._succeed(item, ended)
         elif item.stopping:  # it was asked to end
