@@ -323,6 +323,22 @@ CORE = [
         "tests/slots/test_task_slots.py::test_a_slot_that_can_not_be_made_leaves_nothing_open",
     ),
     _at(
+        "src/holdfast/tasks/resending.py",
+        "a refused effect that is yet to be noted counts as sent again",
+        "decode_effects(task.effects) if not effect.refused}",
+        "decode_effects(task.effects)}",
+        "tests/tasks/test_dead_letters.py"
+        "::test_an_effect_that_its_node_has_yet_to_note_waits_while_others_are_pending",
+    ),
+    _at(
+        "src/holdfast/tasks/resending.py",
+        "a refused effect that is yet to be noted is dropped by the note",
+        'standing.effects if marked else b""',
+        'b""',
+        "tests/tasks/test_dead_letters.py"
+        "::test_an_effect_is_sent_again_though_its_node_has_yet_to_note_that_its_letter_is_sent",
+    ),
+    _at(
         "src/holdfast/tasks/wire.py",
         "a task that follows upon no outcome is read",
         "        _outcome(wire.After)\n",
