@@ -339,6 +339,14 @@ CORE = [
         "::test_an_effect_is_sent_again_though_its_node_has_yet_to_note_that_its_letter_is_sent",
     ),
     _at(
+        "src/holdfast/tasks/work.py",
+        "an attempt begins though its lease ended while another was asked for again",
+        "            now = self._host.clock.monotonic()  # for each, as",
+        "            now = asked_at  # for each, as",
+        "tests/tasks/test_work.py"
+        "::test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not_begin",
+    ),
+    _at(
         "src/holdfast/tasks/wire.py",
         "a task that follows upon no outcome is read",
         "        _outcome(wire.After)\n",

@@ -161,6 +161,38 @@ def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(her
     run(live())
 
 
+def test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not_begin() -> None:
+    """The other is that of a node that is gone, so the store is asked for it a second time."""
+    scenario = calm(
+        *(PlannedTask(at_s, name, QUICK, 1.0) for at_s, name in ((0.1, "a"), (0.2, "b"), (0.3, "c")))
+    )
+
+    async def live() -> None:
+        world = TaskWorld(scenario)
+        start, asked = world.store.start, list[list[str]]()
+
+        async def answer_late(wishes: Sequence[StartAttempt]) -> list[Task]:
+            [work] = world.works.values()
+            work._gone["gone"] = None
+            asked.append([wish.trace for wish in wishes])
+            tasks = await start(wishes)
+            if len(asked) == 1:
+                await world.clock.sleep(1.0)  # until both others wait
+                await start([StartAttempt("b", QUICK, "gone", "n", TRIES, 60.0)])
+            if wishes[0].instead_of:
+                await world.clock.sleep(2 * SPECS[QUICK].visibility_s)
+            return tasks
+
+        world.store.start = answer_late  # type: ignore[method-assign]
+        assert check(world, await world.live()) == []
+        assert asked[:3] == [["a"], ["b", "c"], ["b"]]
+        ran = [event for event in world.log if isinstance(event, RanAttempt) and event.end]
+        assert [event.epoch for event in ran if event.trace == "c"] == [2]
+        assert world.store.standing["c"].attempts == 1, "it has spent no try"
+
+    run(live())
+
+
 def test_a_task_that_waited_until_its_delivery_can_hardly_be_held_begins_with_a_new_one() -> None:
     """With the old one it would end at once, as timed out."""
     in_its_way = [PlannedTask(0.1, f"l{n}", LONG, 34.5) for n in range(8)]

@@ -404,8 +404,8 @@ class TaskWork:
                 self._take_back(item)
                 self._give_back(item, 0.0)
             return
-        now = self._host.clock.monotonic()
         for item, task in zip(batch, tasks, strict=True):
+            now = self._host.clock.monotonic()  # for each, as one before it may have been asked for again
             if stands_here(task, member):
                 item.attempt, item.beat_at = task, asked_at
                 if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
