@@ -347,6 +347,14 @@ CORE = [
         "::test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not_begin",
     ),
     _at(
+        "src/holdfast/tasks/delayed.py",
+        "nobody is told of a delayed task that its queue refuses",
+        "            await self._producer.send_ended(task)\n",
+        "            await self._store.messages_sent([task.trace])\n",
+        "tests/tasks/test_delayed.py::test_of_a_task_that_its_queue_refuses_by_then_all_but_the_body_is_sent",
+        "tests/tasks/test_delayed.py::test_the_producer_hears_of_a_task_that_its_queue_refuses_by_then",
+    ),
+    _at(
         "src/holdfast/tasks/wire.py",
         "a task that follows upon no outcome is read",
         "        _outcome(wire.After)\n",
