@@ -370,6 +370,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/work.py",
+        "a new message of a task is deleted with a copy that was judged before",
+        "                    self._give_back_later(item, receipts)\n",
+        "",
+        "tests/tasks/test_work.py::test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
         "an attempt begins after its lease",
         "if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:",
         "if item.lapsed(now):",

@@ -412,6 +412,41 @@ def test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again() 
     run(live())
 
 
+def test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again() -> None:
+    """The store has said that it failed, and the node doesn't know yet."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=TRIES)))
+        queue, start = world.queues[task_queue(APP, QUICK)], world.store.start
+        judged = asyncio.Event()
+
+        async def answer_slowly(wishes: Sequence[StartAttempt]) -> list[Task]:
+            tasks = await start(wishes)
+            if tasks[0].ended and not judged.is_set():
+                judged.set()
+                await world.clock.sleep(0.5)
+            return tasks
+
+        world.store.start = answer_slowly  # type: ignore[method-assign]
+
+        async def send_again() -> None:
+            while not queue.letters or queue.messages:
+                await world.clock.sleep(0.1)
+            await sent_as(QUICK, "t", queue)
+            await judged.wait()
+            assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+
+    run(live())
+
+
 def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_reaches_its_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -397,14 +397,14 @@ class TaskWork:
             )
             for item in batch
         ]
-        asked_at = self._host.clock.monotonic()
+        asked_at, seen = self._host.clock.monotonic(), [len(item.held.receipts) for item in batch]
         tasks = await self._insist(lambda: self._store.start(wishes), give_up=True)
         if tasks is None:
             for item in batch:
                 self._take_back(item)
                 self._give_back(item, 0.0)
             return
-        for item, task in zip(batch, tasks, strict=True):
+        for item, task, receipts in zip(batch, tasks, seen, strict=True):
             now = self._host.clock.monotonic()  # for each, as one before it may have been asked for again
             if stands_here(task, member):
                 item.attempt, item.beat_at = task, asked_at
@@ -419,6 +419,7 @@ class TaskWork:
             else:
                 self._take_back(item)
                 if task.ended:
+                    self._give_back_later(item, receipts)
                     self._completer.tell(item, task)
                 else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
@@ -707,6 +708,14 @@ class TaskWork:
         self.forget(item)
         item.held.come_back()
         self._come_again(item, delay_s)
+
+    def _give_back_later(self, item: InHand, seen: int) -> None:
+        """Give back the deliveries of a task that has ended, but for the first ``seen``: they came after the
+        store was asked for it. It may have been sent again since, and they must not be deleted."""
+        if later := item.held.receipts[seen:]:
+            del item.held.receipts[seen:]
+            held = msgspec.structs.replace(item.held, receipts=later, life=Life.RECEIVED)
+            self._give_back(msgspec.structs.replace(item, held=held), self._host.limits.give_back_s)
 
     def _come_again(self, item: InHand, delay_s: float) -> None:
         item.held.become(Life.GIVEN_BACK)
