@@ -1,12 +1,15 @@
 """What is special of slots for tasks that are processes."""
 
 import asyncio
+import errno
+from pathlib import Path
 
 import pytest
 
+from holdfast.errors import Unavailable
 from holdfast.ports.slots import Attempt
 from holdfast.slots import lifeline
-from holdfast.slots.task_slots import TaskSlotSettings, task_slots
+from holdfast.slots.task_slots import TaskSlotSettings, Tray, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.slots import RecordingListener
 
@@ -43,6 +46,26 @@ async def test_a_full_tray_refuses_until_there_is_room_again() -> None:
     slot.cancel(0, "enough")
     assert (await listener.outcome(count)).result == b'""'
     await slots.close()
+
+
+async def test_a_slot_that_can_not_be_made_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
+    slot = await slots.spawn(listener)
+    before = open_files()
+
+    def no_file(self: Tray) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(Tray, "__init__", no_file)
+    with pytest.raises(Unavailable):
+        await slots.spawn(listener)
+    assert open_files() == before
+    await slot.stop(PATIENCE_S)
+    await slots.close()
+
+
+def open_files() -> set[str]:
+    return {path.name for path in Path("/dev/fd").iterdir()}
 
 
 async def test_slots_that_lost_their_server_are_over() -> None:

@@ -10,15 +10,16 @@ import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
-from holdfast.errors import InvalidMessage, Unavailable
-from holdfast.ports.queue import Outgoing
+from holdfast.errors import InvalidMessage, TooLarge, Unavailable
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
+from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, Ending
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import State, Task
-from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task
+from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_brief, decode_task
 from simulator import tasks
 from simulator.faults import Weather
 from simulator.loop import run
@@ -264,6 +265,53 @@ def test_a_brief_that_is_too_large_says_what_it_must(monkeypatch: pytest.MonkeyP
     assert "the rest is left out" in told.detail
     assert world.store.standing["t"].result == msgspec.json.encode("x" * LIMIT_BYTES)
     assert [o.state for o in world.outcomes["other"]] == [State.FAILED]
+
+
+@pytest.mark.parametrize("body_bytes", [0, LIMIT_BYTES])
+def test_a_dead_letter_that_is_too_large_says_less_and_ends_no_node(body_bytes: int) -> None:
+    async def narrow(world: TaskWorld) -> None:
+        queue = world.queues[task_queue(APP, QUICK)]
+        bury, body = queue.bury, {"x": "x" * body_bytes}
+
+        async def bury_what_fits(letters: Sequence[DeadLetter]) -> None:
+            if max(len(each.body) + len(each.reason) + len(each.detail) for each in letters) > 400:
+                raise TooLarge("this leaves no room for what a dead letter says")
+            await bury(letters)
+
+        queue.bury = bury_what_fits  # type: ignore[method-assign]
+        world.planned["said"] = FAILING
+        await world.producer.send([Order(task_type=QUICK, body=body, trace_id="said")])
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), narrow)
+    (letter,) = letters(world)
+    assert (letter.key, letter.reason) == ("said", "failed: ValueError: told to fail")
+    default = Envelope(app=APP, trace_id="-", task_type=QUICK)
+    if body_bytes:
+        assert letter.detail.startswith("the body is left out")
+        with pytest.raises(Unreadable, match="and holds none") as refused:
+            decode_task(letter.body, default)
+        assert refused.value.envelope is not None
+        assert refused.value.envelope.trace_id == "said", "and is refused if it is sent again"
+    else:
+        assert letter.detail == ""
+        assert decode_task(letter.body, default).body == Body(b'{"x":""}')
+
+
+def test_a_follow_up_that_is_too_large_even_as_a_dead_letter_ends_no_node() -> None:
+    async def narrow(world: TaskWorld) -> None:
+        queue = world.queues[task_queue(APP, QUICK)]
+
+        async def bury_nothing(letters: Sequence[DeadLetter]) -> None:
+            raise TooLarge("there is no room")
+
+        queue.bury = bury_nothing  # type: ignore[method-assign]
+        await world.clock.sleep(0.2)
+        queue.max_bytes = 10
+
+    planned = msgspec.structs.replace(FOLLOWED, seconds=1.0)
+    world = lived(lambda: TaskWorld(scenario(planned)), narrow, wrong=["t is succeed"])
+    assert letters(world) == []
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
 
 
 @pytest.mark.parametrize("number", [900, 3, 16], ids=["unknown", "TaskType", "Group"])

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.effect_letters import letter_of
-from holdfast.common.acts import decode_effects, effect_id
+from holdfast.cluster.effect_letters import effect_again, letter_of
+from holdfast.common.acts import decode_effects, effect_id, encode_effects
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter, Outgoing
@@ -276,6 +276,36 @@ async def test_an_effect_of_a_task_that_is_refused_again_before_its_letter_is_go
     monkeypatch.setattr(queue, "send", refused_at_once)
     assert await rig.letters.redrive(["publish"], Choice()) == 1
     assert list(queue.letters) == [effect_letter(0).id]
+
+
+async def test_an_effect_is_sent_again_though_its_node_has_yet_to_note_that_its_letter_is_sent() -> None:
+    rig = Rig()
+    [task] = await rig.store.start([StartAttempt("t", "publish", "m", "n", 1, 30.0)])
+    letters = [effect_letter(0), effect_letter(1)]
+    marked = [msgspec.structs.replace(effect_again(each, 0.0), refused="no") for each in letters]
+    await rig.store.end([EndAttempt("t", task.epoch, State.SUCCEED, effects=encode_effects(marked))])
+    await rig.store.briefed([("t", task.epoch)])
+    queue = rig.queue(task_queue(APP, "publish"))
+    await queue.bury(letters[:1])
+    assert await rig.letters.redrive(["publish"], Choice()) == 1
+    assert not queue.letters
+    await rig.store.handed_over([EffectsLeft("t", task.epoch)])
+    pending = decode_effects(rig.store.standing["t"].effects)
+    assert [(each.id, each.refused) for each in pending] == [(marked[0].id, ""), (marked[1].id, "no")]
+    assert len(queue.messages) == 1, "for a node to look at the task"
+
+
+async def test_an_effect_that_its_node_has_yet_to_note_waits_while_others_are_pending() -> None:
+    rig = Rig()
+    [task] = await rig.store.start([StartAttempt("t", "publish", "m", "n", 1, 30.0)])
+    letter, other = effect_letter(0), effect_again(effect_letter(1), 0.0)
+    marked = msgspec.structs.replace(effect_again(letter, 0.0), refused="no")
+    await rig.store.end([EndAttempt("t", task.epoch, State.SUCCEED, effects=encode_effects([marked, other]))])
+    await rig.store.briefed([("t", task.epoch)])
+    queue = rig.queue(task_queue(APP, "publish"))
+    await queue.bury([letter])
+    assert await rig.letters.redrive(["publish"], Choice()) == 0
+    assert list(queue.letters) == [letter.id]
 
 
 async def test_effects_of_a_task_whose_outcome_is_not_told_yet_wait() -> None:

@@ -14,13 +14,16 @@ from holdfast.common.acts import HOPS
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
-from holdfast.tasks.body import body_of
+from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.delayed import AHEAD_S, LEASE_S, TASKS_A_CALL, DelayedTasks
+from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import StartAttempt, State
 from holdfast.tasks.wire import Envelope, decode_task
-from simulator.loop import SimClock
+from simulator.faults import Weather
+from simulator.loop import SimClock, run
+from simulator.tasks import APP, QUICK, PlannedTask, TaskScenario, TaskWorld, check
 
 TYPE = "report.publish"
 DAY_S = 86_400.0
@@ -50,6 +53,22 @@ class Bench:
         """The messages in the queue: traces, and for how long each is hidden."""
         now = self.clock.monotonic()
         return [(m.key, pytest.approx(m.visible_at - now, abs=0.01)) for m in self.queue.messages.values()]
+
+
+def fair(*tasks: PlannedTask) -> TaskScenario:
+    """One node, whose queues delay for 2 s at most, and no faults."""
+    return TaskScenario(
+        seed=1,
+        nodes=1,
+        weather=Weather(),
+        drift=0.0,
+        faults=(),
+        frees_on_evict=False,
+        hold_max_s=float("inf"),
+        maximum=0,
+        delay_max_s=2.0,
+        tasks=tasks,
+    )
 
 
 @pytest.fixture
@@ -164,6 +183,45 @@ async def test_what_its_queue_refuses_by_then_fails_and_stops_no_other(
     task = bench.store.standing["large"]
     assert (task.state, task.message) == (State.FAILED, b"")
     assert "its queue refuses it: over max_bytes" in task.detail
+
+
+async def test_of_a_task_that_its_queue_refuses_by_then_all_but_the_body_is_sent(bench: Bench) -> None:
+    """Whoever receives it tells of its end, to its batch and to what follows too."""
+    order = Order(
+        task_type=TYPE, body={"text": "x" * 2000}, delay_s=DAY_S, on_failure=[Order(task_type=TYPE)]
+    )
+    await bench.producer.send_batch([order], trace_id="batch")
+    bench.clock.set_by_s += DAY_S
+    bench.queue.max_bytes = 1000
+    assert await bench.delayed.ask() == 1
+    [message] = bench.queue.messages.values()
+    told = decode_task(message.body, DEFAULT)
+    task = bench.store.standing[told.envelope.trace_id]
+    assert (task.state, task.message, task.briefed) == (State.FAILED, b"", False)
+    assert told.body == Body(b"null")
+    assert told.batch is not None
+    assert told.batch.trace == "batch"
+    assert [each.on_failure for each in told.follow_ups] == [True]
+
+
+def test_the_producer_hears_of_a_task_that_its_queue_refuses_by_then() -> None:
+    async def live() -> None:
+        short = PlannedTask(0.1, "t", QUICK, 0.1)
+        world = TaskWorld(fair(short))
+
+        async def refuse_late() -> None:
+            world.planned["late"] = PlannedTask(0.1, "late", QUICK, 0.1, fails=-1)
+            large = Order(task_type=QUICK, body={"text": "x" * 2000}, trace_id="late", delay_s=60.0)
+            await world.producer.send([large])
+            world.queues[task_queue(APP, QUICK)].max_bytes = 1000
+
+        world.spawn(refuse_late())
+        assert check(world, await world.live()) == []
+        [told] = world.outcomes["late"]
+        assert (told.state, told.attempts) == (State.FAILED, 0)
+        assert "its queue refuses it" in told.detail
+
+    run(live())
 
 
 async def test_a_node_that_leaves_or_is_cut_off_asks_for_nothing(bench: Bench) -> None:

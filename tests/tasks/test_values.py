@@ -69,6 +69,14 @@ async def test_a_value_that_is_damaged_or_gone_is_never_given(there: bytes) -> N
         await values(objects).get(stored)
 
 
+async def test_a_result_that_is_no_json_is_never_given() -> None:
+    of_a_task = values(MemoryObjects())
+    outcome = Outcome(trace_id="t", state=State.SUCCEED, stored=await of_a_task.put(b"no JSON"))
+    after = encode_brief(ENVELOPE, outcome)
+    with pytest.raises(ValueLost, match="can't be read: it is no JSON"):
+        await of_a_task.whole(SentTask(ENVELOPE, Body(b"{}"), after=after))
+
+
 async def test_what_can_not_be_a_value_is_not_looked_for() -> None:
     for url, size in (("file:///etc/passwd", 10), ("memory:///a", 2**40)):
         with pytest.raises(ValueLost):

@@ -4,6 +4,7 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +15,7 @@ import holdfast.tasks
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.proto import TaskMessage
+from holdfast.tasks.proto import TaskBrief, TaskMessage
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
     BatchPlace,
@@ -166,6 +167,26 @@ def test_a_task_of_another_app_is_refused_with_its_envelope() -> None:
     other = Envelope(app="billing", trace_id="t-1", task_type="publish")
     with pytest.raises(Unreadable, match="billing") as caught:
         decode_task(encode_task(SentTask(other, Body(b""))), DEFAULT)
+    assert caught.value.envelope is not None
+    assert caught.value.envelope.trace_id == "t-1"
+
+
+@pytest.mark.parametrize(
+    "brief, said",
+    [
+        ({}, "'After': field 'Result' of the brief of 'before' is 0"),
+        ({"Result": 99}, "'After': field 'Result' of the brief of 'before' is 99"),
+        ({"Result": 3, "Value": "{"}, "'After': field 'Value' of the brief is no JSON"),
+    ],
+)
+def test_a_task_that_follows_upon_no_outcome_is_refused_with_its_envelope(
+    brief: dict[str, Any], said: str
+) -> None:
+    wire = TaskMessage(After=TaskBrief(**brief))
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = "reports", "t-1", "publish"
+    wire.After.Envelop.TraceID = "before"
+    with pytest.raises(Unreadable, match=said) as caught:
+        decode_task(base64.b64encode(wire.SerializeToString()), DEFAULT)
     assert caught.value.envelope is not None
     assert caught.value.envelope.trace_id == "t-1"
 

@@ -1,6 +1,8 @@
 """What a node does with the tasks in its hands: when it is cut off, and with those that it can't run."""
 
 import asyncio
+import base64
+import errno
 import gc
 import re
 from collections.abc import Sequence
@@ -11,14 +13,17 @@ import msgspec
 import pytest
 
 from holdfast.cluster.keeper import expire
-from holdfast.errors import InvalidMessage, Unavailable
+from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.slots import Attempt
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.task_slots import MemoryTaskSlot
 from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.rules.task import State
+from holdfast.tasks.proto import TaskMessage
+from holdfast.tasks.rules.task import EffectsLeft, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
@@ -156,6 +161,38 @@ def test_an_attempt_whose_lease_is_over_when_its_answer_comes_does_not_begin(her
     run(live())
 
 
+def test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not_begin() -> None:
+    """The other is that of a node that is gone, so the store is asked for it a second time."""
+    scenario = calm(
+        *(PlannedTask(at_s, name, QUICK, 1.0) for at_s, name in ((0.1, "a"), (0.2, "b"), (0.3, "c")))
+    )
+
+    async def live() -> None:
+        world = TaskWorld(scenario)
+        start, asked = world.store.start, list[list[str]]()
+
+        async def answer_late(wishes: Sequence[StartAttempt]) -> list[Task]:
+            [work] = world.works.values()
+            work._gone["gone"] = None
+            asked.append([wish.trace for wish in wishes])
+            tasks = await start(wishes)
+            if len(asked) == 1:
+                await world.clock.sleep(1.0)  # until both others wait
+                await start([StartAttempt("b", QUICK, "gone", "n", TRIES, 60.0)])
+            if wishes[0].instead_of:
+                await world.clock.sleep(2 * SPECS[QUICK].visibility_s)
+            return tasks
+
+        world.store.start = answer_late  # type: ignore[method-assign]
+        assert check(world, await world.live()) == []
+        assert asked[:3] == [["a"], ["b", "c"], ["b"]]
+        ran = [event for event in world.log if isinstance(event, RanAttempt) and event.end]
+        assert [event.epoch for event in ran if event.trace == "c"] == [2]
+        assert world.store.standing["c"].attempts == 1, "it has spent no try"
+
+    run(live())
+
+
 def test_a_task_that_waited_until_its_delivery_can_hardly_be_held_begins_with_a_new_one() -> None:
     """With the old one it would end at once, as timed out."""
     in_its_way = [PlannedTask(0.1, f"l{n}", LONG, 34.5) for n in range(8)]
@@ -183,6 +220,47 @@ def test_a_task_of_a_type_that_the_app_lacks_is_known_by_the_queue_where_its_let
         assert (told.state, told.task_type) == (State.FAILED, "no.such"), (
             "its producer knows it as it was sent"
         )
+
+    run(live())
+
+
+def test_a_task_that_follows_upon_no_outcome_fails_and_ends_no_node() -> None:
+    wire = TaskMessage()
+    wire.Envelop.App, wire.Envelop.TraceID, wire.Envelop.TaskType = APP, "odd", QUICK
+    wire.After.Envelop.TraceID = "before"  # and no Result
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1)))
+        odd = Outgoing(base64.b64encode(wire.SerializeToString()))
+        world.spawn(world.queues[task_queue(APP, QUICK)].send([odd]))
+        assert check(world, await world.live()) == []
+        (told,) = world.outcomes["odd"]
+        assert (told.state, told.attempts) == (State.FAILED, 1)
+        assert told.detail.startswith("malformed: field 'After'")
+
+    run(live())
+
+
+def test_a_task_that_no_slot_can_be_given_comes_again_and_spends_no_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """For a large body a file descriptor is needed, and there may be none left."""
+    offer, failures = MemoryTaskSlot.offer, [OSError(errno.EMFILE, "Too many open files")]
+
+    def offer_in_vain(self: MemoryTaskSlot, number: int, attempt: Attempt) -> bool:
+        if failures:
+            raise failures.pop()
+        return offer(self, number, attempt)
+
+    monkeypatch.setattr(MemoryTaskSlot, "offer", offer_in_vain)
+
+    async def live() -> None:
+        world = TaskWorld(calm(*(PlannedTask(0.1, f"t{n}", QUICK, 0.1, tries=1) for n in range(3))))
+        assert check(world, await world.live()) == []
+        found = [(task.state, task.attempts, task.epoch) for task in world.store.standing.values()]
+        assert sorted(found) == [(State.SUCCEED, 1, 1), (State.SUCCEED, 1, 1), (State.SUCCEED, 1, 2)]
+        ended_at = [task.ended_at for task in world.store.standing.values()]
+        assert 1.0 < max(ended_at) - min(ended_at) < 10.0, "it waits, but not for its lease to end"
 
     run(live())
 
@@ -303,5 +381,179 @@ def test_an_effect_that_was_refused_goes_to_its_target_again_from_its_dead_lette
         task = world.store.standing["t"]
         assert (task.state, task.attempts, task.effects) == (State.SUCCEED, 1, b""), "nothing ran again"
         assert [outcome.state for outcome in world.outcomes["t"]] == [State.SUCCEED], "nor is it told again"
+
+    run(live())
+
+
+def test_a_task_that_is_sent_again_while_its_failure_is_still_told_runs_again() -> None:
+    """Its dead letter is there before its message is deleted, and the new message comes to the same node."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=TRIES)))
+        queue = world.queues[task_queue(APP, QUICK)]
+        was_in_hand = list[bool]()
+
+        async def send_again() -> None:
+            while not queue.letters:
+                await world.clock.sleep(0.001)
+            [work] = world.works.values()
+            was_in_hand.append("t" in work.hand)
+            assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while not world.store.standing["t"].ended:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        assert was_in_hand == [True]
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+
+    run(live())
+
+
+def test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again() -> None:
+    """The store has said that it failed, and the node doesn't know yet."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=TRIES)))
+        queue, start = world.queues[task_queue(APP, QUICK)], world.store.start
+        judged = asyncio.Event()
+
+        async def answer_slowly(wishes: Sequence[StartAttempt]) -> list[Task]:
+            tasks = await start(wishes)
+            if tasks[0].ended and not judged.is_set():
+                judged.set()
+                await world.clock.sleep(0.5)
+            return tasks
+
+        world.store.start = answer_slowly  # type: ignore[method-assign]
+
+        async def send_again() -> None:
+            while not queue.letters or queue.messages:
+                await world.clock.sleep(0.1)
+            await sent_as(QUICK, "t", queue)
+            await judged.wait()
+            assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+
+    run(live())
+
+
+def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_reaches_its_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The message that has a node look at the record is another one than that, though of the same task."""
+    taken, willing = list[OutgoingEffect](), asyncio.Event()
+
+    async def take(self: Sink, effects: Sequence[OutgoingEffect]) -> None:
+        if self._picky and not willing.is_set():
+            raise InvalidMessage("it takes nothing yet")
+        taken.extend(effects)
+
+    monkeypatch.setattr(Sink, "take", take)
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, sends=2)))
+        queue, was_in_hand = world.queues[task_queue(APP, QUICK)], list[bool]()
+        handed_over = world.store.handed_over
+
+        async def answer_slowly(left: Sequence[EffectsLeft]) -> None:
+            await handed_over(left)
+            await world.clock.sleep(0.5)
+
+        world.store.handed_over = answer_slowly  # type: ignore[method-assign]
+
+        async def send_again() -> None:
+            while not queue.letters or world.store.standing["t"].effects:
+                await world.clock.sleep(0.001)
+            [work] = world.works.values()
+            was_in_hand.append("t" in work.hand)
+            taken.clear()
+            willing.set()
+            assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        assert was_in_hand == [True]
+        assert [each.target for each in taken] == [PICKY]
+        assert not queue.letters
+        assert world.store.standing["t"].effects == b""
+
+    run(live())
+
+
+@pytest.mark.parametrize("answer_s", [0.05, 0.5])
+def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(answer_s: float) -> None:
+    """The store has counted the attempt, though the node has no answer yet."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(1.0, "t", QUICK, 0.5, tries=1)))
+        start, counted = world.store.start, asyncio.Event()
+
+        async def answer_slowly(wishes: Sequence[StartAttempt]) -> list[Task]:
+            tasks = await start(wishes)
+            if not counted.is_set():
+                counted.set()
+                await world.clock.sleep(answer_s)
+            return tasks
+
+        world.store.start = answer_slowly  # type: ignore[method-assign]
+
+        async def stop() -> None:
+            await counted.wait()
+            [node] = world.nodes.values()
+            stopping = asyncio.ensure_future(node.stop())
+            while not stopping.done():  # its receives end at once, as where much comes
+                await world.clock.sleep(0.001)
+                world.queues[task_queue(APP, QUICK)].wake()
+            await stopping
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 2)
+
+    run(live())
+
+
+@pytest.mark.parametrize("error", [Unavailable("timed out"), OutcomeUnknown("timed out")])
+def test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin(error: HoldfastError) -> None:
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(1.0, "t", QUICK, 0.5, tries=1)))
+        start, asked = world.store.start, asyncio.Event()
+
+        async def be_away(wishes: Sequence[StartAttempt]) -> list[Task]:
+            asked.set()
+            raise error
+
+        world.store.start = be_away  # type: ignore[method-assign]
+        took_s = list[float]()
+
+        async def stop() -> None:
+            await asked.wait()
+            await world.clock.sleep(1.0)
+            [node] = world.nodes.values()
+            began_at = world.clock.monotonic()
+            await node.stop()
+            took_s.append(world.clock.monotonic() - began_at)
+            world.store.start = start  # type: ignore[method-assign]
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        assert took_s[0] < TaskWorld.limits.drain_timeout_s + 1.0
+        assert world.store.standing["t"].state is State.SUCCEED
 
     run(live())

@@ -143,28 +143,26 @@ class ForkserverSlots(Generic[A, P]):
     async def _fork(self, server: ForkServer, *args: A.args, **kwargs: A.kwargs) -> P:
         self._count += 1
         name = f"{self._settings.prefix}-{self._count}"
-        ours, theirs = socket.socketpair()
-        stacks, pen = os.pipe()
-        for end in (stacks, pen):
-            os.set_blocking(end, False)  # rather half a dump than a wait
-        slot = self._make(
-            ProcessSetup(name, self._clock, server, stacks, self._settings.memory_mb), *args, **kwargs
-        )
-        try:
+        with contextlib.ExitStack() as theirs_to_close, contextlib.ExitStack() as ours_to_close:
+            ours, theirs = socket.socketpair()
+            ours_to_close.callback(ours.close)
+            theirs_to_close.callback(theirs.close)
+            stacks, pen = os.pipe()
+            ours_to_close.callback(os.close, stacks)
+            theirs_to_close.callback(os.close, pen)
+            for end in (stacks, pen):
+                os.set_blocking(end, False)  # rather half a dump than a wait
+            slot = self._make(
+                ProcessSetup(name, self._clock, server, stacks, self._settings.memory_mb), *args, **kwargs
+            )
+            ours_to_close.callback(slot.lost)
+            theirs_to_close.callback(slot.forked)
             ours.setblocking(False)
             await asyncio.get_running_loop().create_unix_connection(lambda: slot, sock=ours)
             if self._server is not server:
                 raise SlotDied(f"slot {name} lost its fork server")
             server.spawn(name, [theirs.fileno(), pen, *slot.fds])
-        except BaseException:
-            ours.close()
-            slot.lost()
-            os.close(stacks)
-            raise
-        finally:
-            theirs.close()
-            os.close(pen)
-            slot.forked()
+            ours_to_close.pop_all()
         self._slots[name] = slot
         return slot
 

@@ -32,7 +32,7 @@ from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import CountMember, EndAttempt, State, Task
 from holdfast.tasks.storage import TaskStorage
-from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task
+from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task, encode_without_body
 
 T = TypeVar("T")
 
@@ -315,8 +315,21 @@ class Completer:
         letter = dead_letter(done.item.queue, done.item.full_key, done.letter, self._clock.wall())
         # A repeated send is the same task, even with another message id.
         letter = msgspec.structs.replace(letter, attributes=done.item.held.again)
-        await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
-        self._stats.set_aside += 1
+        await self._set_aside(done.item.queue, letter, done.item.message.envelope)
+
+    async def _set_aside(self, queue: str, letter: DeadLetter, envelope: Envelope) -> None:
+        """Send a dead letter. If the queue calls it too large, it says less: a letter without a body still
+        tells of the outcome, and refused as it is, it would end every node that has its task."""
+        for each in (letter, _terse(letter), _without_body(letter, envelope)):
+            try:
+                await self._insist("the queue", partial(self._queues[queue].bury, [each]))
+            except TooLarge as error:
+                self._log.error(
+                    "a dead letter is too large for its queue", task=envelope.trace_id, error=str(error)
+                )
+            else:
+                self._stats.set_aside += 1
+                return
 
     async def _hand_over(self, taken: Sequence[Finished]) -> None:
         """Send what follows upon these outcomes."""
@@ -384,8 +397,7 @@ class Completer:
                 key=follow_up.trace,
                 at=self._clock.wall(),
             )
-            await self._insist("the queue", lambda: self._queues[done.item.queue].bury([letter]))
-            self._stats.set_aside += 1
+            await self._set_aside(done.item.queue, letter, follow_up.task.envelope)
 
     async def _insist_on(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups, and repeat that until it is answered. Raises what is refused for good."""
@@ -452,6 +464,21 @@ def _short(brief: OutgoingBrief, error: TooLarge) -> OutgoingBrief:
     detail = f"{brief.outcome.detail[:DETAIL_CHARS]}\nthe rest is left out: {error}".strip()
     told = msgspec.structs.replace(brief.outcome, value=None, stored=None, detail=detail)
     return brief._replace(envelope=msgspec.structs.replace(brief.envelope, raw=b""), outcome=told)
+
+
+def _terse(letter: DeadLetter) -> DeadLetter:
+    """Return a dead letter with the beginning of its reason."""
+    return msgspec.structs.replace(letter, reason=letter.reason[:DETAIL_CHARS], detail="")
+
+
+def _without_body(letter: DeadLetter, envelope: Envelope) -> DeadLetter:
+    """Return a dead letter that only names its task. Sent again, the task is refused."""
+    return msgspec.structs.replace(
+        _terse(letter),
+        body=encode_without_body(envelope),
+        attributes={"id": letter.attributes["id"]} if "id" in letter.attributes else {},
+        detail=f"the body is left out: of {len(letter.body)} bytes, it is too large for a dead letter",
+    )
 
 
 def letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:

@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from holdfast.cluster.host import Host
-from holdfast.errors import HoldfastError, TooLarge
+from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import Task
@@ -73,7 +73,16 @@ class DelayedTasks:
         """End a task that its queue never takes: when it was sent, the queue still took as much."""
         self._host.log.error("a delayed task can't be sent", task=task.trace, error=str(error))
         try:
-            await self._store.cancel(task.trace, f"its queue refuses it: {error}")
-            await self._store.messages_sent([task.trace])
+            ended = await self._store.cancel(task.trace, f"its queue refuses it: {error}")
+            if ended is not None and ended.message:
+                await self._tell(ended)
         except HoldfastError as failure:
             self._host.log.warning("could not end a delayed task", task=task.trace, error=str(failure))
+
+    async def _tell(self, task: Task) -> None:
+        """Have the producer of a task told that it has ended, and all else done that follows upon that."""
+        try:
+            await self._producer.send_ended(task)
+        except (TooLarge, InvalidMessage) as error:
+            self._host.log.error("nobody is told of a delayed task", task=task.trace, error=str(error))
+            await self._store.messages_sent([task.trace])

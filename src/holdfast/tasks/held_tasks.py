@@ -77,6 +77,12 @@ class InHand(msgspec.Struct, eq=False):
         """The number of attempts that it gets if they fail: what the sender said, or that of the type."""
         return self.message.envelope.tries or self.spec.tries
 
+    @property
+    def is_settled(self) -> bool:
+        """True if the store has its outcome, which is told now. Its deliveries are deleted after that, and
+        none that comes now may be among them: the task may have been sent again."""
+        return self.held.life in (Life.COMMITTED, Life.BURIED)
+
     def is_stand_in(self, task: Task) -> bool:
         """Return True if its message is no longer needed: the task was also given to a node directly when it
         was sent, and an attempt has ended it since."""

@@ -30,7 +30,7 @@ from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.system.spans import sending
-from holdfast.tasks.body import body_of
+from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
@@ -44,6 +44,7 @@ from holdfast.tasks.wire import (
     FollowUp,
     SentTask,
     decode_brief,
+    decode_task,
     encode_follow_ups,
     encode_task,
     with_attributes,
@@ -230,6 +231,16 @@ class Producer:
             some = slice(start, start + queue.max_batch)
             await queue.send(messages[some])
             await self._store.messages_sent([task.trace for task in tasks[some]])
+
+    async def send_ended(self, task: Task) -> None:
+        """Send the message of a task that has ended while the store kept it, without the body: its queue
+        refuses that, and nobody needs it any more. Whoever receives the message tells the producer, sends
+        what follows, and counts the task in its batch. Raises as ``send``."""
+        body, attributes = without_attributes(task.message)
+        known = Envelope(app=self._app, trace_id=task.trace, task_type=task.type)
+        told = msgspec.structs.replace(decode_task(body, known), body=Body(b"null"))
+        await self._queue_of(task.type).send([Outgoing(encode_task(told), attributes, key=task.trace)])
+        await self._store.messages_sent([task.trace])
 
     def _is_late(self, sending: _Sending) -> bool:
         """Return True if a task's delay is longer than its queue's."""

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.effect_letters import EFFECT, effect_again, guard, is_of_effect
-from holdfast.common.acts import decode_effects, encode_effects
+from holdfast.common.acts import Effect, decode_effects, encode_effects
 from holdfast.common.progress import chunks
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
@@ -51,9 +51,15 @@ async def resend_effects(
             continue
         guards = await guard(queue, some)
         now = await store.now()
-        each = {letter.attributes[EFFECT]: letter for letter in some}  # a call that was cut off leaves two
-        effects = encode_effects([effect_again(letter, now) for letter in each.values()])
-        [task] = await store.resend_effects([ResendEffects(trace, effects)])
+        assert standing is not None
+        marked = _marked(standing)
+        # A call that was cut off leaves two letters of an effect.
+        again = {letter.attributes[EFFECT]: effect_again(letter, now) for letter in some}
+        effects = {effect.id: effect for effect in marked} | again
+        wish = ResendEffects(
+            trace, encode_effects(list(effects.values())), standing.effects if marked else b""
+        )
+        [task] = await store.resend_effects([wish])
         if task is None or not _are_pending(task, some):
             log.warning("dead letters can't be sent again for now", task=trace, letters=guards)
             continue
@@ -64,10 +70,18 @@ async def resend_effects(
     return count
 
 
+def _marked(task: Task) -> Sequence[Effect]:
+    """Return the pending effects of a task if all of them were refused: a node has sent their letters, or is
+    about to, and will note that it is done with them. What it notes then must not count for those that are
+    sent again."""
+    pending = decode_effects(task.effects)
+    return pending if all(effect.refused for effect in pending) else ()
+
+
 def _are_pending(task: Task, letters: Sequence[DeadLetter]) -> bool:
     """Return True if the record of a task has the effects of these letters: from this call, or from one that
     was cut off."""
-    pending = {effect.id for effect in decode_effects(task.effects)}
+    pending = {effect.id for effect in decode_effects(task.effects) if not effect.refused}
     return pending >= {letter.attributes[EFFECT] for letter in letters}
 
 
@@ -83,7 +97,7 @@ def _why_not(task: Task | None, letters: Sequence[DeadLetter]) -> str:
     """Return why the effects of a task can't be handed over again; empty if they can."""
     if task is None:
         return "it is an effect of a task that has no record any more"
-    if task.effects and not _are_pending(task, letters):
+    if task.effects and not _marked(task) and not _are_pending(task, letters):
         return "other effects of its task are pending; send it again once they are taken"
     if not task.briefed:
         return "the producer of its task is yet to be told the outcome; send it again later"

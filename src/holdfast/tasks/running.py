@@ -30,11 +30,12 @@ class Ended(msgspec.Struct, frozen=True):
     ``result`` is what the handler returned, as JSON (empty: nothing). ``error`` says in one line why it did
     not return; ``detail`` has the traceback, the stacks of the hung child or its last output. ``permanent``:
     no retry can help. ``begun`` is False if the handler never began, because it was cancelled while it waited
-    or the pool closed; this doesn't count as a try. An attempt that exceeded its time is TIMED_OUT even if it
-    still returned something; one that was asked to end may still have RETURNED or RAISED. ``took_s`` is how
-    long it ran, ``memory_mb`` the most that its process used (0: unknown). ``pause_s``: it RAISED Retry, and
-    asks for another attempt after so many seconds. ``sends`` are the effects that it sent, if it RETURNED.
-    ``traced`` is what its slot recorded, if it stands in a trace.
+    or the pool closed; this doesn't count as a try, and the next one may follow after ``rest_s``. An attempt
+    that exceeded its time is TIMED_OUT even if it still returned something; one that was asked to end may
+    still have RETURNED or RAISED. ``took_s`` is how long it ran, ``memory_mb`` the most that its process used
+    (0: unknown). ``pause_s``: it RAISED Retry, and asks for another attempt after so many seconds. ``sends``
+    are the effects that it sent, if it RETURNED. ``traced`` is what its slot recorded, if it stands in a
+    trace.
     """
 
     how: How
@@ -43,6 +44,7 @@ class Ended(msgspec.Struct, frozen=True):
     detail: str = ""
     permanent: bool = False
     begun: bool = True
+    rest_s: float = 0.0
     took_s: float = 0.0
     memory_mb: int = 0
     pause_s: float = 0.0

@@ -35,6 +35,9 @@ STUCK_S = 0.05
 STIR_S = 0.02
 """How often, at most, new attempts have the deadlines looked at."""
 
+OFFER_AGAIN_S = 2.0
+"""After how long a task is tried again that the system left no room to give to a slot."""
+
 WEIGHT = 0.2
 """Of the newest in the moving average of how long a type of task takes."""
 
@@ -290,7 +293,15 @@ class TaskSlots:
             seat = self._seat_for(run, now) or self._new_seat()
             if seat is None:
                 return
-            if not seat.slot.offer(run.number, run.attempt):
+            try:
+                taken = seat.slot.offer(run.number, run.attempt)
+            except OSError as error:  # it has a large body, and this process no file descriptor left
+                self._log.warning("a slot can't be given an attempt", slot=seat.slot.name, error=str(error))
+                self._waiting.popleft()
+                why = f"it can't be given to a slot: {error}"
+                self._end(run, Ended(How.CANCELLED, error=why, begun=False, rest_s=OFFER_AGAIN_S))
+                continue
+            if not taken:
                 if seat.line:
                     return  # its tray is full
                 seat.ending = True  # it is dead, as it will tell

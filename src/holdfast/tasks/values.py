@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from holdfast.common.exact_json import decode_plain
+from holdfast.errors import ValueLost
 from holdfast.ports.clock import Clock
 from holdfast.ports.objects import Objects
 from holdfast.tasks.body import Body
@@ -51,11 +52,14 @@ class TaskValues(Values):
         return msgspec.structs.replace(task, body=body, after=after)
 
     async def with_value(self, outcome: Outcome) -> Outcome:
-        """Return an outcome with its value. Raises as ``get``."""
+        """Return an outcome with its value. Raises as ``get``, and ValueLost if that isn't JSON."""
         if outcome.stored is None:
             return outcome
         data = await self.get(outcome.stored)
-        value: Any = decode_plain(data)
+        try:
+            value: Any = decode_plain(data)
+        except ValueError as error:
+            raise ValueLost(f"the value in {outcome.stored.url!r} can't be read: {error}") from None
         return msgspec.structs.replace(outcome, value=value, stored=None)
 
 

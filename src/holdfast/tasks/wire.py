@@ -36,8 +36,8 @@ ENVELOPE = 0x0A
 """The first byte of a message with an envelope that isn't in base64."""
 
 NO_TEXT = b"\xff"
-"""What stands for a body that is stored: no text. Programs that don't know stored bodies refuse the task, and
-don't run it with another body."""
+"""What stands for a body that is stored, or left out: no text. Programs that don't know stored bodies refuse
+the task, and don't run it with another body."""
 
 MS = 1000.0
 
@@ -110,6 +110,14 @@ class Unreadable(InvalidMessage):
 def encode_task(message: SentTask) -> bytes:
     """Encode a task as its queue carries it."""
     return base64.b64encode(_wire_task(message).SerializeToString())
+
+
+def encode_without_body(envelope: Envelope) -> bytes:
+    """Encode a task for whose body there is no room. Whoever receives it refuses it, and doesn't run it with
+    another body."""
+    wire = TaskMessage(Envelop=_wire_envelope(msgspec.structs.replace(envelope, raw=b"")))
+    wire.Body.type_url, wire.Body.value = PREFIX + TEXT, NO_TEXT
+    return base64.b64encode(wire.SerializeToString())
 
 
 def with_attributes(body: bytes, attributes: Mapping[str, str]) -> bytes:
@@ -193,6 +201,10 @@ def decode_brief(data: bytes) -> Outcome:
         brief.ParseFromString(from_base64(data))
     except (ValueError, DecodeError) as error:
         raise InvalidMessage(f"this is no TaskBrief in base64: {error}") from None
+    return _outcome(brief)
+
+
+def _outcome(brief: Any) -> Outcome:
     state = _states.get(brief.Result)
     if state is None:
         raise InvalidMessage(f"field 'Result' of the brief of {brief.Envelop.TraceID!r} is {brief.Result}")
@@ -255,9 +267,20 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
         ),
         default,
     )
-    after = base64.b64encode(wire.After.SerializeToString()) if wire.HasField("After") else b""
-    follow_ups = _follow_ups(wire, default, envelope)
+    after, follow_ups = _after(wire, envelope), _follow_ups(wire, default, envelope)
     return SentTask(envelope, _body(wire, envelope), follow_ups, after, _batch(wire, default, envelope))
+
+
+def _after(wire: Any, envelope: Envelope) -> bytes:
+    """Return the brief of the task that this one follows upon. It is read here, so that one that is no brief
+    is refused with its task."""
+    if not wire.HasField("After"):
+        return b""
+    try:
+        _outcome(wire.After)
+    except InvalidMessage as error:
+        raise Unreadable(f"field 'After': {error}", envelope) from None
+    return base64.b64encode(wire.After.SerializeToString())
 
 
 def _batch(wire: Any, default: Envelope, envelope: Envelope) -> BatchPlace | None:

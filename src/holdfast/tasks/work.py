@@ -171,6 +171,7 @@ class TaskWork:
         self._started = 0
         self._returned = 0
         self._returning = 0
+        self._starting = 0
         self._stopping = False
         limiter.holder = self
         host.news.on_left.append(self._left)
@@ -306,9 +307,9 @@ class TaskWork:
     def _hold(self, item: InHand) -> None:
         known = self.hand.get(item.trace)
         if known is not None:
-            if known.queue == item.queue:
+            if known.queue == item.queue and not known.is_settled:
                 known.held.receipts += item.held.receipts
-            else:
+            else:  # of a task that is settled it may be a new sending, which that would delete too
                 self._give_back(item, self._host.limits.give_back_s)
             return
         self.hand[item.trace] = item
@@ -372,7 +373,15 @@ class TaskWork:
         self.slots.until = self._limiter.until
 
     async def _start(self, batch: Sequence[InHand], instead_of: str = "") -> None:
-        """Ask the store for each task whether it may begin."""
+        """Ask the store for each task whether it may begin. A node that stops waits for the answer, for the
+        attempts that the store has counted by then."""
+        self._starting += 1
+        try:
+            await self._ask_and_begin(batch, instead_of)
+        finally:
+            self._starting -= 1
+
+    async def _ask_and_begin(self, batch: Sequence[InHand], instead_of: str) -> None:
         member = self._host.membership.id
         wishes = [
             StartAttempt(
@@ -388,19 +397,21 @@ class TaskWork:
             )
             for item in batch
         ]
-        asked_at = self._host.clock.monotonic()
+        asked_at, seen = self._host.clock.monotonic(), [len(item.held.receipts) for item in batch]
         tasks = await self._insist(lambda: self._store.start(wishes), give_up=True)
         if tasks is None:
             for item in batch:
                 self._take_back(item)
                 self._give_back(item, 0.0)
             return
-        now = self._host.clock.monotonic()
-        for item, task in zip(batch, tasks, strict=True):
+        for item, task, receipts in zip(batch, tasks, seen, strict=True):
+            now = self._host.clock.monotonic()  # for each, as one before it may have been asked for again
             if stands_here(task, member):
                 item.attempt, item.beat_at = task, asked_at
                 if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
-                    self._come_too_late(item, now)
+                    self._return_unbegun(item, LAPSED, now)
+                elif self._stopping and not item.refusal:
+                    self._return_unbegun(item, DRAIN, now)
                 else:
                     self._run(item, task, now)
             elif not instead_of and task.member in self._gone and not task.ended:
@@ -408,6 +419,7 @@ class TaskWork:
             else:
                 self._take_back(item)
                 if task.ended:
+                    self._give_back_later(item, receipts)
                     self._completer.tell(item, task)
                 else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
@@ -417,14 +429,14 @@ class TaskWork:
 
     async def _insist(self, call: Any, *, give_up: bool = False) -> Any:
         """Repeat a call to the store until it is answered, because nothing can begin without it. With
-        ``give_up``, return None if the call failed and this node is cut off."""
+        ``give_up``, return None if the call failed and this node is cut off or stops."""
         failures = 0
         while True:
             try:
                 return await call()
             except (HoldfastError, OSError) as error:
                 give_up = give_up and not isinstance(error, OutcomeUnknown)
-                if give_up and not self._host.membership.alive:
+                if give_up and (self._stopping or not self._host.membership.alive):
                     return None
                 failures += 1
                 self._host.log.warning("the task store does not answer", error=str(error))
@@ -438,11 +450,12 @@ class TaskWork:
 
     # --- attempts
 
-    def _come_too_late(self, item: InHand, now: float) -> None:
-        """The answer took so long, or the node stood still for so long, that another node may have begun the
-        task by now, or ended it."""
+    def _return_unbegun(self, item: InHand, why: str, now: float) -> None:
+        """Return an attempt that the store has begun and that is not to run here: the node stops, or the
+        answer took so long, or the node stood still for so long, that another node may have begun the task by
+        now, or ended it."""
         self._take_back(item)
-        item.stopping = LAPSED
+        item.stopping = why
         self._return(item, spent=False, delay_s=None if item.lapsed(now) else 0.0)
 
     def _run(self, item: InHand, task: Task, now: float) -> None:
@@ -560,7 +573,7 @@ class TaskWork:
         elif pause_s and (handed_on or not item.stopping):
             self._pause(item, ended, pause_s)
         elif handed_on or not ended.begun:
-            self._return(item, spent=False, delay_s=0.0)
+            self._return(item, spent=False, delay_s=ended.rest_s)
         elif ended.how is How.RETURNED:
             self._succeed(item, ended)
         elif item.stopping:  # it was asked to end
@@ -695,6 +708,14 @@ class TaskWork:
         self.forget(item)
         item.held.come_back()
         self._come_again(item, delay_s)
+
+    def _give_back_later(self, item: InHand, seen: int) -> None:
+        """Give back the deliveries of a task that has ended, but for the first ``seen``: they came after the
+        store was asked for it. It may have been sent again since, and they must not be deleted."""
+        if later := item.held.receipts[seen:]:
+            del item.held.receipts[seen:]
+            held = msgspec.structs.replace(item.held, receipts=later, life=Life.RECEIVED)
+            self._give_back(msgspec.structs.replace(item, held=held), self._host.limits.give_back_s)
 
     def _come_again(self, item: InHand, delay_s: float) -> None:
         item.held.become(Life.GIVEN_BACK)
@@ -883,7 +904,11 @@ class TaskWork:
         clock = self._host.clock
         until = clock.monotonic() + self._host.limits.drain_timeout_s
         told = False
-        while any(item.held.life is Life.RUNNING for item in self.hand.values()) or self._returning:
+        while (
+            self._running()
+            or self._returning
+            or (self._starting and clock.monotonic() < until)  # the store may be away for longer
+        ):
             if clock.monotonic() >= until and not told:
                 told = True
                 for item in list(self.hand.values()):

@@ -260,6 +260,20 @@ def test_refused_effects_are_pending_again_at_a_new_epoch() -> None:
     assert not rules.expired(changed(added, effects=b""), 500.0)
 
 
+def test_refused_effects_that_are_yet_to_be_noted_are_pending_again_at_a_new_epoch() -> None:
+    marked = changed(ENDED, briefed=True, effects=b"marked")
+    again = ResendEffects("k", b"again", instead_of=b"marked")
+    added = rules.resend_effects(marked, again, 500.0)
+    assert (added.effects, added.epoch) == (b"again", 2)
+    assert rules.resend_effects(added, again, 600.0) is added, "a repeat"
+    assert rules.handed_over(added, EffectsLeft("k", 1)) is added, "noted late"
+    others = changed(marked, effects=b"others")
+    assert rules.resend_effects(others, again, 500.0) is others
+    assert rules.resend_effects(changed(marked, effects=b""), again, 500.0).effects == b"again", (
+        "noted before"
+    )
+
+
 def test_where_a_large_result_is_is_forgotten_with_the_outcome() -> None:
     failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED, stored=b"object"), NOW)
     assert failed.stored == b"object"

@@ -120,8 +120,9 @@ function requests.handed_over(task, trace, epoch, left)
   return task, stands and {effects = left} or nil
 end
 
-function requests.resend_effects(task, trace, effects)
-  if not task or task.state ~= 'succeed' or task.effects or not task.briefed then return task end
+function requests.resend_effects(task, trace, effects, instead_of)
+  if not task or task.state ~= 'succeed' or not task.briefed then return task end
+  if task.effects and task.effects ~= instead_of then return task end
   return task, {epoch = next_epoch(task), effects = effects, ['until'] = text(now)}
 end
 

@@ -140,7 +140,7 @@ class RedisTasks:
         await self._change("handed_over", [(e.trace, e.epoch, e.effects) for e in left], self._shards)
 
     async def resend_effects(self, wishes: Sequence[ResendEffects]) -> list[Task | None]:
-        rows = [(w.trace, w.effects) for w in wishes]
+        rows = [(w.trace, w.effects, w.instead_of) for w in wishes]
         return cast("list[Task | None]", await self._change("resend_effects", rows))
 
     async def cancel(self, trace: str, reason: str) -> Task | None:

@@ -172,10 +172,12 @@ class EffectsLeft(msgspec.Struct, frozen=True):
 
 class ResendEffects(msgspec.Struct, frozen=True):
     """Effects of a task that its targets have refused, and that are to be handed over again, encoded as in
-    the record."""
+    the record. ``instead_of`` are those that may still stand there: all of them refused, by a node that has
+    yet to say that it has sent their dead letters."""
 
     trace: str
     effects: bytes
+    instead_of: bytes = b""
 
 
 class CountMember(msgspec.Struct, frozen=True):
@@ -304,8 +306,9 @@ def handed_over(standing: Task, left: EffectsLeft) -> Task:
 def resend_effects(standing: Task, wish: ResendEffects, now: float) -> Task:
     """Return the task with effects to hand over again. It gets a new epoch, so that what is told late of
     earlier effects doesn't count for these. Unchanged unless it has succeeded, its brief was sent, and none
-    of its effects is pending."""
-    if standing.state is not State.SUCCEED or standing.effects or not standing.briefed:
+    of its effects is pending but those that ``wish`` names."""
+    pending = standing.effects not in (b"", wish.instead_of)
+    if standing.state is not State.SUCCEED or pending or not standing.briefed:
         return standing
     return msgspec.structs.replace(standing, epoch=standing.epoch + 1, effects=wish.effects, until=now)
 

@@ -110,7 +110,12 @@ ends = st.builds(
     stored=st.binary(max_size=9),
 )
 lefts = st.builds(EffectsLeft, trace=traces, epoch=off, effects=st.binary(max_size=9))
-again = st.builds(ResendEffects, trace=traces, effects=st.binary(min_size=1, max_size=9))
+again = st.builds(
+    ResendEffects,
+    trace=traces,
+    effects=st.binary(min_size=1, max_size=9),
+    instead_of=st.sampled_from((b"", b"\x00")),
+)
 
 
 def batch_of(items: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:

@@ -119,6 +119,24 @@ class TasksConformance:
         assert known is not None
         assert known.effects == b""
 
+    async def test_refused_effects_that_a_node_has_yet_to_note_can_be_handed_over_again(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k")])
+        await tasks.end([EndAttempt("k", begun.epoch, State.SUCCEED, effects=b"\x00\xff refused")])
+        await tasks.briefed([("k", begun.epoch)])
+        [unchanged] = await tasks.resend_effects([ResendEffects("k", b"again", b"\x00\xff others")])
+        assert unchanged is not None
+        assert (unchanged.epoch, unchanged.effects) == (begun.epoch, b"\x00\xff refused")
+        again = ResendEffects("k", b"again", b"\x00\xff refused")
+        [added] = await tasks.resend_effects([again])
+        assert added is not None
+        assert added.effects == b"again"
+        assert added.epoch > begun.epoch
+        assert await tasks.resend_effects([again]) == [added], "a repeat"
+        await other_tasks.handed_over([EffectsLeft("k", begun.epoch)])
+        assert await other_tasks.get("k") == added, "what is noted late is of those before"
+
     async def test_where_a_large_result_is_stands_with_the_outcome(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
