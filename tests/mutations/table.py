@@ -908,6 +908,44 @@ RUNTIME = [
         "::test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_before",
     ),
     _at(
+        "src/holdfast/system/doorbell.py",
+        "two threads ring at once",
+        "        with self._ringing:\n            for name in self._list_others():",
+        "        if True:\n            for name in self._list_others():",
+        "tests/system/test_doorbell.py::test_two_threads_may_ring_as_a_process_ends",
+    ),
+    _at(
+        "src/holdfast/system/doorbell.py",
+        "a process without file descriptors removes the bells of others",
+        "            if error.errno not in (errno.ENXIO, errno.ENOENT):\n                return False\n",
+        "",
+        "tests/system/test_doorbell.py"
+        "::test_a_process_without_file_descriptors_wakes_whom_it_knows_and_removes_nobody",
+    ),
+    _at(
+        "src/holdfast/services/sqlite/database.py",
+        "a bell that can't be rung ends the thread that answers",
+        "            except OSError as error:  # who waits",
+        "            except ZeroDivisionError as error:  # who waits",
+        "tests/services/sqlite/test_database.py::test_writes_are_answered_though_nobody_could_be_woken",
+    ),
+    _at(
+        "src/holdfast/services/redis/lane.py",
+        "a wish to leave is forgotten while a connection is made",
+        "        while self._connection is None or self._leave or",
+        "        if self._connection is None or self._leave or",
+        "tests/services/redis/test_lane.py"
+        "::test_who_is_led_elsewhere_while_the_connection_is_made_does_not_keep_that_one",
+    ),
+    _at(
+        "src/holdfast/services/redis/connection.py",
+        "a subscription at a master that is none any more is kept",
+        "        if left != self._masters_left:\n",
+        "        if False:\n",
+        "tests/services/redis/test_connection.py"
+        "::test_a_subscription_at_what_is_no_master_by_then_is_refused",
+    ),
+    _at(
         "src/holdfast/streams/router.py",
         "an outbox ends with messages in it",
         "            elif not self._outboxes[member]:  # else",

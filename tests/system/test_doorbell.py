@@ -1,7 +1,9 @@
 """The doorbell. Two of them in one process stand for two processes."""
 
 import asyncio
+import errno
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -126,3 +128,80 @@ async def test_closing_a_doorbell_wakes_listeners_in_other_loops(here: Doorbell,
     here.close()
     assert await waiting
     assert list((tmp_path / "bells").iterdir()) == []
+
+
+async def test_two_threads_may_ring_as_a_process_ends(
+    here: Doorbell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dying = Doorbell(here.directory, "dying")
+    with dying.listen("a"):
+        here.ring(["a"])
+        (fifo,) = here.directory.iterdir()
+        saved = fifo.rename(here.directory.parent / "saved")
+        dying.close()
+        saved.rename(fifo)  # as a killed process leaves it
+    write, errors, met = os.write, list[Exception](), threading.Event()
+
+    class Told:
+        """A lock that tells who waits for it."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def __enter__(self) -> None:
+            if not self._lock.acquire(blocking=False):
+                met.set()
+                self._lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            self._lock.release()
+
+    def ring() -> None:
+        try:
+            here.ring(["a"])
+        except (OSError, LookupError, RuntimeError) as error:
+            errors.append(error)
+        met.set()
+
+    other = threading.Thread(target=ring)
+
+    def write_with_another(fd: int, data: bytes) -> int:
+        if threading.current_thread() is not other and not other.ident:
+            other.start()
+            met.wait(30)
+        return write(fd, data)
+
+    monkeypatch.setattr(here, "_ringing", Told())
+    monkeypatch.setattr(module.os, "write", write_with_another)
+    ring()
+    other.join(30)
+    assert errors == []
+    assert list(here.directory.iterdir()) == []
+
+
+async def test_a_process_without_file_descriptors_wakes_whom_it_knows_and_removes_nobody(
+    here: Doorbell, there: Doorbell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    third = Doorbell(here.directory, "third")
+
+    def none_left(*_: object, **__: object) -> None:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    with there.listen("a") as a, third.listen("a") as also:
+        here.ring(["a"])
+        assert await heard(a)
+        assert await heard(also)
+        a.clear()
+        with monkeypatch.context() as patched:
+            patched.setattr(Path, "iterdir", none_left)
+            here.ring(["a"])
+        assert await heard(a)
+    with third.listen("b") as b:
+        stranger = Doorbell(here.directory, "stranger")
+        with monkeypatch.context() as patched:
+            patched.setattr(module.os, "open", none_left)
+            stranger.ring(["b"])
+        stranger.ring(["b"])
+        assert await heard(b), "its FIFO is still there, and is opened now"
+        stranger.close()
+    third.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hashlib
 import itertools
 import os
@@ -51,6 +52,7 @@ class Doorbell:
         self._mutex = threading.Lock()
         self._listeners: dict[asyncio.AbstractEventLoop, _LoopListener] = {}
         self._numbers = itertools.count(1)
+        self._ringing = threading.Lock()
         self._others: dict[str, int] = {}
         self._listed_at_ns = -1
         restrict(directory, access.folder)
@@ -71,11 +73,12 @@ class Doorbell:
                 del listener.events[hashed]
 
     def ring(self, topics: Collection[str]) -> None:
-        """Wake all waiters for any of ``topics``. Call it in one thread only, the one that commits."""
+        """Wake all waiters for any of ``topics``. Any thread may call it."""
         self.ring_here(topics)
         hashes = [_hash(topic) for topic in topics]
-        for name in self._list_others():
-            self._write(name, hashes)
+        with self._ringing:
+            for name in self._list_others():
+                self._write(name, hashes)
 
     def ring_here(self, topics: Collection[str]) -> None:
         """Wake waiters for any of ``topics`` in this process."""
@@ -92,9 +95,11 @@ class Doorbell:
             listeners, self._listeners = self._listeners, {}
         for listener in listeners.values():
             listener.close()
-        for fd in self._others.values():
-            os.close(fd)
-        self._others.clear()
+        with self._ringing:
+            for fd in self._others.values():
+                os.close(fd)
+            self._others.clear()
+            self._listed_at_ns = -1
 
     # --- this process
 
@@ -119,21 +124,26 @@ class Doorbell:
             names = set() if unchanged else {path.name for path in self.directory.iterdir()}
         except FileNotFoundError:  # the directory was deleted: there is no other process to wake
             return []
+        except OSError:  # such as no file descriptor left: whoever is known is woken
+            return list(self._others)
         if not unchanged:
             names = {name for name in names if not name.startswith((f"{self._name}.", "."))}
             for gone in self._others.keys() - names:
                 os.close(self._others.pop(gone))
-            for name in names - self._others.keys():
-                self._open(name)
+            opened = [self._open(name) for name in names - self._others.keys()]
             settled = time.time_ns() - changed_at_ns > SETTLED_S * 1e9
-            self._listed_at_ns = changed_at_ns if settled else -1
+            self._listed_at_ns = changed_at_ns if settled and all(opened) else -1
         return list(self._others)
 
-    def _open(self, name: str) -> None:
+    def _open(self, name: str) -> bool:
+        """Open a FIFO; return False if that is to be tried again."""
         try:
             self._others[name] = os.open(self.directory / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:  # nobody reads it, so its process has ended
-            (self.directory / name).unlink(missing_ok=True)
+        except OSError as error:
+            if error.errno not in (errno.ENXIO, errno.ENOENT):
+                return False
+            (self.directory / name).unlink(missing_ok=True)  # nobody reads it, so its process has ended
+        return True
 
     def _write(self, name: str, hashes: list[bytes]) -> None:
         data = b"".join(hashes)

@@ -401,3 +401,22 @@ async def _moving(key: str, giver: RedisServer, taker: RedisServer) -> AsyncIter
 async def _ask(server: RedisServer, *words: str | int) -> Any:
     async with server.client() as client:
         return await client.execute_command(*words)  # type: ignore[no-untyped-call]
+
+
+async def test_a_subscription_at_what_is_no_master_by_then_is_refused(
+    redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would answer, and hear nothing of what happens at the new master."""
+    connection = connect(redis_server.url)
+    opened = connection._servers.open
+
+    async def open_while_another_becomes_the_master(host: Any) -> Any:
+        found = await opened(host)
+        await connection._leave_master()
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(connection._servers, "open", open_while_another_becomes_the_master)
+        with pytest.raises(Unavailable, match="another server has become the master"):
+            await connection.subscribe("k", "channel")
+    assert not (await connection.subscribe("k", "channel")).closed

@@ -290,3 +290,21 @@ async def test_closing_fails_what_is_under_way_and_what_comes(town: Town) -> Non
         with pytest.raises(Unavailable, match="closed"):
             await call
     await lane.close()
+
+
+async def test_who_is_led_elsewhere_while_the_connection_is_made_does_not_keep_that_one(town: Town) -> None:
+    await town.serve(echo)
+    lane = town.lane()
+    connect, led_elsewhere = lane._connect, []
+
+    async def connect_and_be_led_elsewhere() -> Connection:
+        connection = await connect()
+        if not led_elsewhere:
+            led_elsewhere.append(connection)
+            lane.leave()
+        return connection
+
+    lane._connect = connect_and_be_led_elsewhere
+    assert await lane.call("ECHO", "a") == b"a"
+    assert town.arrived == 2
+    assert is_broken(led_elsewhere[0]), "it is closed"

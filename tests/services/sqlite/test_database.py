@@ -416,3 +416,19 @@ async def test_after_a_reboot_deliveries_show_again_and_memberships_are_over(
     await coordinator.join(Member("b", "b", ""), 3600)
     assert (await coordinator.claim("s/k", "b")).version > claim.version
     await database.close()
+
+
+async def test_writes_are_answered_though_nobody_could_be_woken(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(topics: Any) -> None:
+        raise OSError("no file descriptor left")
+
+    def operation(transaction: Transaction) -> str:
+        transaction.ring("a")
+        return add("a")(transaction)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(database.doorbell, "ring", fail)
+        assert await database.write(operation) == "a"
+    assert await database.write(add("b")) == "b"

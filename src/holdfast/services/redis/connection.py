@@ -45,6 +45,7 @@ class RedisConnection:
         self._slots: list[Host | None] = []
         self._finding = asyncio.Lock()
         self._subscriptions: list[Subscription] = []
+        self._masters_left = 0
 
     def apart(self, timeout_s: float) -> RedisConnection:
         """Return another connection to the same address, for calls that may block for long, so that others
@@ -115,7 +116,7 @@ class RedisConnection:
     async def subscribe(self, key: str, *channels: str) -> Subscription:
         """Listen to channels at the server that has ``key``, which is where its scripts publish. What is
         published from the return on is heard, until the subscription is lost."""
-        host = await self._host(key)
+        host, left = await self._host(key), self._masters_left
         self.meter.count("redis", "SUBSCRIBE")
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -133,6 +134,9 @@ class RedisConnection:
         if self._servers.closed:
             await subscription.close()
             raise Unavailable(f"{self.address}: this connection is closed")
+        if left != self._masters_left:
+            await subscription.close()
+            raise Unavailable(f"{self.address}: another server has become the master meanwhile")
         return subscription
 
     async def close(self) -> None:
@@ -210,6 +214,7 @@ class RedisConnection:
         return new
 
     async def _leave_master(self) -> None:
+        self._masters_left += 1
         for lane in self._lanes.values():
             lane.leave()
         for subscription in self._subscriptions:

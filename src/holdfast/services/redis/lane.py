@@ -148,11 +148,10 @@ class Lane:
     async def _ready(self) -> Connection:
         """Return the connection if it isn't known to be broken, or make a new one: a call on a broken one
         would have an unknown outcome."""
-        if self._connection is not None and (self._leave or is_broken(self._connection)):
+        while self._connection is None or self._leave or is_broken(self._connection):
             await self._drop()
-        if self._connection is None:
+            self._leave = False  # before the connection is made: it may be asked for meanwhile, of that one
             self._connection = await self._connect()
-            self._leave = False
         return self._connection
 
     def _unsent(self) -> Unavailable:

@@ -30,6 +30,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
+import structlog
+
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
 from holdfast.ports.clock import Clock
 from holdfast.services.sqlite import mounts, schema
@@ -39,6 +41,8 @@ from holdfast.services.sqlite.rows import execute_rows
 from holdfast.services.sqlite.thread import WriterCall, WriterThread, answer, called
 from holdfast.system.doorbell import Doorbell
 from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder
+
+log = structlog.get_logger()
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")
@@ -336,7 +340,12 @@ class Database:
         answer(call for batch in batches for call in batch.calls if not call.confirmed)
         calls = [call for batch in batches for call in batch.calls if call.confirmed]
         if topics := set().union(*(batch.topics for batch in batches)):
-            self.doorbell.ring(topics)
+            try:
+                self.doorbell.ring(topics)
+            except OSError as error:  # who waits looks by itself a second later
+                log.warning(
+                    "no process was woken for what was written", path=str(self.path), error=str(error)
+                )
         try:
             if calls and self._log is not None and not self._failed:
                 confirm(self._log)
