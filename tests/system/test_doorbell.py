@@ -172,7 +172,7 @@ async def test_two_threads_may_ring_as_a_process_ends(
         return write(fd, data)
 
     monkeypatch.setattr(here, "_ringing", Told())
-    monkeypatch.setattr(module.os, "write", write_with_another)
+    monkeypatch.setattr(os, "write", write_with_another)
     ring()
     other.join(30)
     assert errors == []
@@ -199,7 +199,7 @@ async def test_a_process_without_file_descriptors_wakes_whom_it_knows_and_remove
     with third.listen("b") as b:
         stranger = Doorbell(here.directory, "stranger")
         with monkeypatch.context() as patched:
-            patched.setattr(module.os, "open", none_left)
+            patched.setattr(os, "open", none_left)
             stranger.ring(["b"])
         stranger.ring(["b"])
         assert await heard(b), "its FIFO is still there, and is opened now"

@@ -295,7 +295,7 @@ async def test_closing_fails_what_is_under_way_and_what_comes(town: Town) -> Non
 async def test_who_is_led_elsewhere_while_the_connection_is_made_does_not_keep_that_one(town: Town) -> None:
     await town.serve(echo)
     lane = town.lane()
-    connect, led_elsewhere = lane._connect, []
+    connect, led_elsewhere = lane._connect, list[Connection]()
 
     async def connect_and_be_led_elsewhere() -> Connection:
         connection = await connect()

@@ -166,8 +166,10 @@ class DeadLetters:
         except (*UNREADABLE, TypeError):
             pass  # the queue itself moved it here, or another program
         group = message.attributes.get("MessageGroupId", "")
+        number = message.attributes.get("SequenceNumber", "")
         letter = DeadLetter(
-            id=f"sqs/{message.message_id}",
+            # Letters are sorted by id where they tell no seq: those of a group keep the order of the queue.
+            id=f"sqs/{number:0>20}/{message.message_id}" if number else f"sqs/{message.message_id}",
             body=body,
             attributes=attributes,
             reason=f"moved by the queue after {self._receives_max} receives",
