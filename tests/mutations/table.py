@@ -2411,6 +2411,22 @@ OTHERS = [
         ".nodes.get(task.member) or next(iter((await _listing(services, app)).nodes.values()))",
         "tests/operate/test_calls.py::test_a_running_task_is_looked_at_where_its_member_is_and_not_where_its_name_is",
     ),
+    _at(
+        "src/holdfast/reports/deliver_plan.py",
+        "the file under a report's own name is a part of it before it was opened",
+        "if self.opened or token != self.name)",
+        "if token)",
+        "tests/reports/test_deliver.py::test_in_place_a_file_that_is_not_to_be_replaced_outlasts_every_attempt",
+        "tests/reports/test_deliver.py::test_in_place_an_opening_that_failed_leaves_the_file_that_is_not_to_be_replaced",
+        "tests/reports/test_deliver.py::test_in_place_a_record_that_tells_of_no_opening_removes_nothing",
+    ),
+    _at(
+        "src/holdfast/reports/deliver.py",
+        "what was opened in place is not noted",
+        "self._changed(opened=True)",
+        "self._changed()",
+        "tests/reports/test_deliver.py::test_in_place_what_a_dead_worker_left_is_no_file_that_is_not_to_be_replaced",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

@@ -319,6 +319,68 @@ async def test_what_is_not_to_be_replaced_stays(desk: Desk) -> None:
     assert desk.files == {"out/daily.csv": b"old"}
 
 
+IN_PLACE = FileToDeliver(name=PARCEL.name, content="v1", in_place=True, replace=False)
+
+
+@pytest.mark.parametrize("leave", [True, False], ids=["another may come", "nobody comes"])
+async def test_in_place_a_file_that_is_not_to_be_replaced_outlasts_every_attempt(
+    desk: Desk, leave: bool
+) -> None:
+    """It was removed, as if it were a part of the file that may not take its place."""
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    for _ in range(2):
+        with pytest.raises(AlreadyThere):
+            await desk.deliver(IN_PLACE, leave=leave)
+        assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_in_place_an_opening_that_failed_leaves_the_file_that_is_not_to_be_replaced() -> None:
+    class Away(MemorySink):
+        away = 1
+
+        async def open(self, *args: Any, **kwargs: Any) -> Any:
+            if self.away:
+                self.away -= 1
+                raise Unavailable("it looks whether a file is there, and hears nothing")
+            return await super().open(*args, **kwargs)
+
+    desk = Desk()
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    desk.sink = Away(desk.files)
+    with pytest.raises(AlreadyThere):
+        await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_in_place_what_a_dead_worker_left_is_no_file_that_is_not_to_be_replaced(desk: Desk) -> None:
+    desk.at = LATE
+    with pytest.raises(Dead):
+        await desk.deliver(IN_PLACE)
+    assert "out/daily.csv" in desk.files
+    desk.heal()
+    await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": BODY}
+
+
+async def test_in_place_a_record_that_tells_of_no_opening_removes_nothing(desk: Desk) -> None:
+    """Version 0.2.0 kept the token before it looked whether a file was there."""
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    desk.record = Record(PARCEL.name, "v1", tokens=(PARCEL.name,))
+    with pytest.raises(AlreadyThere):
+        await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_in_place_an_opening_that_cannot_be_noted_leaves_nothing(desk: Desk) -> None:
+    async def note(record: Record) -> None:
+        if record.opened:
+            raise ConfigError("the record can't be kept")
+
+    with pytest.raises(ConfigError):
+        await deliver_file(IN_PLACE, chunks(), desk.connect, QuickClock(), note=note)
+    assert desk.files == {}
+
+
 async def test_what_no_other_try_helps_is_raised_at_once_and_removed(desk: Desk) -> None:
     desk.at, desk.error = LATE, ConfigError("read-only")
     with pytest.raises(ConfigError):

@@ -140,7 +140,7 @@ class _Work:
             return
         with contextlib.suppress(HoldfastError):
             async with self._connect() as sink:
-                for token in record.tokens:
+                for token in record.removable:
                     await sink.discard(record.name, token)
 
     async def _deliver(self, sink: Sink) -> bool:
@@ -175,7 +175,7 @@ class _Work:
         """Open an upload, or take over what is left of one; with the place to go on from."""
         parcel, record = self._parcel, self._record
         part = parcel.name if parcel.in_place else temporary(parcel.name, self._clock.new_id()[-12:])
-        left = record.tokens if record is not None else ()
+        left = record.removable if record is not None else ()
         if step is DeliveryStep.RESUME and record is not None and not parcel.in_place:
             # Both names are known before the one turns into the other.
             await self._keep(
@@ -199,6 +199,12 @@ class _Work:
         else:
             self._record = fresh  # it tells nothing that whoever comes next could find
         upload = await sink.open(parcel.name, part, replace=parcel.replace)
+        if parcel.in_place:
+            try:
+                await self._keep(self._changed(opened=True))
+            except BaseException:
+                await asyncio.shield(upload.abort())
+                raise
         return upload, None
 
     async def _send(self, upload: Upload, mark: Mark | None) -> RemoteFile:

@@ -82,7 +82,8 @@ class Record(msgspec.Struct, frozen=True):
     """The record of one file's delivery, to be kept under the task's identity.
 
     ``tokens`` name what the service may hold of it. ``size``, ``sha256`` and ``md5`` (if wanted) are the
-    whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on.
+    whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on. ``opened``: the
+    file that stands under its own name is a part of this one, which was opened in place.
     """
 
     name: str
@@ -94,6 +95,13 @@ class Record(msgspec.Struct, frozen=True):
     sha256: str = ""
     md5: str = ""
     version: str = ""
+    opened: bool = False
+
+    @property
+    def removable(self) -> tuple[str, ...]:
+        """The tokens of what may be removed. Until it is opened in place, the file under its own name is the
+        customer's."""
+        return tuple(token for token in self.tokens if self.opened or token != self.name)
 
 
 class DeliveryStep(enum.Enum):
