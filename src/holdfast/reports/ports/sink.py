@@ -43,7 +43,10 @@ class Upload(Protocol):
 
     async def write(self, data: Data) -> None:
         """Send the next bytes; returns when more may come, which may be before they are sent. What is given
-        away must not change. Raises Unavailable, or ConfigError where the service won't take them."""
+        away must not change. Raises Unavailable, or ConfigError where the service won't take them.
+
+        A service that may refuse a piece and take those after it would tell a size that hides the hole: at
+        each multiple of ``marks_every(grain)`` bytes this returns only when all before it is taken."""
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
         """Make it the file, once the service holds all that was sent, on disk where it can say so.
