@@ -2434,6 +2434,42 @@ OTHERS = [
         "if False:",
         "tests/reports/sinks/sftp/test_faults.py::test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gone_on_with",
     ),
+    _at(
+        "src/holdfast/reports/deliver.py",
+        "who ends removes what another attempt has by now",
+        "if waits or not await self._is_ours():",
+        "if waits:",
+        "tests/reports/test_deliver_servers.py::test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_delivered",
+        "tests/reports/test_deliver_servers.py::test_an_attempt_that_lapsed_leaves_the_upload_to_s3_to_its_successor",
+    ),
+    _at(
+        "src/holdfast/reports/deliver.py",
+        "a try that begins anew removes what another attempt has by now",
+        "elif record is not None and left:",
+        "elif False:",
+        "tests/reports/test_deliver_servers.py::test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_delivered",
+    ),
+    _at(
+        "src/holdfast/reports/deliver.py",
+        "who leaves nothing removes what another attempt has",
+        "if not leave and not isinstance(error, Fenced):",
+        "if not leave:",
+        "tests/reports/test_deliver.py::test_an_attempt_that_lapsed_removes_nothing_though_nobody_goes_on_with_it",
+    ),
+    _at(
+        "src/holdfast/reports/deliver.py",
+        "what was removed in place counts as ours for ever",
+        "await self._keep(self._changed(opened=False))",
+        "pass",
+        "tests/reports/test_deliver.py::test_in_place_a_file_that_came_after_ours_was_removed_stays",
+    ),
+    _at(
+        "src/holdfast/reports/deliver.py",
+        "a note is broken off",
+        "await asyncio.wait([noting])\n                if not",
+        "noting.cancel()\n                if not",
+        "tests/reports/test_deliver.py::test_a_cancelled_delivery_waits_until_its_note_is_kept",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

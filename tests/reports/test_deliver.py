@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import (
     AlreadyThere,
     ConfigError,
     Damaged,
+    Fenced,
     HoldfastError,
     NoRoom,
     OutcomeUnknown,
@@ -378,6 +380,60 @@ async def test_in_place_an_opening_that_cannot_be_noted_leaves_nothing(desk: Des
 
     with pytest.raises(ConfigError):
         await deliver_file(IN_PLACE, chunks(), desk.connect, QuickClock(), note=note)
+    assert desk.files == {}
+
+
+async def test_in_place_a_file_that_came_after_ours_was_removed_stays(desk: Desk) -> None:
+    def fail() -> Iterator[bytes]:
+        yield BODY
+        raise ValueError("damaged source")
+
+    with pytest.raises(ValueError, match="damaged source"):
+        await desk.deliver(IN_PLACE, fail)
+    assert desk.files == {}
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    with pytest.raises(AlreadyThere):
+        await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_an_attempt_that_lapsed_removes_nothing_though_nobody_goes_on_with_it(desk: Desk) -> None:
+    lapsed = False
+
+    async def note(record: Record) -> None:
+        nonlocal lapsed
+        lapsed = lapsed or bool(record.marks)
+        if lapsed:
+            raise Fenced("another attempt goes on with it", 2)
+
+    parcel = msgspec.structs.replace(IN_PLACE, replace=True)
+    with pytest.raises(Fenced):
+        await deliver_file(parcel, chunks(), desk.connect, QuickClock(), note=note, leave=False)
+    assert "out/daily.csv" in desk.files
+
+
+async def test_a_cancelled_delivery_waits_until_its_note_is_kept(desk: Desk) -> None:
+    """A note that breaks off may be kept or not: the next would seem to be another attempt's, and what was
+    sent would stay."""
+    begun, answered = asyncio.Event(), asyncio.Event()
+    kept = known = 0
+
+    async def note(record: Record) -> None:
+        nonlocal kept, known
+        if kept != known:
+            raise Fenced("another attempt kept it", 2)
+        kept += 1
+        if record.marks:
+            begun.set()
+            await answered.wait()
+        known = kept
+
+    task = asyncio.create_task(deliver_file(PARCEL, chunks(), desk.connect, QuickClock(), note=note))
+    await begun.wait()
+    task.cancel()
+    asyncio.get_running_loop().call_soon(answered.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
     assert desk.files == {}
 
 
