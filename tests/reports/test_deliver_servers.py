@@ -222,8 +222,10 @@ async def test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_deliver
     @asynccontextmanager
     async def connect() -> AsyncIterator[Sink]:
         sink = place.sink()
-        yield sink
-        await sink.close()
+        try:
+            yield sink
+        finally:
+            await sink.close()
 
     async def kept(record: Record) -> None:
         if len(record.marks) < 2:

@@ -27,7 +27,7 @@ from holdfast.reports.deliver_plan import (
     decide,
     marks_every,
 )
-from holdfast.reports.ports.sink import Data, RemoteFile, Sink, Upload
+from holdfast.reports.ports.sink import UNTOLD, Data, RemoteFile, Sink, Upload
 from holdfast.reports.rules.remote_name import temporary
 
 NOTE_S = 1.0
@@ -146,8 +146,7 @@ class _Work:
 
     async def _deliver(self, sink: Sink) -> bool:
         """One try; returns whether it was delivered before."""
-        found = await sink.stat(self._parcel.name) if self._record is not None else None
-        step = decide(self._parcel, self._record, found)
+        step = decide(self._parcel, self._record, await self._found(sink))
         if step is DeliveryStep.LOOK:
             step = DeliveryStep.FINISH if await self._stands(sink) else DeliveryStep.RESUME
         if step is DeliveryStep.NOTHING:
@@ -160,6 +159,15 @@ class _Work:
             )
         await self._accompany(sink)
         return step is DeliveryStep.FINISH
+
+    async def _found(self, sink: Sink) -> RemoteFile | None:
+        """Find what stands under the parcel's name, as far as it matters and the service tells."""
+        if self._record is None or self._record.stage is DeliveryStage.SENDING:
+            return None
+        try:
+            return await sink.stat(self._parcel.name)
+        except ConfigError:  # one who may only put
+            return RemoteFile(self._parcel.name, UNTOLD)
 
     async def _stands(self, sink: Sink) -> bool:
         """Return whether the file in its place has the content of the one that was being placed."""

@@ -13,9 +13,13 @@ IN_PLACE = "where a server can't, order the option in_place, and a companion tha
 """How the error of a service that refuses to rename ends."""
 
 
+UNTOLD = -1
+"""The size of a file where the service doesn't tell it."""
+
+
 class RemoteFile(msgspec.Struct, frozen=True):
-    """A finished file. ``version`` is the service's own mark of its content, the same only while that is the
-    same; empty where it has none."""
+    """A finished file. ``size`` is UNTOLD where the service doesn't tell it. ``version`` is the service's own
+    mark of its content, the same only while that is the same; empty where it has none."""
 
     name: str
     size: int
@@ -89,7 +93,7 @@ class Sink(Protocol):
     keeps_first: bool
 
     async def stat(self, name: str) -> RemoteFile | None:
-        """The finished file of that name, if there is one."""
+        """The finished file of that name, if there is one. Raises ConfigError where nobody is told."""
 
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> Upload:
         """Begin to write a file. Without ``replace`` it must not take the place of another; AlreadyThere may
