@@ -17,11 +17,13 @@ from simulator.servers.server import Server, exchange
 
 
 class SftpFaults(msgspec.Struct, frozen=True):
-    """What is wrong with a server. ``full_after`` bytes of a file its disk is full (-1: never); it lies about
-    sizes by ``lies_by`` bytes; ``read_only``: nobody may write; ``old``: it renames over nothing; ``pinned``:
-    it doesn't rename."""
+    """What is wrong with a server. ``full_after`` bytes of a file its disk is full (-1: never); it refuses
+    the first write of the byte ``refuses_at`` (-1: none), and takes what comes after it; it lies about sizes
+    by ``lies_by`` bytes; ``read_only``: nobody may write; ``old``: it renames over nothing; ``pinned``: it
+    doesn't rename."""
 
     full_after: int = -1
+    refuses_at: int = -1
     lies_by: int = 0
     read_only: bool = False
     old: bool = False

@@ -18,6 +18,7 @@ def main() -> None:
     """Serve for ever, as a file says."""
     settings = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=SftpSettings)
     faults = settings.faults
+    refusals = [faults.refuses_at] if faults.refuses_at >= 0 else []
 
     class Users(asyncssh.SSHServer):
         def password_auth_supported(self) -> bool:
@@ -38,6 +39,9 @@ def main() -> None:
         def write(self, file_obj: object, offset: int, data: bytes) -> int:
             if 0 <= faults.full_after < offset + len(data):
                 raise asyncssh.SFTPFailure("No space left on device")
+            if refusals and offset <= refusals[0] < offset + len(data):
+                refusals.clear()
+                raise asyncssh.SFTPFailure("Input/output error")
             written = super().write(file_obj, offset, data)
             assert isinstance(written, int)
             return written

@@ -7,12 +7,14 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import (
     AlreadyThere,
     ConfigError,
     Damaged,
+    Fenced,
     HoldfastError,
     NoRoom,
     OutcomeUnknown,
@@ -317,6 +319,122 @@ async def test_what_is_not_to_be_replaced_stays(desk: Desk) -> None:
     with pytest.raises(AlreadyThere):
         await desk.deliver(FileToDeliver(name=PARCEL.name, content="v1", replace=False))
     assert desk.files == {"out/daily.csv": b"old"}
+
+
+IN_PLACE = FileToDeliver(name=PARCEL.name, content="v1", in_place=True, replace=False)
+
+
+@pytest.mark.parametrize("leave", [True, False], ids=["another may come", "nobody comes"])
+async def test_in_place_a_file_that_is_not_to_be_replaced_outlasts_every_attempt(
+    desk: Desk, leave: bool
+) -> None:
+    """It was removed, as if it were a part of the file that may not take its place."""
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    for _ in range(2):
+        with pytest.raises(AlreadyThere):
+            await desk.deliver(IN_PLACE, leave=leave)
+        assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_in_place_an_opening_that_failed_leaves_the_file_that_is_not_to_be_replaced() -> None:
+    class Away(MemorySink):
+        away = 1
+
+        async def open(self, *args: Any, **kwargs: Any) -> Any:
+            if self.away:
+                self.away -= 1
+                raise Unavailable("it looks whether a file is there, and hears nothing")
+            return await super().open(*args, **kwargs)
+
+    desk = Desk()
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    desk.sink = Away(desk.files)
+    with pytest.raises(AlreadyThere):
+        await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_in_place_what_a_dead_worker_left_is_no_file_that_is_not_to_be_replaced(desk: Desk) -> None:
+    desk.at = LATE
+    with pytest.raises(Dead):
+        await desk.deliver(IN_PLACE)
+    assert "out/daily.csv" in desk.files
+    desk.heal()
+    await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": BODY}
+
+
+async def test_in_place_a_record_that_tells_of_no_opening_removes_nothing(desk: Desk) -> None:
+    """Version 0.2.0 kept the token before it looked whether a file was there."""
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    desk.record = Record(PARCEL.name, "v1", tokens=(PARCEL.name,))
+    with pytest.raises(AlreadyThere):
+        await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_in_place_an_opening_that_cannot_be_noted_leaves_nothing(desk: Desk) -> None:
+    async def note(record: Record) -> None:
+        if record.opened:
+            raise ConfigError("the record can't be kept")
+
+    with pytest.raises(ConfigError):
+        await deliver_file(IN_PLACE, chunks(), desk.connect, QuickClock(), note=note)
+    assert desk.files == {}
+
+
+async def test_in_place_a_file_that_came_after_ours_was_removed_stays(desk: Desk) -> None:
+    def fail() -> Iterator[bytes]:
+        yield BODY
+        raise ValueError("damaged source")
+
+    with pytest.raises(ValueError, match="damaged source"):
+        await desk.deliver(IN_PLACE, fail)
+    assert desk.files == {}
+    desk.files["out/daily.csv"] = bytearray(b"the customer's")
+    with pytest.raises(AlreadyThere):
+        await desk.deliver(IN_PLACE)
+    assert desk.files == {"out/daily.csv": b"the customer's"}
+
+
+async def test_an_attempt_that_lapsed_removes_nothing_though_nobody_goes_on_with_it(desk: Desk) -> None:
+    lapsed = False
+
+    async def note(record: Record) -> None:
+        nonlocal lapsed
+        lapsed = lapsed or bool(record.marks)
+        if lapsed:
+            raise Fenced("another attempt goes on with it", 2)
+
+    parcel = msgspec.structs.replace(IN_PLACE, replace=True)
+    with pytest.raises(Fenced):
+        await deliver_file(parcel, chunks(), desk.connect, QuickClock(), note=note, leave=False)
+    assert "out/daily.csv" in desk.files
+
+
+async def test_a_cancelled_delivery_waits_until_its_note_is_kept(desk: Desk) -> None:
+    """A note that breaks off may be kept or not: the next would seem to be another attempt's, and what was
+    sent would stay."""
+    begun, answered = asyncio.Event(), asyncio.Event()
+    kept = known = 0
+
+    async def note(record: Record) -> None:
+        nonlocal kept, known
+        if kept != known:
+            raise Fenced("another attempt kept it", 2)
+        kept += 1
+        if record.marks:
+            begun.set()
+            await answered.wait()
+        known = kept
+
+    task = asyncio.create_task(deliver_file(PARCEL, chunks(), desk.connect, QuickClock(), note=note))
+    await begun.wait()
+    task.cancel()
+    asyncio.get_running_loop().call_soon(answered.set)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert desk.files == {}
 
 
 async def test_what_no_other_try_helps_is_raised_at_once_and_removed(desk: Desk) -> None:

@@ -19,7 +19,7 @@ from holdfast.reports.deliver_plan import (
     decide,
     marks_every,
 )
-from holdfast.reports.ports.sink import RemoteFile
+from holdfast.reports.ports.sink import UNTOLD, RemoteFile
 
 PARCEL = FileToDeliver(name="a/b.csv", content="v1")
 SUM = hashlib.sha256(b"x").hexdigest()
@@ -48,6 +48,10 @@ def found(size: int = 1, version: str = "") -> RemoteFile:
         (record(DeliveryStage.PLACING), found(1), DeliveryStep.LOOK),
         (record(DeliveryStage.PLACED), found(1), DeliveryStep.FINISH),
         (record(DeliveryStage.PLACED), found(2), DeliveryStep.NOTHING),
+        (record(DeliveryStage.PLACING), found(UNTOLD), DeliveryStep.LOOK),
+        (record(DeliveryStage.PLACED), found(UNTOLD), DeliveryStep.FINISH),
+        (record(DeliveryStage.PLACED, version="e1"), found(UNTOLD, "e2"), DeliveryStep.NOTHING),
+        (record(DeliveryStage.DONE), found(UNTOLD), DeliveryStep.NOTHING),
         (record(DeliveryStage.DONE), found(1), DeliveryStep.NOTHING),
         (record(DeliveryStage.DONE), None, DeliveryStep.NOTHING),
         (record(DeliveryStage.DONE, content="v0"), found(1), DeliveryStep.SEND),

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import json
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,14 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from holdfast.common.retry import Backoff
-from holdfast.errors import HoldfastError
+from holdfast.errors import Fenced, HoldfastError
 from holdfast.reports import deliver as delivering
 from holdfast.reports import deliver_pipe, deliver_plan
 from holdfast.reports.assembly import open_sink
 from holdfast.reports.conformance.sink import held
-from holdfast.reports.deliver import Delivered, deliver_file
+from holdfast.reports.deliver import Connect, Delivered, deliver_file
 from holdfast.reports.deliver_credentials import Credential
-from holdfast.reports.deliver_plan import DeliveryStage, Record, marks_every
+from holdfast.reports.deliver_plan import DeliveryStage, FileToDeliver, Record, marks_every
 from holdfast.reports.ports.sink import Sink
 from holdfast.reports.sinks.s3.sink import PART_BYTES
 from holdfast.system.clock import SystemClock
@@ -187,6 +187,62 @@ async def test_two_workers_at_once_leave_one_whole_file(place: Place, server: Ft
     assert (server.files / PARCEL.name).read_bytes() == BODY
 
 
+class Attempts:
+    """Attempts at one file, of which only the latest may keep the record, as in the audit."""
+
+    def __init__(self, parcel: FileToDeliver, made: Callable[[], Iterator[bytes]] = chunks) -> None:
+        self._parcel = parcel
+        self._made = made
+        self._latest = 0
+        self.record: Record | None = None
+
+    def begin(self, connect: Connect, kept: Callable[[Record], Awaitable[None]] | None = None) -> Any:
+        """Begin an attempt; ``kept`` is awaited after each note of it."""
+        number = self._latest = self._latest + 1
+
+        async def note(record: Record) -> None:
+            if number < self._latest:
+                raise Fenced("a later attempt goes on with it", self._latest)
+            self.record = record
+            if kept is not None:
+                await kept(record)
+
+        return deliver_file(
+            self._parcel, self._made, connect, SystemClock(), record=self.record, note=note, backoff=QUICK
+        )
+
+
+@pytest.mark.parametrize("ends", ["at its next note", "cancelled", "by a cut connection"])
+@pytest.mark.usefixtures("small_steps")
+async def test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_delivered(
+    place: Place, server: FtpServer | SftpServer, ends: str
+) -> None:
+    attempts = Attempts(msgspec.structs.replace(PARCEL, in_place=True, companions=()))
+
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Sink]:
+        sink = place.sink()
+        try:
+            yield sink
+        finally:
+            await sink.close()
+
+    async def kept(record: Record) -> None:
+        if len(record.marks) < 2:
+            return
+        await attempts.begin(connect)
+        if ends == "cancelled":
+            first.cancel()
+        elif ends == "by a cut connection":
+            for proxy in place.proxies:
+                proxy.cut()
+
+    first = asyncio.create_task(attempts.begin(place.connect, kept))
+    with pytest.raises(asyncio.CancelledError if ends == "cancelled" else Fenced):
+        await first
+    assert (server.files / PARCEL.name).read_bytes() == BODY
+
+
 async def test_cancelled_on_the_way_it_leaves_nothing(place: Place, server: FtpServer | SftpServer) -> None:
     sent = asyncio.Event()
 
@@ -253,6 +309,50 @@ async def test_a_worker_killed_at_any_step_is_made_up_for(
     stands(server)
     record = msgspec.json.decode((tmp_path / "record.json").read_bytes(), type=Record)
     assert record.stage is DeliveryStage.DONE
+
+
+@pytest.mark.slow
+async def test_an_attempt_that_lapsed_leaves_the_upload_to_s3_to_its_successor(
+    moto_server: MotoServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = marks_every(PART_BYTES)  # two parts
+    body = b"".join(bytes([n]) * step for n in range(2)) + b"end"
+    bucket = f"b-{uuid4().hex}"
+    s3 = s3_of(moto_server)
+    s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
+    monkeypatch.setattr(delivering, "NOTE_S", 0.0)
+    attempts = Attempts(msgspec.structs.replace(PARCEL, companions=()), lambda: iter([body]))
+    found, over = asyncio.Event(), asyncio.Event()
+    second: list[asyncio.Task[Delivered]] = []
+
+    def parts(upload: str) -> int:
+        """How many parts are there."""
+        listed = s3.list_parts(Bucket=bucket, Key=f"a/{PARCEL.name}", UploadId=upload)
+        return len(listed.get("Parts", []))
+
+    async def succeed(record: Record) -> None:
+        if record.marks and not found.is_set():
+            found.set()
+            await over.wait()
+
+    async def lapse(record: Record) -> None:
+        if record.marks:
+            while await asyncio.to_thread(parts, record.tokens[-1]) < 2:
+                pass
+            second.append(asyncio.create_task(attempts.begin(bucket_place.connect, succeed)))
+            await found.wait()
+
+    async with TcpFaults(moto_server.port) as proxy:
+        bucket_place = s3_place(bucket, proxy)
+        with pytest.raises(Fenced):
+            await attempts.begin(bucket_place.connect, lapse)
+        over.set()
+        done = await second[0]
+        s3.close()
+        assert (done.tries, done.gone_on) == (1, step)
+        sink = bucket_place.sink()
+        assert await held(sink, PARCEL.name) == body
+        await sink.close()
 
 
 @pytest.mark.slow

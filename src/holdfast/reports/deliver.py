@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 
 import msgspec
 
-from holdfast.errors import ConfigError, Damaged, HoldfastError, NoRoom, Retry
+from holdfast.errors import ConfigError, Damaged, Fenced, HoldfastError, NoRoom, Retry
 from holdfast.extend import Clock
 from holdfast.extend.tools import Backoff
 from holdfast.reports.deliver_pipe import pieces
@@ -27,7 +27,7 @@ from holdfast.reports.deliver_plan import (
     decide,
     marks_every,
 )
-from holdfast.reports.ports.sink import Data, RemoteFile, Sink, Upload
+from holdfast.reports.ports.sink import UNTOLD, Data, RemoteFile, Sink, Upload
 from holdfast.reports.rules.remote_name import temporary
 
 NOTE_S = 1.0
@@ -82,7 +82,8 @@ async def deliver_file(
 
     Raises the error of the last try, or one that no other try can help. What is half-sent then is left to be
     gone on with if it can be and is to be, else removed. It is removed too if the destination is full, as
-    others need the room, and if this is cancelled.
+    others need the room, and if this is cancelled; but not by one that can't keep the record any more, since
+    what the destination holds may then be another's.
     """
     work = _Work(parcel, chunks, connect, clock, record, note, progress, pace)
     return await work.run(tries, backoff or Backoff(), leave=leave)
@@ -128,7 +129,7 @@ class _Work:
             except HoldfastError as error:
                 failures = 1 if self._reached > reached else failures + 1
                 if error.retry not in GO_ON or failures >= tries:
-                    if not leave:
+                    if not leave and not isinstance(error, Fenced):
                         await self._remove()
                     raise
             await self._clock.sleep(backoff.delay_s(failures, self._clock.random()))
@@ -140,25 +141,33 @@ class _Work:
             return
         with contextlib.suppress(HoldfastError):
             async with self._connect() as sink:
-                for token in record.tokens:
+                for token in record.removable:
                     await sink.discard(record.name, token)
 
     async def _deliver(self, sink: Sink) -> bool:
         """One try; returns whether it was delivered before."""
-        found = await sink.stat(self._parcel.name) if self._record is not None else None
-        step = decide(self._parcel, self._record, found)
+        step = decide(self._parcel, self._record, await self._found(sink))
         if step is DeliveryStep.LOOK:
             step = DeliveryStep.FINISH if await self._stands(sink) else DeliveryStep.RESUME
         if step is DeliveryStep.NOTHING:
             return True
         if step is not DeliveryStep.FINISH:
             upload, mark = await self._begin(sink, step)
-            file = await self._send(upload, mark)
+            file = await self._send(sink, upload, mark)
             self._record = self._changed(
                 stage=DeliveryStage.PLACED, tokens=(), marks=(), version=file.version
             )
         await self._accompany(sink)
         return step is DeliveryStep.FINISH
+
+    async def _found(self, sink: Sink) -> RemoteFile | None:
+        """Find what stands under the parcel's name, as far as it matters and the service tells."""
+        if self._record is None or self._record.stage is DeliveryStage.SENDING:
+            return None
+        try:
+            return await sink.stat(self._parcel.name)
+        except ConfigError:  # one who may only put
+            return RemoteFile(self._parcel.name, UNTOLD)
 
     async def _stands(self, sink: Sink) -> bool:
         """Return whether the file in its place has the content of the one that was being placed."""
@@ -175,7 +184,7 @@ class _Work:
         """Open an upload, or take over what is left of one; with the place to go on from."""
         parcel, record = self._parcel, self._record
         part = parcel.name if parcel.in_place else temporary(parcel.name, self._clock.new_id()[-12:])
-        left = record.tokens if record is not None else ()
+        left = record.removable if record is not None else ()
         if step is DeliveryStep.RESUME and record is not None and not parcel.in_place:
             # Both names are known before the one turns into the other.
             await self._keep(
@@ -191,6 +200,8 @@ class _Work:
                     await self._keep_token(upload)
                     return upload, mark
                 await upload.abort()
+        elif record is not None and left:
+            await self._keep(record)  # another attempt may have it in its place by now
         for token in left:
             await sink.discard(record.name if record is not None else parcel.name, token)
         fresh = Record(parcel.name, parcel.content, tokens=(part,) if sink.can_rename else ())
@@ -199,9 +210,15 @@ class _Work:
         else:
             self._record = fresh  # it tells nothing that whoever comes next could find
         upload = await sink.open(parcel.name, part, replace=parcel.replace)
+        if parcel.in_place:
+            try:
+                await self._keep(self._changed(opened=True))
+            except BaseException as error:
+                await asyncio.shield(self._let_go(sink, upload, error))
+                raise
         return upload, None
 
-    async def _send(self, upload: Upload, mark: Mark | None) -> RemoteFile:
+    async def _send(self, sink: Sink, upload: Upload, mark: Mark | None) -> RemoteFile:
         """Send it all and place it; else leave or remove what was sent."""
         try:
             sums = await self._write(upload, mark)
@@ -210,12 +227,31 @@ class _Work:
             )
             return await upload.commit(sums.sha256, read_back=self._parcel.read_back)
         except BaseException as error:
-            may_go_on = isinstance(error, HoldfastError) and error.retry in GO_ON
-            if may_go_on and not isinstance(error, Damaged | NoRoom) and not self._parcel.in_place:
-                await asyncio.shield(upload.leave())
-            else:
-                await asyncio.shield(upload.abort())
+            await asyncio.shield(self._let_go(sink, upload, error))
             raise
+
+    async def _let_go(self, sink: Sink, upload: Upload, error: BaseException) -> None:
+        """Leave what was sent, for it can be gone on with or is another attempt's by now; else remove it."""
+        may_go_on = isinstance(error, HoldfastError) and error.retry in GO_ON
+        waits = may_go_on and not isinstance(error, Damaged | NoRoom) and not self._parcel.in_place
+        if waits or not await self._is_ours():
+            await upload.leave()
+            return
+        await upload.abort()
+        if self._parcel.in_place:
+            with contextlib.suppress(Exception):  # the error that ended it is the one to tell
+                if await sink.stat(self._parcel.name) is None:  # one that comes later is the customer's
+                    await self._keep(self._changed(opened=False))
+
+    async def _is_ours(self) -> bool:
+        """Return whether the record can still be kept: who can't may have been replaced by another attempt,
+        which holds what it holds by the same token."""
+        assert self._record is not None
+        try:
+            await self._keep(self._record)
+        except Exception:  # noqa: BLE001 (whatever keeps it)
+            return False
+        return True
 
     async def _write(self, upload: Upload, mark: Mark | None) -> _Sums:
         """Write what is made, from ``mark`` on."""
@@ -304,7 +340,16 @@ class _Work:
 
     async def _keep(self, record: Record) -> None:
         if self._note is not None:
-            await self._note(record)
+            noting = asyncio.ensure_future(self._note(record))
+            try:
+                await asyncio.wait([noting])
+            except asyncio.CancelledError:
+                # Broken off, nobody would know whether it is kept: it could seem to be another's.
+                await asyncio.wait([noting])
+                if not noting.cancelled():
+                    noting.exception()
+                raise
+            noting.result()
         self._record = record
         self._noted_at = self._clock.monotonic()
 

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.reports.ports.sink import RemoteFile
+from holdfast.reports.ports.sink import UNTOLD, RemoteFile
 from holdfast.reports.rules.remote_name import check
 
 MARK_BYTES = 8 << 20
@@ -82,7 +82,8 @@ class Record(msgspec.Struct, frozen=True):
     """The record of one file's delivery, to be kept under the task's identity.
 
     ``tokens`` name what the service may hold of it. ``size``, ``sha256`` and ``md5`` (if wanted) are the
-    whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on.
+    whole file's, from PLACING on; ``version`` is the service's mark of it, from PLACED on. ``opened``: the
+    file that stands under its own name is a part of this one, which was opened in place.
     """
 
     name: str
@@ -94,6 +95,13 @@ class Record(msgspec.Struct, frozen=True):
     sha256: str = ""
     md5: str = ""
     version: str = ""
+    opened: bool = False
+
+    @property
+    def removable(self) -> tuple[str, ...]:
+        """The tokens of what may be removed. Until it is opened in place, the file under its own name is the
+        customer's."""
+        return tuple(token for token in self.tokens if self.opened or token != self.name)
 
 
 class DeliveryStep(enum.Enum):
@@ -110,7 +118,8 @@ def decide(parcel: FileToDeliver, record: Record | None, found: RemoteFile | Non
     """SEND it anew; RESUME what was half-sent; LOOK whether the file that was being placed is the one that
     stands there, and RESUME if not; FINISH, for only companions lack; or NOTHING, for it was delivered.
 
-    ``found`` is what stands under the parcel's name."""
+    ``found`` is what stands under the parcel's name; as far as nothing is told of it, it is taken for the
+    file that is recorded."""
     if record is None or (record.name, record.content) != (parcel.name, parcel.content):
         return DeliveryStep.SEND
     stands = found is not None and _is(record, found)
@@ -150,4 +159,4 @@ def companion(kind: Companion, record: Record) -> bytes:
 def _is(record: Record, found: RemoteFile) -> bool:
     """Return whether the file that stands there is the recorded one, as far as its size and version tell."""
     versions = {record.version, found.version} - {""}
-    return found.size == record.size and (len(versions) < 2 or not record.version)
+    return found.size in (record.size, UNTOLD) and (len(versions) < 2 or not record.version)

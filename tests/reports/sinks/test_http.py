@@ -2,6 +2,8 @@
 
 import hashlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiohttp import web
@@ -17,9 +19,14 @@ from holdfast.errors import (
     TooLarge,
     Unavailable,
 )
+from holdfast.extend.tools import Backoff
 from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.conformance.sink import held, part, put
+from holdfast.reports.deliver import Delivered, deliver_file
+from holdfast.reports.deliver_plan import Companion, FileToDeliver
+from holdfast.reports.ports.sink import Sink
 from holdfast.reports.sinks.http.sink import HttpSink
+from holdfast.system.clock import SystemClock
 from simulator.proxies import TcpFaults
 
 USER, PASSWORD = "ann", "secret"
@@ -33,7 +40,10 @@ class Files:
         self.files: dict[str, bytes] = {}
         self.answer = 0
         self.lies_by = 0
-        self.heads = True
+        self.heads = 0  # the status of every answer to HEAD, unless it is 0
+        self.tells_sizes = True
+        self.refused: dict[str, int] = {}  # the status of the next PUT, by name
+        self.unanswered = 0  # so many PUTs are taken, and their connections end without an answer
         app = web.Application(client_max_size=1 << 30)
         app.router.add_route("*", "/root/{name:.+}", self.serve)
         self.server = TestServer(app)
@@ -46,16 +56,25 @@ class Files:
             return web.Response(status=self.answer)
         if request.method == "PUT":
             body = await request.read()
+            if status := self.refused.pop(name, 0):
+                return web.Response(status=status)
             if request.headers.get("If-None-Match") == "*" and name in self.files:
                 return web.Response(status=412)
             self.files[name] = body
+            if self.unanswered and request.transport is not None:
+                self.unanswered -= 1
+                request.transport.abort()
             return web.Response(status=201)
-        if request.method == "HEAD" and not self.heads:
-            return web.Response(status=405)
+        if request.method == "HEAD" and self.heads:
+            return web.Response(status=self.heads)
         if name not in self.files:
             return web.Response(status=404)
         body = self.files[name]
         headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()}"'}
+        if request.method == "HEAD" and not self.tells_sizes:
+            answer = web.StreamResponse(headers=headers)
+            answer.enable_chunked_encoding()
+            return answer
         if request.method == "HEAD":
             headers["Content-Length"] = str(len(body) + self.lies_by)
             return web.Response(headers=headers)
@@ -70,13 +89,13 @@ async def files() -> AsyncIterator[Files]:
     await files.server.close()
 
 
-def connect(files: Files, password: str = PASSWORD) -> HttpSink:
+def connected(files: Files, password: str = PASSWORD) -> HttpSink:
     return HttpSink(str(files.server.make_url("/root")), user=USER, password=password)
 
 
 @pytest.fixture
 async def sink(files: Files) -> AsyncIterator[HttpSink]:
-    sink = connect(files)
+    sink = connected(files)
     yield sink
     await sink.close()
 
@@ -88,7 +107,7 @@ class TestHttpSink(SinkConformance):
 
     @pytest.fixture
     async def other_sink(self, files: Files) -> AsyncIterator[HttpSink]:
-        sink = connect(files)
+        sink = connected(files)
         yield sink
         await sink.close()
 
@@ -116,7 +135,7 @@ async def test_each_http_status_has_its_error(
 
 
 async def test_a_refused_login_is_said_without_the_password(files: Files) -> None:
-    sink = connect(files, "wrong-secret")
+    sink = connected(files, "wrong-secret")
     with pytest.raises(LoginRefused) as caught:
         await put(sink, "a.csv", b"x")
     assert "wrong-secret" not in str(caught.value)
@@ -129,10 +148,66 @@ async def test_a_server_that_lies_about_sizes_is_not_believed(files: Files, sink
         await put(sink, "a.csv", b"123")
 
 
-async def test_a_server_that_tells_no_sizes_is(files: Files, sink: HttpSink) -> None:
-    files.heads = False
+UNTELLING = pytest.mark.parametrize(
+    "heads", [0, 403, 405, 501], ids=["no size", "not allowed", "no HEAD", "unknown"]
+)
+
+
+def tell_nothing(files: Files, heads: int) -> None:
+    """Have the server tell nothing of files, or not their sizes."""
+    files.heads, files.tells_sizes = heads, False
+
+
+@UNTELLING
+async def test_a_server_that_tells_no_sizes_is(files: Files, sink: HttpSink, heads: int) -> None:
+    tell_nothing(files, heads)
     await put(sink, "a.csv", b"123")
     assert await held(sink, "a.csv") == b"123"
+
+
+async def deliver(files: Files, **options: Any) -> Delivered:
+    @asynccontextmanager
+    async def connect() -> AsyncIterator[Sink]:
+        sink = connected(files)
+        try:
+            yield sink
+        finally:
+            await sink.close()
+
+    parcel = FileToDeliver(name="a.csv", content="v1", **options)
+    quick = Backoff(first_s=0.0, max_s=0.0)
+    return await deliver_file(parcel, lambda: iter([b"123"]), connect, SystemClock(), backoff=quick)
+
+
+@UNTELLING
+async def test_companions_come_after_a_failure_though_the_server_tells_nothing_of_the_file(
+    files: Files, heads: int
+) -> None:
+    """The next try took the file for gone, and left its companion out."""
+    tell_nothing(files, heads)
+    files.refused["a.csv.ok"] = 503
+    await deliver(files, companions=(Companion.OK,))
+    assert files.files == {"a.csv": b"123", "a.csv.ok": b""}
+
+
+@UNTELLING
+async def test_a_passing_failure_is_made_up_for_though_the_server_tells_nothing_of_the_file(
+    files: Files, heads: int
+) -> None:
+    tell_nothing(files, heads)
+    files.refused["a.csv"] = 503
+    await deliver(files)
+    assert files.files == {"a.csv": b"123"}
+
+
+@pytest.mark.parametrize("heads", [0, 405], ids=["no size", "no HEAD"])
+async def test_a_lost_answer_is_found_out_by_reading_where_the_server_tells_nothing_of_the_file(
+    files: Files, heads: int
+) -> None:
+    tell_nothing(files, heads)
+    files.unanswered = 2  # aiohttp sends it twice itself
+    assert (await deliver(files)).duplicated
+    assert files.files == {"a.csv": b"123"}
 
 
 @pytest.mark.parametrize("tenth", range(10))

@@ -3,6 +3,7 @@
 import asyncio
 import hashlib
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import cache
 from typing import Any
 from urllib.parse import parse_qsl
@@ -14,6 +15,8 @@ import pytest
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.reports.conformance import SinkConformance
 from holdfast.reports.conformance.sink import held, part, put
+from holdfast.reports.deliver import deliver_file
+from holdfast.reports.deliver_plan import FileToDeliver
 from holdfast.reports.ports.sink import Sink, Upload
 from holdfast.reports.sinks.s3.sink import MIB, PART_BYTES_MIN, S3Sink, S3SinkUrl
 from holdfast.reports.sinks.s3.upload import AT_ONCE, S3Upload
@@ -22,7 +25,7 @@ from holdfast.services.aws.s3_url import Spot
 from holdfast.system.clock import SystemClock
 from simulator.proxies import CallFault, Rule, S3Faults
 from simulator.servers import MotoServer
-from tests.services.aws.conftest import REGION, account  # noqa: F401 (which all tests here use)
+from tests.services.aws.conftest import REGION, QuickClock, account  # noqa: F401 (which all tests here use)
 
 
 @pytest.fixture(params=["moto", "fauxqs"])
@@ -201,6 +204,41 @@ async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServ
 def test_a_destination_that_is_no_url_of_a_bucket_is_refused(url: str) -> None:
     with pytest.raises(ConfigError, match="destination is no bucket's URL"):
         S3SinkUrl.parse(url)
+
+
+@pytest.mark.parametrize("size", [320, 2 * PART_BYTES_MIN], ids=["put at once", "in parts"])
+async def test_a_passing_failure_is_made_up_for_by_one_who_may_only_put(
+    moto_server: MotoServer, size: int
+) -> None:
+    bucket = made_bucket(moto_server.endpoint)
+    body = part(1, size)
+    async with S3Faults(moto_server.endpoint, seed=1) as faults:
+        denied = [
+            Rule(fault=CallFault.THROTTLE, operation=operation, status=403, code="AccessDenied")
+            for operation in ("HeadObject", "GetObject", "GET", "AbortMultipartUpload")
+        ]
+        outage = [
+            Rule(fault=CallFault.ERROR, operation=operation)
+            for operation in ("PutObject", "CompleteMultipartUpload")
+        ]
+        tries = 0
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[Sink]:
+            nonlocal tries
+            tries += 1
+            faults.plan.rules = denied if tries > 1 else denied + outage
+            where = S3SinkUrl.parse(f"s3://{bucket}/a?region={REGION}")
+            sink = S3Sink(where, QuickClock(), endpoint=faults.endpoint, part_bytes=PART_BYTES_MIN)
+            try:
+                yield sink
+            finally:
+                await sink.close()
+
+        parcel = FileToDeliver(name="a.csv", content="v1")
+        done = await deliver_file(parcel, lambda: iter([body]), connect, QuickClock())
+        assert (done.tries, done.duplicated) == (2, False)
+    assert head(moto_server.endpoint, bucket, "a/a.csv")["ContentLength"] == size
 
 
 async def write_until_it_fails(upload: Upload) -> None:

@@ -13,9 +13,13 @@ IN_PLACE = "where a server can't, order the option in_place, and a companion tha
 """How the error of a service that refuses to rename ends."""
 
 
+UNTOLD = -1
+"""The size of a file where the service doesn't tell it."""
+
+
 class RemoteFile(msgspec.Struct, frozen=True):
-    """A finished file. ``version`` is the service's own mark of its content, the same only while that is the
-    same; empty where it has none."""
+    """A finished file. ``size`` is UNTOLD where the service doesn't tell it. ``version`` is the service's own
+    mark of its content, the same only while that is the same; empty where it has none."""
 
     name: str
     size: int
@@ -43,7 +47,10 @@ class Upload(Protocol):
 
     async def write(self, data: Data) -> None:
         """Send the next bytes; returns when more may come, which may be before they are sent. What is given
-        away must not change. Raises Unavailable, or ConfigError where the service won't take them."""
+        away must not change. Raises Unavailable, or ConfigError where the service won't take them.
+
+        A service that may refuse a piece and take those after it would tell a size that hides the hole: at
+        each multiple of ``marks_every(grain)`` bytes this returns only when all before it is taken."""
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
         """Make it the file, once the service holds all that was sent, on disk where it can say so.
@@ -86,7 +93,7 @@ class Sink(Protocol):
     keeps_first: bool
 
     async def stat(self, name: str) -> RemoteFile | None:
-        """The finished file of that name, if there is one."""
+        """The finished file of that name, if there is one. Raises ConfigError where nobody is told."""
 
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> Upload:
         """Begin to write a file. Without ``replace`` it must not take the place of another; AlreadyThere may

@@ -7,11 +7,16 @@ import asyncssh
 import pytest
 
 from holdfast.errors import ConfigError, Damaged, InvalidMessage, LoginRefused, Unavailable
+from holdfast.extend.tools import Backoff
+from holdfast.reports import deliver_plan
 from holdfast.reports.conformance.sink import held, part, put, sha256
-from holdfast.reports.ports.sink import Upload
+from holdfast.reports.deliver import deliver_file
+from holdfast.reports.deliver_plan import FileToDeliver
+from holdfast.reports.ports.sink import Sink, Upload
 from holdfast.reports.sinks.sftp.session import Login
 from holdfast.reports.sinks.sftp.sink import SftpSink
 from holdfast.reports.sinks.sftp.url import SftpUrl
+from holdfast.system.clock import SystemClock
 from simulator.servers import SftpFaults, SftpServer
 
 BODY = part(1, 3_000_000)
@@ -46,6 +51,28 @@ async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
         assert names(server) == []
         await put(sink, "b.csv", b"small")
         assert names(server) == ["b.csv"]
+
+
+async def test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gone_on_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The writes behind it were taken, so the size of what the server held told of no hole."""
+    monkeypatch.setattr(deliver_plan, "MARK_BYTES", 1 << 20)
+    async with served(SftpFaults(refuses_at=(1 << 20) + 600_000)) as (server, sink):
+
+        @asynccontextmanager
+        async def connect() -> AsyncIterator[Sink]:
+            yield sink
+
+        done = await deliver_file(
+            FileToDeliver(name="a.csv", content="v1"),
+            lambda: iter([BODY]),
+            connect,
+            SystemClock(),
+            backoff=Backoff(first_s=0.0, max_s=0.0),
+        )
+        assert (done.tries, done.gone_on) == (2, 1 << 20)
+        assert (server.files / "a.csv").read_bytes() == BODY
 
 
 async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:

@@ -29,7 +29,7 @@ from holdfast.errors import (
 )
 from holdfast.extend.tools import describe_http_error
 from holdfast.extend.tracing import TRACEPARENT, current_traceparent
-from holdfast.reports.ports.sink import Data, RemoteFile
+from holdfast.reports.ports.sink import UNTOLD, Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
 
 EXAMPLE = "https://files.example.com/reports"
@@ -90,14 +90,10 @@ class HttpSink:
         self._closed = False
 
     async def stat(self, name: str) -> RemoteFile | None:
-        url = self.url(name)
-        with self.told(f"can't look for {name!r}"):
-            async with self.http().head(url, allow_redirects=False) as answer:
-                if answer.status in (*MISSING, *UNKNOWN_METHOD):
-                    return None
-                self.must_be_well(f"can't look for {name!r}", answer)
-                size = int(answer.headers.get("Content-Length", -1))
-                return RemoteFile(name, size, answer.headers.get("ETag", ""))
+        tells, found = await self._head(name)
+        if not tells:
+            raise ConfigError(f"can't look for {name!r} at {self._root}: the server knows no HEAD")
+        return found
 
     async def open(self, name: str, temporary: str, *, replace: bool = True) -> HttpUpload:
         url = self.url(name)
@@ -146,9 +142,21 @@ class HttpSink:
         return self._http
 
     async def must_not_be_there(self, name: str) -> None:
-        """Raises AlreadyThere if a file of that name is."""
-        if await self.stat(name) is not None:
+        """Raises AlreadyThere if the server tells that a file of that name is."""
+        _, found = await self._head(name)
+        if found is not None:
             raise AlreadyThere(f"{name!r} is at {self._root} already, and is not to be replaced")
+
+    async def _head(self, name: str) -> tuple[bool, RemoteFile | None]:
+        """Return whether the server tells of files at all, and the one of that name."""
+        url, what = self.url(name), f"can't look for {name!r}"
+        with self.told(what):
+            async with self.http().head(url, allow_redirects=False) as answer:
+                if answer.status in (*MISSING, *UNKNOWN_METHOD):
+                    return answer.status in MISSING, None
+                self.must_be_well(what, answer)
+                size = int(answer.headers.get("Content-Length", UNTOLD))
+                return True, RemoteFile(name, size, answer.headers.get("ETag", ""))
 
     @contextlib.contextmanager
     def told(self, what: str) -> Iterator[None]:
@@ -220,8 +228,11 @@ class HttpUpload:
         else:
             await self._pass(None)
             await self._request
-        found = await self._sink.stat(self._name)
-        if found is not None and found.size not in (-1, self._at):
+        try:
+            found = await self._sink.stat(self._name)
+        except ConfigError:  # one who may only put: that the server took it must do
+            found = None
+        if found is not None and found.size not in (UNTOLD, self._at):
             raise Damaged(f"the server has {found.size} bytes of {self._name!r}, and {self._at} were sent")
         if read_back and await self._digest() != sha256:
             raise Damaged(f"what the server has of {self._name!r} is not what was sent")

@@ -130,7 +130,7 @@ class S3Sink:
             return None
         try:
             parts = await self._parts(spot, token)
-        except FileNotFoundError:  # or a service that lists no parts
+        except (FileNotFoundError, ConfigError):  # a service that lists no parts, or one who may only put
             parts = []
         size = parts[0][1] if parts else 0
         tags = [tag for tag, each in parts if each == size]
@@ -142,7 +142,8 @@ class S3Sink:
     async def discard(self, name: str, token: str) -> None:
         spot = self.spot(name)
         if token:
-            with contextlib.suppress(FileNotFoundError):
+            # What one who may only put can't remove, a rule of the bucket's lifecycle does.
+            with contextlib.suppress(FileNotFoundError, ConfigError):
                 await self.call("AbortMultipartUpload", spot, "DELETE", upload_query(token))
 
     async def read(self, name: str) -> AsyncIterator[bytes]:

@@ -20,7 +20,6 @@ KEEPALIVES_MAX = 3
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 """First those that processors help with."""
 
-PASSING = (asyncssh.SFTPNoSpaceOnFilesystem, asyncssh.SFTPQuotaExceeded, asyncssh.SFTPNoConnection)
 LOST = (asyncssh.SFTPConnectionLost, asyncssh.ConnectionLost, asyncssh.ChannelOpenError)
 REFUSED = (
     asyncssh.SFTPPermissionDenied,

@@ -1,6 +1,7 @@
 """A destination on an SFTP server.
 
-SFTP answers every write: sixteen are kept under way, or each would cost a round trip.
+SFTP answers every write: sixteen are kept under way, or each would cost a round trip. A server may refuse one
+and take those after it, which leaves a hole that a file's size doesn't tell.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import NoReturn, cast
 import asyncssh
 
 from holdfast.errors import AlreadyThere, ConfigError, Damaged, HoldfastError, InvalidMessage, OutcomeUnknown
+from holdfast.reports.deliver_plan import marks_every
 from holdfast.reports.ports.sink import IN_PLACE, Data, RemoteFile
 from holdfast.reports.rules.remote_name import check
 from holdfast.reports.sinks.sftp.session import LOST, Login, SftpSession
@@ -167,11 +169,11 @@ class SftpUpload:
             self._writes.add(task)
             task.add_done_callback(self._written)
             self._at += len(block)
+        if self._at % marks_every(self.grain) == 0:  # who goes on from a mark counts on all before it
+            await self._all_taken()
 
     async def commit(self, sha256: str, *, read_back: bool = False) -> RemoteFile:
-        await self._all_written()
-        if self._error is not None:
-            self._fail(self._error)
+        await self._all_taken()
         with self._sink.session.told(f"can't write {self._name!r}"):
             with contextlib.suppress(asyncssh.SFTPOpUnsupported):
                 await self._file.fsync()
@@ -218,6 +220,12 @@ class SftpUpload:
     async def _all_written(self) -> None:
         if self._writes:
             await asyncio.wait(self._writes)
+
+    async def _all_taken(self) -> None:
+        """Wait for all that was written, and raise if the server refused some of it."""
+        await self._all_written()
+        if self._error is not None:
+            self._fail(self._error)
 
     async def _close(self) -> None:
         await self._all_written()
