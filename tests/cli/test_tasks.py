@@ -306,3 +306,20 @@ def test_a_running_task_shows_where_it_is(
     assert said in shown
     (record,) = holdfast("tasks", "stack", APP, trace, "--json").lines
     assert record["stacks"] == stacks
+
+
+@pytest.mark.parametrize("by", ["all", "id"])
+def test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too(
+    holdfast: Holdfast, arrange: Arrange[Any], by: str
+) -> None:
+    """Sent again like a message, such a task would be taken for a duplicate, and be gone."""
+    arrange(ended(send(holdfast, "0", "--trace-id", "t0"), State.FAILED, "refused"))
+    queue = task_queue(APP, TYPE)
+    (letter,) = holdfast("dlq", "ls", queue, "--json").lines
+    chosen = ("--all",) if by == "all" else (letter["id"],)
+    assert holdfast("dlq", "redrive", "--stream", queue, *chosen, "--json").lines == [
+        {"redriven": 1, "asked": 1}
+    ]
+    (task,) = holdfast("tasks", "ls", APP, "--json").lines
+    assert (task["state"], task["attempts"]) == ("queued", 0)
+    assert arrange(bodies) == ["0"]

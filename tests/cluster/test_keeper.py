@@ -13,7 +13,7 @@ from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Life, Place, Span
 from holdfast.errors import OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import Outgoing
+from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import MemoryQueue
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, held, make_host, settle_down
@@ -175,6 +175,23 @@ async def test_without_its_letter_no_message_is_deleted(rig: Rig) -> None:
     assert rig.reports == [], "its sender keeps it"
     assert done == [1, 2], "the stream goes on"
     assert rig.log.events("error") == ["the queue refuses this call; giving it up"]
+
+
+async def test_a_letter_that_is_refused_keeps_no_other(rig: Rig) -> None:
+    refused, *others = await rig.receive(4)
+    bury = rig.queue.standing.bury
+
+    async def refuse_one(letters: Sequence[DeadLetter]) -> None:
+        if any(refused.place.name in letter.id for letter in letters):
+            raise TooLarge("no letter of that size")
+        await bury(letters)
+
+    rig.queue.standing.bury = refuse_one  # type: ignore[method-assign]
+    for each in (others[0], refused, *others[1:]):
+        rig.keeper.settle(Settlement(KEY, (PendingDeadLetter("late", each),), (each,), lambda: None))
+    await rig.keeper.settled()
+    assert len(rig.queue.standing.letters) == 3
+    assert len(rig.queue.standing.messages) == 1, "what was refused stays in the queue"
 
 
 async def test_seqs_that_never_came_have_a_letter_without_a_message(rig: Rig) -> None:

@@ -233,3 +233,9 @@ async def test_a_node_that_has_left_tells_nothing_any_more() -> None:
     assert ([*index.waits], [*index.lags], index.messages("s/a")) == (["s/a"], ["s/a"], 3)
     index.left("a")
     assert (index.waits, index.lags, index.messages("s/a")) == ({}, {}, 0)
+
+
+async def test_what_a_node_tells_that_has_left_since_it_was_asked_is_not_kept() -> None:
+    index, _ = await filled([point("s/a")])
+    index.reported({"left": NodeReport(lags=[StreamLag("s/a", 2.0, 7)])})
+    assert not index.lags

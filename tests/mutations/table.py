@@ -902,8 +902,8 @@ RUNTIME = [
     _at(
         "src/holdfast/tasks/producer.py",
         "a task whose message could not be sent again seems to wait",
-        "            for trace in known:\n                await self._store.cancel(",
-        "            for trace in ():\n                await self._store.cancel(",
+        "            await self._end_again(known, error)\n",
+        "",
         "tests/tasks/test_producer.py"
         "::test_letters_that_were_kept_elsewhere_are_sent_again_though_it_failed_before",
     ),
@@ -944,6 +944,49 @@ RUNTIME = [
         "        if False:\n",
         "tests/services/redis/test_connection.py"
         "::test_a_subscription_at_what_is_no_master_by_then_is_refused",
+    ),
+    _at(
+        "src/holdfast/operate/dead_letters.py",
+        "letters of tasks are sent again like messages where their queue is named",
+        "            owner = await _owner(services, queue)\n            if owner is None:",
+        "            owner = None\n            if owner is None:",
+        "tests/cli/test_tasks.py"
+        "::test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a letter that is gone queues its task",
+        "self._redrive_all(queue, [letter for letter in of_tasks if letter.id in lying])",
+        "self._redrive_all(queue, of_tasks)",
+        "tests/tasks/test_producer.py::test_a_letter_that_is_no_longer_there_queues_no_task",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a letter that its queue refuses leaves its task queued",
+        "            await self._end_again(traces, error)\n",
+        "",
+        "tests/tasks/test_producer.py::test_a_letter_that_its_queue_refuses_leaves_its_task_failed",
+    ),
+    _at(
+        "src/holdfast/cluster/keeper.py",
+        "one letter that is refused keeps those beside it",
+        "            if len(batch) == 1:\n                return",
+        "            if batch:\n                return",
+        "tests/cluster/test_keeper.py::test_a_letter_that_is_refused_keeps_no_other",
+    ),
+    _at(
+        "src/holdfast/console/index.py",
+        "what a node told that has left is kept",
+        " if m in members}",
+        "}",
+        "tests/console/test_index.py::test_what_a_node_tells_that_has_left_since_it_was_asked_is_not_kept",
+    ),
+    _at(
+        "src/holdfast/reports/formats/csv.py",
+        "a pattern may hold the delimiter where nothing is quoted",
+        'if options.quoting == "never" and re.search(',
+        'if options.quoting == "nevermore" and re.search(',
+        "tests/reports/test_csv.py::test_without_quotes_no_pattern_of_dates_may_need_them",
     ),
     _at(
         "src/holdfast/streams/router.py",

@@ -365,6 +365,15 @@ def test_without_quotes_nothing_may_need_them(tmp_path: Path) -> None:
     assert csv_of(source, quoting="never", delimiter="|") == "n|t\n1|fine\n2|a,b\n"
 
 
+def test_without_quotes_no_pattern_of_dates_may_need_them(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"d": [dt.date(2026, 1, 2)]})
+    with pytest.raises(InvalidMessage, match="date_pattern: '%d,%m' holds a delimiter"):
+        csv_of(source, quoting="never", date_pattern="%d,%m")
+    with pytest.raises(InvalidMessage, match="date_pattern: '%F' holds a delimiter"):
+        csv_of(source, quoting="never", date_pattern="%F", delimiter="-")
+    assert csv_of(source, quoting="never", date_pattern="%d.%m") == "d\n02.01\n"
+
+
 @pytest.mark.parametrize(
     "array",
     [

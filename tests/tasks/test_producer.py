@@ -198,6 +198,36 @@ async def test_a_redriven_task_has_all_its_tries_again(rig: Rig) -> None:
         await rig.producer.retry(status)
 
 
+async def test_a_letter_that_is_no_longer_there_queues_no_task(rig: Rig) -> None:
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace, State.FAILED)
+    purged = DeadLetter(id="l", body=b"{}", reason="failed", key=trace)
+    assert await rig.producer.redrive(TYPE, [purged]) == 0
+    task = await rig.producer.status(trace)
+    assert task is not None
+    assert task.state is State.FAILED
+
+
+async def test_a_letter_that_its_queue_refuses_leaves_its_task_failed(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refused, fine = await rig.producer.send([ORDER] * 2)
+    for trace in (refused, fine):
+        await rig.end(trace, State.FAILED)
+        await rig.tasks.bury([DeadLetter(id=trace, body=b"{}", reason="failed", key=trace)])
+    redrive = rig.tasks.redrive
+
+    async def refuse(ids: Sequence[str]) -> int:
+        if refused in ids:
+            raise TooLarge("over the limit")
+        return await redrive(ids)
+
+    monkeypatch.setattr(rig.tasks, "redrive", refuse)
+    assert await rig.producer.redrive(TYPE, list(rig.tasks.letters.values())) == 1
+    standing = [await rig.producer.status(trace) for trace in (refused, fine)]
+    assert [task.state for task in standing if task is not None] == [State.FAILED, State.QUEUED]
+
+
 async def test_letters_that_were_kept_elsewhere_are_sent_again(rig: Rig) -> None:
     traces = await rig.producer.send([ORDER] * 4)
     lying, gone, succeeded, waiting = traces

@@ -282,17 +282,23 @@ class Keeper:
         can't be sent, its message stays in the queue and is judged again at its next delivery."""
         letters = [(item, letter) for item in taken for letter in item.letters]
         refused: list[Settlement] = []
-        for start in range(0, len(letters), self._queue.max_batch):
-            batch = letters[start : start + self._queue.max_batch]
-            sent = [dead_letter(self._stream, item.key, letter, self._clock.wall()) for item, letter in batch]
-            if not await self._insist(partial(self._queue.bury, sent)):
-                refused.extend(item for item, _ in batch)
-                continue
-            self._stats.set_aside += len(batch)
-            for _, letter in batch:
-                if letter.held is not None:
-                    letter.held.become(Life.BURIED)
+        for batch in chunks(letters, self._queue.max_batch):
+            refused += await self._bury_together(batch)
         return [item for item in taken if not any(item is other for other in refused)]
+
+    async def _bury_together(self, batch: Sequence[tuple[Settlement, PendingDeadLetter]]) -> list[Settlement]:
+        """Send dead letters in one call; if that is refused, one by one, so that one that is refused keeps no
+        other. Returns the settlements of those that are refused."""
+        sent = [dead_letter(self._stream, item.key, letter, self._clock.wall()) for item, letter in batch]
+        if not await self._insist(partial(self._queue.bury, sent)):
+            if len(batch) == 1:
+                return [item for item, _ in batch]
+            return [item for each in batch for item in await self._bury_together([each])]
+        self._stats.set_aside += len(batch)
+        for _, letter in batch:
+            if letter.held is not None:
+                letter.held.become(Life.BURIED)
+        return []
 
     async def _insist(self, call: Callable[[], Awaitable[Any]]) -> bool:
         """Repeat a call until it is answered, which must be harmless; return False if it is refused for

@@ -277,7 +277,8 @@ class StreamIndex:
         for member, report in reports.items():
             for waits in report.waits:
                 self._note_wait(member, waits)
-        self._reports |= reports
+        members = self._members()  # some may have left since they were asked
+        self._reports = {m: told for m, told in {**self._reports, **reports}.items() if m in members}
         self._merge()
         self.revision += 1
 

@@ -76,8 +76,29 @@ def stream_of(letter_id: str) -> str:
 
 
 async def redrive(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
-    """Send these dead letters, by their streams, again: messages to their queues, effects to their targets.
-    Returns how many there were."""
+    """Send these dead letters, by their queues, again: messages and tasks to their queues, the latter with
+    all their tries, and effects to their targets. Returns how many there were."""
+    count = 0
+    for queue, some in ids.items():
+        try:
+            owner = await _owner(services, queue)
+            if owner is None:
+                count += await _redrive_messages(services, {queue: some}, failed)
+            else:
+                letters, _ = await _with_ids(services, queue, some)
+                count += await _redrive_tasks(services, owner, letters)
+        except HoldfastError as error:
+            failed(queue, error)
+    return count
+
+
+async def _redrive_tasks(services: Services, owner: tuple[str, str], letters: Sequence[DeadLetter]) -> int:
+    app, task_type = owner
+    async with services_of(services, app) as theirs:
+        return await make_producer(theirs, app).redrive(task_type, letters)
+
+
+async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
     from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
 
     peer = functools.cache(services.peer)
@@ -180,11 +201,8 @@ async def redrive_letters(services: Services, queue: str, letters: Sequence[Dead
     """Send these dead letters of a queue again, in this order. Those of tasks get all their tries again."""
     owner = await _owner(services, queue)
     if owner is None:
-        return await _act_on(services, queue, letters, redrive)
-    app, task_type = owner
-    async with services_of(services, app) as theirs:
-        count = await make_producer(theirs, app).redrive(task_type, letters)
-    return LettersDone(len(letters), count)
+        return await _act_on(services, queue, letters, _redrive_messages)
+    return LettersDone(len(letters), await _redrive_tasks(services, owner, letters))
 
 
 async def purge_letters(services: Services, queue: str, letters: Sequence[DeadLetter]) -> LettersDone:

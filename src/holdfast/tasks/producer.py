@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key
+from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import TRACEPARENT
@@ -407,27 +408,36 @@ class Producer:
     async def redrive(self, task_type: str, letters: Iterable[DeadLetter]) -> int:
         """Send dead letters of one type again; returns how many. Tasks go to their queue, each with all its
         tries; effects that their targets have refused go to these again. One that the queue refuses for good
-        stays a dead letter, and so does an effect whose task isn't known any more."""
+        stays a dead letter, and so does an effect whose task isn't known any more. One that is no longer
+        there is passed over."""
         queue = self._queue(task_queue(self._app, task_type))
         of_tasks, of_effects = divided(task_type, letters)
-        sent = [
-            await self._redrive(queue, of_tasks[start : start + queue.max_batch])
-            for start in range(0, len(of_tasks), queue.max_batch)
-        ]
-        return sum(sent) + await self._resend_effects(queue, of_effects)
+        lying = {letter.id async for letter in dead_letters(queue)} if of_tasks else set[str]()
+        sent = await self._redrive_all(queue, [letter for letter in of_tasks if letter.id in lying])
+        return sent + await self._resend_effects(queue, of_effects)
+
+    async def _redrive_all(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
+        batches = chunks(letters, queue.max_batch)
+        return sum([await self._redrive(queue, batch) for batch in batches])
 
     async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
-        await self._store.reset([letter.key for letter in some if letter.key])
+        traces = [letter.key for letter in some if letter.key]
+        await self._store.reset(traces)
         try:
-            await queue.redrive([letter.id for letter in some])
+            return await queue.redrive([letter.id for letter in some])
         except HoldfastError as error:
             if error.retry is not Retry.NEVER:
                 raise
             if len(some) > 1:
                 return sum([await self._redrive(queue, [letter]) for letter in some])
+            await self._end_again(traces, error)
             self._log.warning("a dead letter can't be sent again", letter=some[0].id, error=str(error))
             return 0
-        return len(some)
+
+    async def _end_again(self, traces: Sequence[str], error: HoldfastError) -> None:
+        """End tasks that were queued for a message that isn't sent after all: they shall not seem to wait."""
+        for trace in traces:
+            await self._store.cancel(trace, f"its message could not be sent again: {error}")
 
     async def _resend_effects(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
         return await resend_effects(self._app, self._store, queue, letters, self._log)
@@ -446,7 +456,7 @@ class Producer:
             if task is None:
                 unknown.add(letter.key)
         lying = {letter.id async for letter in dead_letters(queue)} if again else set[str]()
-        sent = await self.redrive(task_type, [letter for letter in again if letter.id in lying])
+        sent = await self._redrive_all(queue, [letter for letter in again if letter.id in lying])
         gone = [letter for letter in again if letter.id not in lying]
         for start in range(0, len(gone), queue.max_batch):
             sent += await self._send_kept(queue, task_type, gone[start : start + queue.max_batch], unknown)
@@ -469,8 +479,7 @@ class Producer:
                 raise
             if error.retry is Retry.NEVER and len(some) > 1:
                 return sum([await self._send_kept(queue, task_type, [each], unknown) for each in some])
-            for trace in known:
-                await self._store.cancel(trace, f"its message could not be sent again: {error}")
+            await self._end_again(known, error)
             if error.retry is not Retry.NEVER:
                 raise
             self._log.warning("a kept dead letter can't be sent again", letter=some[0].id, error=str(error))

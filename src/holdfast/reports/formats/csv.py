@@ -23,6 +23,7 @@ from holdfast.reports.formats.texts import (
     encoded_binary,
     float_text,
     out_of_calendar,
+    sample_text,
     spaced_thousands,
     strftime_fault,
     zoned,
@@ -198,6 +199,10 @@ class CsvFormat:
             where, pattern = f"{field}.pattern", column.pattern
         if fault := strftime_fault(kind, pattern):
             raise InvalidMessage(f"{where}: {fault}", where)
+        if options.quoting == "never" and re.search(self._special, sample_text(kind, pattern)):
+            raise InvalidMessage(
+                f"{where}: {pattern!r} holds a delimiter, quote or line end, and nothing is quoted", where
+            )
         cases: list[_Case] = []
         if kind is not ColumnKind.TIME:
             cases.append(_Case(out_of_calendar(value, type_), lambda _: self._never(column)))

@@ -35,6 +35,11 @@ def strftime_fault(kind: ColumnKind, pattern: str) -> str:
     return ""
 
 
+def sample_text(kind: ColumnKind, pattern: str) -> str:
+    """Return a value of this kind by a pattern that can be used."""
+    return str(_SAMPLES[kind].dt.strftime(pattern)[0])
+
+
 def zoned(value: pl.Expr, zone: str) -> pl.Expr:
     """The same instants in another zone."""
     return value.dt.convert_time_zone(zone)
