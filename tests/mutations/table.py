@@ -989,6 +989,13 @@ RUNTIME = [
         "tests/reports/test_csv.py::test_without_quotes_no_pattern_of_dates_may_need_them",
     ),
     _at(
+        "src/holdfast/reports/deliver.py",
+        "companions of a file in place are renamed",
+        "parts = names if self._parcel.in_place else [",
+        "parts = [",
+        "tests/reports/test_deliver.py::test_in_place_companions_need_no_renaming_either",
+    ),
+    _at(
         "src/holdfast/streams/router.py",
         "an outbox ends with messages in it",
         "            elif not self._outboxes[member]:  # else",

@@ -298,6 +298,22 @@ async def test_in_place_a_part_is_seen_but_never_left(desk: Desk) -> None:
     assert (await desk.deliver(parcel, made)).duplicated
 
 
+async def test_in_place_companions_need_no_renaming_either() -> None:
+    class NeverRenames(MemorySink):
+        async def open(self, name: str, part: str, **options: Any) -> Any:
+            if part != name:
+                raise ConfigError("this server can't rename")
+            return await super().open(name, part, **options)
+
+    desk = Desk()
+    desk.sink = NeverRenames(desk.files)
+    await desk.deliver(msgspec.structs.replace(PARCEL, in_place=True))
+    assert sorted(desk.files) == [
+        PARCEL.name,
+        *(f"{PARCEL.name}{kind.value}" for kind in (Companion.OK, Companion.SHA256)),
+    ]
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("companions", [(), PARCEL.companions], ids=["alone", "with companions"])
 async def test_in_place_a_worker_may_die_at_any_step(companions: tuple[Companion, ...], after: bool) -> None:

@@ -300,7 +300,7 @@ class _Work:
         """Write what belongs beside the file, which is in its place."""
         assert self._record is not None
         names = [self._parcel.name + kind.value for kind in self._parcel.companions]
-        parts = [temporary(name, self._clock.new_id()[-12:]) for name in names]
+        parts = names if self._parcel.in_place else [temporary(n, self._clock.new_id()[-12:]) for n in names]
         # One that was written in place is the file itself.
         left = tuple(token for token in self._record.tokens if token != self._parcel.name)
         if left or parts:
