@@ -996,6 +996,51 @@ RUNTIME = [
         "tests/reports/test_deliver.py::test_in_place_companions_need_no_renaming_either",
     ),
     _at(
+        "src/holdfast/slots/server.py",
+        "a slot that can't be forked ends all others",
+        "            except OSError as error:  # no room",
+        "            except ZeroDivisionError as error:  # no room",
+        "tests/slots/test_slots.py::test_a_slot_that_cannot_be_forked_ends_no_other",
+    ),
+    _at(
+        "src/holdfast/slots/child.py",
+        "a fork that comes back answers calls",
+        "        if os.getpid() != self._pid:\n",
+        "        if False:\n",
+        "tests/slots/test_slots.py::test_a_fork_that_comes_back_is_no_second_slot",
+    ),
+    _at(
+        "src/holdfast/slots/wire.py",
+        "a message with a large number loses its trace",
+        "    names = MessageWork.__struct_fields__\n",
+        '    names = ("run", "seq", "body", "attempt")\n',
+        "tests/slots/test_calls.py::test_numbers_past_64_bits_lose_nothing_of_their_messages",
+    ),
+    _at(
+        "src/holdfast/slots/task_child.py",
+        "a body is read under the limit of the task before",
+        "        self._limit_memory(attempt.memory_mb or self._memory_mb)  # its body",
+        "        if offer.attached is None:\n"
+        "            self._limit_memory(attempt.memory_mb or self._memory_mb)  # its body",
+        "tests/tasks/test_slots.py::test_a_large_body_is_not_read_under_the_memory_limit_of_the_task_before",
+    ),
+    _at(
+        "src/holdfast/services/webhooks/webhook.py",
+        "an answer whose text can't be read is none",
+        'OSError):\n        return ""\n',
+        "OSError):\n        raise\n",
+        "tests/services/webhooks/test_webhook.py"
+        "::test_an_answer_whose_text_cannot_be_read_counts_by_its_status",
+    ),
+    _at(
+        "src/holdfast/devices/dispatcher.py",
+        "why a command was refused may be what no database keeps",
+        "            reason = _storable(redact(str(error)))",
+        "            reason = redact(str(error))",
+        "tests/devices/simulated/test_dispatcher.py"
+        "::test_a_command_that_a_dialect_refuses_with_odd_characters_fails_with_a_text_that_can_be_stored",
+    ),
+    _at(
         "src/holdfast/streams/router.py",
         "an outbox ends with messages in it",
         "            elif not self._outboxes[member]:  # else",

@@ -300,10 +300,10 @@ async def test_in_place_a_part_is_seen_but_never_left(desk: Desk) -> None:
 
 async def test_in_place_companions_need_no_renaming_either() -> None:
     class NeverRenames(MemorySink):
-        async def open(self, name: str, part: str, **options: Any) -> Any:
-            if part != name:
+        async def open(self, name: str, temporary: str, *, replace: bool = True) -> Any:
+            if temporary != name:
                 raise ConfigError("this server can't rename")
-            return await super().open(name, part, **options)
+            return await super().open(name, temporary, replace=replace)
 
     desk = Desk()
     desk.sink = NeverRenames(desk.files)

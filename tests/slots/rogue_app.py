@@ -33,6 +33,10 @@ announce: Callable[[], object] = say_nothing
 whoever hears of it finds them at it."""
 
 
+def tell_where() -> None:
+    announce()
+
+
 def spin() -> None:
     announce()
     while True:
@@ -68,6 +72,16 @@ def leave() -> None:
 
 def exit_politely() -> None:
     sys.exit("so long")
+
+
+def fork_and_return() -> None:
+    """Return twice."""
+    os.fork()
+
+
+def fork_and_exit() -> None:
+    if os.fork() == 0:
+        sys.exit("the child")
 
 
 def interrupt() -> None:

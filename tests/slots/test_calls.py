@@ -244,3 +244,16 @@ def test_what_an_ended_attempt_left_behind_keeps_no_other_alive() -> None:
     host.progress(2, Progress(0.9))
     host.log(1, "info", "left behind", {})
     assert line.said == [(2, wire.Advanced(Progress(0.9))), (1, wire.LogLine("info", "left behind", {}))]
+
+
+def test_numbers_past_64_bits_lose_nothing_of_their_messages() -> None:
+    work = [
+        MessageWork(0, 2**70, b"{}", 3, wake="timer", traceparent="00-a-b-01"),
+        MessageWork(1, 5, b"{}"),
+    ]
+    framed = wire.frame(wire.RunMessages("s", "k", work, 2, 1.0), 7)
+    ((call, payload),) = wire.Splitter().feed(bytes(framed))
+    decoded = msgspec.msgpack.decode(payload, type=wire.Request, strict=False)
+    assert call == 7
+    assert isinstance(decoded, wire.RunMessages)
+    assert decoded.work == work

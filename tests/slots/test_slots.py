@@ -316,6 +316,29 @@ async def test_an_app_that_never_finishes_loading(
     assert "endless_app.py" in capfd.readouterr().err
 
 
+async def test_a_slot_that_cannot_be_forked_ends_no_other(
+    make: Make, capfd: pytest.CaptureFixture[str]
+) -> None:
+    slots = make("scarce_app:app")
+    working = [await opened(slots) for _ in range(2)]
+    with pytest.raises(SlotDied, match="slot-3 exited with code"):
+        await slots.spawn()
+    assert "slot-3 can't be forked: [Errno 11] no more processes" in capfd.readouterr().err
+    assert [(await run(slot)).error for slot in working] == ["", ""]
+
+
+@pytest.mark.parametrize("deed", ["fork_and_return", "fork_and_exit"])
+async def test_a_fork_that_comes_back_is_no_second_slot(make: Make, tmp_path: Path, deed: str) -> None:
+    """Both would answer calls, each with its own state."""
+    slot = await opened(make())
+    assert (await run(slot, do=deed)).error == ""
+    ran_in = []
+    for _ in range(8):
+        assert (await run(slot, do="tell_where", tell=str(tmp_path / "pid"))).error == ""
+        ran_in += await asyncio.to_thread(read_pids, tmp_path / "pid")
+    assert ran_in == [slot.pid] * 8
+
+
 @pytest.mark.slow
 async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> None:
     slots = make()

@@ -26,7 +26,7 @@ from holdfast.cluster.lifecycle import Tasks
 from holdfast.cluster.stats import Stats
 from holdfast.errors import ConfigError
 from holdfast.slots.task_child import CALLS_MAX, CHARS_MAX, stacks
-from holdfast.slots.task_slots import TaskSlotSettings, task_slots
+from holdfast.slots.task_slots import ForkserverTaskSlot, TaskSlotSettings, task_slots
 from holdfast.system.clock import SystemClock
 from holdfast.tasks import slots
 from holdfast.tasks.body import body_of
@@ -392,6 +392,19 @@ async def test_a_task_over_its_memory_limit_fails(make: Make) -> None:
     assert (ended.how, ended.error) == (How.RAISED, "MemoryError")
     await until(lambda: yard.pool.slots == 0)
     assert (await yard.run("noop")).how is How.RETURNED, "in another slot, for that one is spoiled"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
+async def test_a_large_body_is_not_read_under_the_memory_limit_of_the_task_before(make: Make) -> None:
+    yard = await make(limit=1)
+    await yard.run("noop")
+    (seat,) = yard.pool._seats.values()
+    assert isinstance(seat.slot, ForkserverTaskSlot)
+    held_mb = psutil.Process(seat.slot.pid).memory_info().data // 2**20
+    assert (await yard.run("noop", memory_mb=held_mb + 24)).how is How.RETURNED
+    ended = await yard.run("noop", {"text": "x" * (40 << 20)}, memory_mb=2000)
+    assert (ended.how, ended.error) == (How.RETURNED, "")
+    assert yard.stats.slot_deaths == 0
 
 
 @pytest.mark.parametrize("kind", ["hoard_shared", "hoard_by_children"])

@@ -541,7 +541,7 @@ class Dispatcher:
             if len(self._sent_at) > SENT_MAX:
                 del self._sent_at[next(iter(self._sent_at))]
         except (Unavailable, TooLarge, InvalidMessage) as error:
-            reason = redact(str(error))
+            reason = _storable(redact(str(error)))
             if span is not None:
                 span.end(reason)
             if isinstance(error, Unavailable):
@@ -585,7 +585,7 @@ class Dispatcher:
                 elif pending and self._clock.monotonic() - pending.at > self._spec.patience.late_s:
                     self._still_out.append(pending.sending)
             case CommandRefused():
-                reason = redact(event.reason)
+                reason = _storable(redact(event.reason))
                 pending = shard.confirmed(event.id, reason)
                 self._odd(event.device, event.reason, "the broker took no command for it", pending)
                 correlation = Correlation.parse(event.id)
@@ -796,3 +796,9 @@ class Dispatcher:
             if self._spec.group is not None:
                 self._groups = GroupRate(self._group_of, self._spec.group_rates, share)
             self._log.warning("the clock was set", outbox=self._spec.name, by_s=round(jump_s, 1))
+
+
+def _storable(text: str) -> str:
+    """Return a text that every database keeps: a dialect's may hold anything of a message, such as half of a
+    character, or NUL."""
+    return text.encode(errors="replace").decode().replace("\0", "\N{REPLACEMENT CHARACTER}")

@@ -89,6 +89,7 @@ class ChildHost:
 
     def __init__(self, line: NodeConnection) -> None:
         self._line = line
+        self._pid = os.getpid()
         self._at_work: dict[tuple[str, str], CallAtWork] = {}
         self._provides_spans = False
 
@@ -97,6 +98,8 @@ class ChildHost:
         lane = request.stream, request.key
         self._at_work[lane] = CallAtWork(call)
         answer = _answer(worker, request)
+        if os.getpid() != self._pid:
+            os._exit(0)  # a fork that a handler let return: there is one slot, and it is not this
         del self._at_work[lane]
         self._line.send(answer, call)
 

@@ -110,7 +110,14 @@ class SlotForker:
         with warnings.catch_warnings():
             # Threads that an import left behind are its own affair, as with any fork server.
             warnings.simplefilter("ignore", DeprecationWarning)
-            pid = os.fork()
+            try:
+                pid = os.fork()
+            except OSError as error:  # no room for a process now, which is no reason to end the others
+                sys.stderr.write(f"{name} can't be forked: {error}\n")
+                for fd in fds:
+                    os.close(fd)
+                self._tell(wire.Exited(name, os.EX_OSERR))
+                return
         if pid == 0:
             self._become_slot(server, fds)
         for fd in fds:

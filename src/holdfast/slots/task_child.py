@@ -195,6 +195,7 @@ class TaskChild:
     def _take(self, offer: wire.Offer, ancillary: Sequence[Any]) -> None:
         """Run what is offered. Its body is held on to by nobody afterwards."""
         attempt = offer.attempt
+        self._limit_memory(attempt.memory_mb or self._memory_mb)  # its body may need more than the last one's
         if offer.attached is not None:
             data = _read_all(struct.unpack("i", ancillary[0][2][:4])[0])
             body, after = data[: offer.attached], data[offer.attached :]
@@ -202,7 +203,6 @@ class TaskChild:
         self._line.send(wire.AttemptEnded(self._run(offer.number, attempt)), offer.number)
 
     def _run(self, number: int, attempt: Attempt) -> Tried:
-        self._limit_memory(attempt.memory_mb or self._memory_mb)
         with self._switching:
             self._host.at_hand = number
         tried = drive(self._worker.attempt(number, attempt))

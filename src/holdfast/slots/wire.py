@@ -220,7 +220,11 @@ def frame(message: msgspec.Struct, call: int = 0) -> bytearray:
 def _spelled(message: msgspec.Struct) -> msgspec.Struct:
     """A RunMessages whose numbers are past the 64 bits that MessagePack has, with texts in their place."""
     assert isinstance(message, RunMessages)
-    work = [[str(item.run), str(item.seq), item.body, item.attempt] for item in message.work]
+    names = MessageWork.__struct_fields__
+    work = [
+        [str(getattr(item, name)) if name in ("run", "seq") else getattr(item, name) for name in names]
+        for item in message.work
+    ]
     return msgspec.structs.replace(message, work=work)
 
 

@@ -14,7 +14,7 @@ from holdfast.devices.rules.device_turn import Turn, Turned
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryDevices
 from holdfast.devices.services.memory.terminal import Conduct
-from holdfast.errors import OutcomeUnknown, Unavailable
+from holdfast.errors import InvalidMessage, OutcomeUnknown, Unavailable
 from tests.devices.simulated.conftest import Site
 
 PATIENCE = Patience(retry_s=10.0, retry_max_s=20.0, max_tries=3, probe_s=30.0)
@@ -616,3 +616,14 @@ async def test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays(si
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)
     assert len(asked) >= 2, "the connection was made anew"
     assert site.lost == []
+
+
+async def test_a_command_that_a_dialect_refuses_with_odd_characters_fails_with_a_text_that_can_be_stored(
+    site: Site,
+) -> None:
+    """A database raises what isn't expected of it, and each node that has the command would end."""
+    await site.start(1)
+    error = InvalidMessage("can't write \udcff\0 here")
+    with mock.patch.object(MemoryDevices, "publish", side_effect=error):
+        entry = await site.until(await site.add("d0"), CommandState.FAILED)
+    assert entry.reason == "can't write ?\N{REPLACEMENT CHARACTER} here"

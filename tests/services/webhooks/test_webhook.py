@@ -271,3 +271,17 @@ def test_a_secret_that_is_wrong_is_refused_at_the_start(place: str, secret: str,
     with pytest.raises(ConfigError, match=said) as caught:
         load({"target_secrets": {place: secret}})
     assert not secret or secret not in str(caught.value)
+
+
+@pytest.mark.parametrize("status, refused", [(200, False), (404, True)])
+async def test_an_answer_whose_text_cannot_be_read_counts_by_its_status(
+    office: Office, open_target: Open, status: int, refused: bool
+) -> None:
+    office.answer = lambda: web.Response(status=status, body=b"plain", headers={"Content-Encoding": "gzip"})
+    hook = open_target(f"{office.url}/alerts")
+    if refused:
+        with pytest.raises(EffectRefused):
+            await hook.take([effect()])
+    else:
+        await hook.take([effect()])
+    assert len(office.posted) == 1

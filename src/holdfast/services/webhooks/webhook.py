@@ -68,7 +68,7 @@ class Poster:
             async with self._session().post(
                 URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as answer:
-                text = (await answer.content.read(READ_BYTES)).decode(errors="replace")
+                text = await _beginning(answer)
                 told = answer.headers.get("Retry-After", "") or answer.headers.get("Location", "")
                 return answer.status, told, text
         except aiohttp.ClientConnectorCertificateError as error:
@@ -98,6 +98,15 @@ class Poster:
                 ),
             )
         return self._http
+
+
+async def _beginning(answer: aiohttp.ClientResponse) -> str:
+    """Return the beginning of an answer's text. One that can't be read is empty: its status says what became
+    of the effect."""
+    try:
+        return (await answer.content.read(READ_BYTES)).decode(errors="replace")
+    except (aiohttp.ClientError, TimeoutError, OSError):
+        return ""
 
 
 class Webhook:
