@@ -1118,10 +1118,10 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/cluster/pump.py",
-        "a node without room receives all the same",
-        "if room <= 0:\n                self._reception.paused(self._clock.monotonic())\n",
-        "if room <= 0:\n",
-        "tests/cluster/test_pump.py::test_it_notes_while_the_node_receives_nothing",
+        "a node without room waits for no gap",
+        "self._reception.full(self._clock.monotonic())",
+        "self._reception.paused(self._clock.monotonic())",
+        "tests/cluster/test_pump.py::test_time_without_room_counts_as_if_it_received",
     ),
     _at(
         "src/holdfast/common/reception.py",

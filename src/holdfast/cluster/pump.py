@@ -81,7 +81,7 @@ class Pump:
                 continue
             room = self._room()
             if room <= 0:
-                self._reception.paused(self._clock.monotonic())
+                self._reception.full(self._clock.monotonic())
                 await self._clock.sleep(self._limits.room_check_s)
                 continue
             try:

@@ -6,9 +6,9 @@ import math
 
 
 class Reception:
-    """Counts the time in which a node receives nothing from a queue: it may not or has no room, or the queue
-    fails or doesn't answer. An empty queue answers. ``answer_s`` is within how many seconds it does. All
-    times are monotonic seconds."""
+    """Counts the time in which a node receives nothing from a queue: it is no member, or the queue fails or
+    doesn't answer. An empty queue answers. ``answer_s`` is within how many seconds it does. All times are
+    monotonic seconds."""
 
     __slots__ = ("_answer_s", "_answered_at", "_fails", "_silent_s", "_stopped_at")
 
@@ -20,9 +20,15 @@ class Reception:
         self._silent_s = 0.0
 
     def paused(self, now: float) -> None:
-        """Note that the node asks for no message now."""
+        """Note that the node may ask for no message now."""
         if self._stopped_at is None:
             self._stopped_at = now
+
+    def full(self, now: float) -> None:
+        """Note that the node has no room. This time counts as if it received: what fills the node may wait
+        for the end of some wait."""
+        if not self._fails:
+            self.answered(now)
 
     def failed(self, now: float) -> None:
         """Note that the queue has failed."""
