@@ -99,7 +99,6 @@ class Doorbell:
             for fd in self._others.values():
                 os.close(fd)
             self._others.clear()
-            self._listed_at_ns = -1
 
     # --- this process
 

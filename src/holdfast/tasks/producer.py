@@ -412,7 +412,8 @@ class Producer:
         there is passed over."""
         queue = self._queue(task_queue(self._app, task_type))
         of_tasks, of_effects = divided(task_type, letters)
-        lying = {letter.id async for letter in dead_letters(queue)} if of_tasks else set[str]()
+        one = of_tasks[0].key if len(of_tasks) == 1 else ""  # as where somebody retries a task
+        lying = {letter.id async for letter in dead_letters(queue, one or None)} if of_tasks else set[str]()
         sent = await self._redrive_all(queue, [letter for letter in of_tasks if letter.id in lying])
         return sent + await self._resend_effects(queue, of_effects)
 

@@ -78,9 +78,7 @@ def _ring_file(connection: Connection, outbox: str) -> None:
     def ring(_: Connection) -> None:
         # Just before the commit, and so while this transaction has the write lock: who is woken by this and
         # begins a transaction gets it after the commit.
-        bell = doorbell(database)
-        with _mutex:
-            bell.ring([outbox])
+        doorbell(database).ring([outbox])
 
     event.listen(connection, "commit", ring, once=True)
 
