@@ -49,3 +49,13 @@ def test_a_queue_that_does_not_answer_is_silent_once_its_answer_is_late() -> Non
     reception.answered(41.0)
     assert not reception.is_silent(41.0)
     assert reception.silent_s(41.0) == 6.0
+
+
+def test_time_without_room_is_no_silence_unless_the_queue_failed_before() -> None:
+    reception = Reception(0.0, answer_s=25.0)
+    reception.full(20.0)
+    assert reception.silent_s(40.0) == 0.0
+    reception.failed(40.0)
+    reception.full(43.0)
+    assert reception.is_silent(44.0)
+    assert reception.silent_s(44.0) == 4.0

@@ -215,13 +215,15 @@ async def test_cursors_go_on_where_the_clock_is_behind_and_the_last_results_have
 
 
 async def test_a_reader_misses_no_commit_that_comes_late(
-    state: PostgresState,
     other: PostgresState,
     reader: PostgresState,
-    sql: Query,
+    postgresql_server: PostgresqlServer,
+    make_database: MakeDatabase,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A commit has its cursors and isn't committed yet, when another one comes and somebody reads."""
+    patient = make_database(postgresql_server.url, timeout_s=3 * PATIENCE_S, lock_timeout_s=2 * PATIENCE_S)
+    state = PostgresState(patient, SystemClock())  # the server ends a transaction that stands still longer
     opened = {key: await state.open(key, 0, "member") for key in ("s/late", "s/other")}
     logged, go_on = asyncio.Event(), asyncio.Event()
     apply = state._changes.apply
