@@ -660,6 +660,12 @@ RULES: dict[str, Mutation] = {
     "archive-again": _archive(
         "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
     ),
+    "queue-first": _archive(
+        "what a queue has deleted keeps nothing back that the queue delivers first",
+        Sequencer,
+        "_none_before",
+        lambda *_: None,
+    ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
     "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),

@@ -60,6 +60,30 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/rules/sequencer.py",
+        "a message that the queue has deleted keeps back what the queue delivers first",
+        "if self._after[earlier] < place.seq:",
+        "if False:",
+        "tests/streams/rules/test_sequencer.py::TestTheQueuesOrder"
+        "::test_before_what_the_queue_delivers_first_none_waits_for_it_any_more",
+    ),
+    _at(
+        "src/holdfast/streams/rules/sequencer.py",
+        "one of an earlier run isn't waited for, because one of a later run came first",
+        "if self._after[earlier] < place.seq:",
+        "if True:",
+        "tests/streams/rules/test_sequencer.py::TestTheQueuesOrder"
+        "::test_one_of_an_earlier_run_that_comes_later_is_waited_for",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "what the queue delivers first once more waits for what the queue has deleted",
+        "        self._seq.loosen(standing.place, standing.after)\n",
+        "            self._seq.loosen(standing.place, standing.after)\n",
+        "tests/streams/rules/test_owner.py"
+        "::TestDeliveries::test_what_the_queue_delivers_first_again_waits_for_nothing_that_came_meanwhile",
+    ),
+    _at(
+        "src/holdfast/streams/rules/sequencer.py",
         "where a run starts is waited for again after a revert",
         "self._begun_before = (*self._begun_before, last)",
         "pass",

@@ -37,7 +37,7 @@ LIKELY = {
     "last-alone": 542061304196,
     "model-fault": 25, "open-expects": 12,
     "parked-same": 433517282236,
-    "poison-count": 7, "queue-order": 112, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
+    "poison-count": 7, "queue-first": 406997127569, "queue-order": 112, "receipt-merging": 0, "reissue": 178, "repeat-unknown": 4,
     "restart": 50, "restart-clock": 61, "restart-quiet": 73, "room-for-lower": 14, "sender-custody": 9,
     "skip-before-letter": 7, "start-once": 143, "stored-result": 4, "suspects-alone": 17,
     "task-ended": 0, "task-epoch": 0, "task-maximum": 4,

@@ -263,6 +263,16 @@ class TestDeliveries:
         assert list(bench.owner.holding()) == [later]
         assert bench.only(Start).head == name(5)
 
+    def test_what_the_queue_delivers_first_again_waits_for_nothing_that_came_meanwhile(self) -> None:
+        """Another node offers what the queue has deleted: the store has lost its commit, and that of the one
+        before it."""
+        bench = Bench(order={"kind": "increasing", "first": "lowest"}).opened(log=RunLog(0, 0, 1))
+        deleted = held(4, "a")
+        deleted.after = 3
+        bench.begin(held(2))
+        bench.offer(held(5, "b"), deleted, held(5, "c"))
+        assert sorted(held.place.seq for held in bench.owner.holding()) == [2, 4, 5]
+
     def test_a_message_that_was_done_before_is_settled_as_duplicate(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         message = held(3)

@@ -550,6 +550,23 @@ class TestTheQueuesOrder:
         assert seqs.next(0, 9) == ready(at(8), at(9))
         assert seqs.behind_gap() == []
 
+    @pytest.mark.parametrize("again", [False, True])
+    def test_before_what_the_queue_delivers_first_none_waits_for_it_any_more(self, again: bool) -> None:
+        """The store lost the commits of 4 and 5, which the queue has deleted: another node offers 5 again."""
+        seqs = self.linked((5, 4), (7, 6))
+        if again:
+            seqs.offer(at(6), 5)
+            seqs.loosen(at(6), None)
+        else:
+            seqs.offer(at(6), None)
+        assert seqs.next(0, 9) == ready(at(5), at(6), at(7))
+
+    def test_one_of_an_earlier_run_that_comes_later_is_waited_for(self) -> None:
+        seqs = sequencer(RunLog(1, 0, 3), kind="increasing", first="lowest")
+        seqs.offer(at(9, 1), 8)  # the queue delivers 7 of run 2, 8 of run 1, 9 of run 1
+        seqs.offer(at(7, 2), None)
+        assert seqs.behind_gap() == [at(9, 1), at(7, 2)]
+
     def test_what_waits_for_nothing_stays_so(self) -> None:
         seqs = self.linked((8, None))
         seqs.loosen(at(8), 7)

@@ -454,7 +454,7 @@ class Owner:
         commit."""
         if standing.after is not None:  # the message before it may be finished by now
             standing.after = None if again.after is None else min(standing.after, again.after)
-            self._seq.loosen(standing.place, standing.after)
+        self._seq.loosen(standing.place, standing.after)
         known = {receipt.receipt for receipt in standing.receipts}
         standing.receipts.extend(receipt for receipt in again.receipts if receipt.receipt not in known)
         for receipt in again.receipts:

@@ -200,17 +200,27 @@ class Sequencer:
             self._after.pop(rejected, None)
         else:
             self._insert(place)
-        if rejected != place and after is not None:
+        if after is None:
+            self._none_before(place)
+        elif rejected != place:
             self._after[place] = after
         return rejected
 
     def loosen(self, place: Place, after: int | None) -> None:
         """Note that a later delivery of a waiting place needs only the seq ``after`` passed before it, or
         none."""
-        if place in self._after:
-            del self._after[place]
-            if after is not None:
-                self._after[place] = after
+        if after is None:
+            self._after.pop(place, None)
+            self._none_before(place)
+        elif place in self._after:
+            self._after[place] = after
+
+    def _none_before(self, place: Place) -> None:
+        """Let no place before this one wait for a message of the queue: it delivers this one as the first, so
+        it has none before it any more. The store may have lost their commits."""
+        for earlier in [earlier for earlier in self._after if earlier < place]:
+            if self._after[earlier] < place.seq:
+                del self._after[earlier]
 
     def behind_gap(self) -> list[Place]:
         """Return the places that wait for a message which the queue has and hasn't delivered yet."""
