@@ -613,6 +613,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/devices/dispatcher.py",
+        "a turn takes what a shard has heard that it doesn't name",
+        "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",
+        "self._heard, served = [], heard\n",
+        "tests/devices/simulated/test_dispatcher.py::test_what_a_shard_has_heard_is_kept_until_it_comes_back",
+    ),
+    _at(
+        "src/holdfast/devices/dispatcher.py",
         "what group= returns is believed to be a text",
         "if not isinstance(group, str):",
         "if False:",

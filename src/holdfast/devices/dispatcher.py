@@ -410,10 +410,9 @@ class Dispatcher:
             self._sweeps_at = monotonic + SWEEP_S
             self._presence.settle(self._listened_s())
             self._give_up_confirmations(monotonic)
-        heard, self._heard = self._heard, []
+        heard, still_out = self._writable()
         unsent, self._unsent = self._unsent, []
         back, self._back = self._back, {}
-        still_out, self._still_out = self._still_out, []
         fresh, self._fresh = self._fresh, {}
         turn = Turn(
             outbox=spec.name,
@@ -474,6 +473,16 @@ class Dispatcher:
             self._lately.popleft()
         if not self._wake.is_set():
             self._send_marked()  # else while the next turn is written
+
+    def _writable(self) -> tuple[list[Heard], list[Sending]]:
+        """Take what was heard, and what is still out, of the shards that are served. Of a shard that goes
+        just now nothing fits any more; it is kept until the shard comes back."""
+        shards = self._spec.shards
+        heard, still_out = self._heard, self._still_out
+        served = [each for each in heard if shard_of(each.device, shards) in self.shards]
+        self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]
+        self._still_out = [sending for sending in still_out if sending.shard not in self.shards]
+        return served, [sending for sending in still_out if sending.shard in self.shards]
 
     def _took(self, turn: Turn, turned: Turned) -> None:
         counts = self.counts

@@ -1,6 +1,7 @@
 """The dispatcher, in virtual time."""
 
 import asyncio
+import itertools
 from collections.abc import Mapping
 from typing import Any
 from unittest import mock
@@ -448,17 +449,24 @@ async def test_a_shard_goes_although_no_turn_can_be_written(site: Site) -> None:
     assert site.dispatcher.shards == {}
 
 
-async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site) -> None:
+@pytest.mark.parametrize("failing_turns", [1, 1000])
+async def test_what_a_shard_has_heard_is_kept_until_it_comes_back(site: Site, failing_turns: int) -> None:
+    """Also where a turn is written after the shard has gone: it says nothing of that shard."""
     await site.start(1)
     slow = SlowAnswer(site)
     command = await slow.command()
-    opened = site.store.open
+    opened, taken, turns = site.store.open, site.store.turn, itertools.count()
+
+    async def unclear_turn(turn: Turn, on_result: OnResult | None = None) -> Turned:
+        if next(turns) < failing_turns:
+            raise OutcomeUnknown("no answer")
+        return await taken(turn, on_result)
 
     async def unanswered(*args: Any) -> int:
         await opened(*args)
         raise OutcomeUnknown("the answer was lost")
 
-    unclear = mock.patch.object(site.store, "turn", side_effect=OutcomeUnknown("no answer"))
+    unclear = mock.patch.object(site.store, "turn", unclear_turn)
     untold = mock.patch.object(site.store, "open", unanswered)
     ended: list[MemoryDevices] = []
     with unclear, untold, mock.patch.object(site.broker, "disconnect", ended.append):
