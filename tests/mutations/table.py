@@ -612,6 +612,20 @@ CORE = [
         "tests/devices/rules/test_group_rate.py::test_a_share_that_changes_touches_nothing_that_a_turn_in_another_thread_uses",
     ),
     _at(
+        "src/holdfast/devices/services/mqtt/device.py",
+        "connections that there were before get their part of what devices say",
+        'f"$share/{self._identity}:{connections}/"',
+        'f"$share/{self._identity}/"',
+        "tests/devices/services/mqtt/test_device.py::test_fewer_connections_than_before_hear_all_and_each_once",
+    ),
+    _at(
+        "src/holdfast/devices/services/mqtt/link.py",
+        "a session goes on hearing what it heard with other settings",
+        "        if flags.session_present:\n",
+        "        if False:\n",
+        "tests/devices/services/mqtt/test_device.py::test_fewer_connections_than_before_hear_all_and_each_once",
+    ),
+    _at(
         "src/holdfast/devices/dispatcher.py",
         "a turn takes what a shard has heard that it doesn't name",
         "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",

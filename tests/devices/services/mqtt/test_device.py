@@ -257,6 +257,20 @@ async def test_many_connections_send_and_share_what_is_heard(bench: MqttBench) -
     assert await events.next() == Seen("8"), "each was heard once"
 
 
+@pytest.mark.parametrize("now", [1, 2])
+async def test_fewer_connections_than_before_hear_all_and_each_once(five: MqttBench, now: int) -> None:
+    before = five.devices("me", query="&connections=4")
+    await connected(before)
+    await before.close()
+    events = await connected(five.devices("me", query=f"&connections={now}"))
+    for number in range(40):
+        await five.answer("7", "", b'{"messageId":"1.%d.1"}' % number)
+    await five.heartbeat("8")
+    heard = [await events.next() for _ in range(41)]
+    assert len({answer.id for answer in heard if isinstance(answer, DeviceAnswer)}) == 40
+    assert heard.count(Seen("8")) == 1
+
+
 async def test_a_reader_that_is_slow_holds_back_the_broker(
     five: MqttBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -23,9 +23,10 @@ _PORTS = {"mqtt": 1883, "mqtts": 8883}
 _HOST = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^:,\[\]\s@/]+)(:(?P<port>[0-9]{1,5}))?")
 WINDOW_MAX = 32_767
 """Half of MQTT's packet ids, so that there is always a free one."""
+CONNECTIONS_MAX = 64
 _NUMBERS = {  # the least and the most
     "qos": (0, 2),
-    "connections": (1, 64),
+    "connections": (1, CONNECTIONS_MAX),
     "keepalive_s": (1, 3600),
     "session_s": (0, 7 * 86400),
     "window": (1, WINDOW_MAX),

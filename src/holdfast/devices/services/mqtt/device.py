@@ -24,7 +24,7 @@ from holdfast.devices.ports.device import (
 from holdfast.devices.rules.dialect import Dialect, JsonDialect, Reading, check_id, understood, written
 from holdfast.devices.rules.topics import Topics
 from holdfast.devices.services.mqtt import roundtrip
-from holdfast.devices.services.mqtt.address import MqttAddress
+from holdfast.devices.services.mqtt.address import CONNECTIONS_MAX, MqttAddress
 from holdfast.devices.services.mqtt.link import NOBODY, REFUSED, Extras, Link
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
 from holdfast.extend import Clock
@@ -106,12 +106,13 @@ class MqttDevices:
 
     async def start(self) -> None:
         if self._address.hears == "all":
-            if self._shared:
-                group = f"$share/{self._identity}/"
+            sharing = self._links if self._shared else self._links[:1]
+            for link in sharing:
+                link.hear(self._heard_from_all(len(sharing)))
+            if self.correlates:
+                others = [name for n in range(1, CONNECTIONS_MAX + 1) for name in self._heard_from_all(n)]
                 for link in self._links:
-                    link.hear(group + topic for topic in self._topics.heard_from_all())
-            else:
-                self._links[0].hear(self._topics.heard_from_all())
+                    link.leave(others)
         for link in self._links:
             link.start().add_done_callback(self._ended)
 
@@ -284,6 +285,13 @@ class MqttDevices:
     def _shared(self) -> bool:
         """Several connections share what is heard, each getting a part."""
         return self._address.connections > 1 and self._address.version == "5"
+
+    def _heard_from_all(self, connections: int) -> list[str]:
+        """Return the filters for all that devices say, where so many connections share it. Their number is
+        part of the group's name: the broker keeps the sessions of more that there were before, and would give
+        them their part."""
+        group = f"$share/{self._identity}:{connections}/" if connections > 1 else ""
+        return [group + topic for topic in self._topics.heard_from_all()]
 
     def _link(self, device: str) -> Link:
         return self._links[zlib.crc32(device.encode()) % len(self._links)]

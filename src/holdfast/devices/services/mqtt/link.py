@@ -13,7 +13,12 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Protocol, cast
 
 import structlog
-from paho.mqtt.client import MQTT_CLEAN_START_FIRST_ONLY, Client, DisconnectFlags
+from paho.mqtt.client import (
+    MQTT_CLEAN_START_FIRST_ONLY,
+    Client,
+    ConnectFlags,
+    DisconnectFlags,
+)
 from paho.mqtt.enums import MQTTErrorCode
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
@@ -133,6 +138,7 @@ class Link:
         self._sent: dict[int, object] = {}
         self._waiting: deque[tuple[str, bytes, Extras | None, object]] = deque()
         self._filters: dict[str, None] = {}
+        self._left: list[str] = []
         self._held = False
         self._reading = False
         self._closing = asyncio.Event()
@@ -162,6 +168,11 @@ class Link:
         self._filters.update(dict.fromkeys(new))
         if self._welcome:
             self._subscribe(new)
+
+    def leave(self, filters: Iterable[str]) -> None:
+        """Unsubscribe, in every later connection, from those of ``filters`` that aren't heard: the broker's
+        session may have them from a time with other settings."""
+        self._left = list(filters)
 
     def publish(self, topic: str, payload: bytes, extras: Extras | None, token: object) -> None:
         """Send, at once or when the broker takes more. Raises Unavailable while not connected, TooLarge."""
@@ -311,7 +322,12 @@ class Link:
         return client
 
     def _on_connect(
-        self, client: Client, userdata: object, flags: object, code: ReasonCode, properties: Properties | None
+        self,
+        client: Client,
+        userdata: object,
+        flags: ConnectFlags,
+        code: ReasonCode,
+        properties: Properties | None,
     ) -> None:
         if code.is_failure:
             self._reason = f"{self._address} refuses: {code}"
@@ -325,6 +341,8 @@ class Link:
         )
         self._welcome = True
         self._asked.clear()
+        if flags.session_present:
+            self._unsubscribe([topic for topic in self._left if topic not in self._filters])
         self._subscribe(list(self._filters))
         if self._status:
             client.publish(self._status, b"online", min(self._address.qos, 1), retain=True)
@@ -421,3 +439,7 @@ class Link:
         for first in range(0, len(filters), FILTERS_PER_SUBSCRIBE):
             part = filters[first : first + FILTERS_PER_SUBSCRIBE]
             self._asked.add(self._client.subscribe([(topic, qos) for topic in part])[1])
+
+    def _unsubscribe(self, filters: list[str]) -> None:
+        for first in range(0, len(filters), FILTERS_PER_SUBSCRIBE):
+            self._client.unsubscribe(filters[first : first + FILTERS_PER_SUBSCRIBE])
