@@ -626,6 +626,24 @@ CORE = [
         "tests/devices/services/mqtt/test_device.py::test_fewer_connections_than_before_hear_all_and_each_once",
     ),
     _at(
+        "src/holdfast/devices/services/sqlalchemy/outbox.py",
+        "an on_result that fails takes the turn along with its transaction",
+        "        if not engines.in_transaction(connection):\n"
+        "            raise TransactionEnded(each.id) from error\n",
+        "",
+        "tests/devices/services/sqlalchemy/test_conformance.py::TestSqliteOutbox"
+        "::test_a_result_that_ends_the_transaction_takes_no_turn_along",
+    ),
+    _at(
+        "src/holdfast/devices/services/sqlalchemy/outbox.py",
+        "an on_result that ends the transaction and says nothing takes the turn along",
+        "                if not engines.in_transaction(connection):\n"
+        "                    raise TransactionEnded(each.id)\n",
+        "",
+        "tests/devices/services/sqlalchemy/test_conformance.py::TestSqliteOutbox"
+        "::test_a_result_that_ends_the_transaction_takes_no_turn_along",
+    ),
+    _at(
         "src/holdfast/devices/dispatcher.py",
         "a turn takes what a shard has heard that it doesn't name",
         "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",

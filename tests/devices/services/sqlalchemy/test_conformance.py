@@ -1,18 +1,21 @@
 """The outbox store in SQLite and in PostgreSQL, with transactions of connections and of sessions."""
 
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
+from holdfast.devices.ports.outbox import StoredCommand
 from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.rules.device_turn import Turn
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.rows import COLUMNS
 from holdfast.devices.services.sqlalchemy.rows import entry as archived
@@ -20,6 +23,12 @@ from holdfast.devices.services.sqlalchemy.transaction import PostgresqlTransacti
 from holdfast.devices.services.sqlalchemy.writer import SqlWriter
 from holdfast.system.clock import SystemClock
 from simulator.servers import PostgresqlServer
+
+
+def noted(business: Engine) -> list[int]:
+    """Return of which commands the business has heard."""
+    with business.connect() as connection:
+        return list(connection.scalars(text("SELECT command FROM heard ORDER BY command")))
 
 
 class SqlConformance(OutboxConformance):
@@ -69,6 +78,45 @@ class SqlConformance(OutboxConformance):
             [row] = connection.exec_driver_sql(f"SELECT outbox, {COLUMNS} FROM holdfast_outbox_archive")
         assert (row[0], archived(row[1:])) == (OUTBOX, entry)
         assert await store.command(number) is None
+
+    @pytest.mark.parametrize("swallowed", [False, True])
+    async def test_a_result_that_ends_the_transaction_takes_no_turn_along(
+        self,
+        dispatcher: ManualDispatcher,
+        store: SqlOutbox,
+        begin: Begin,
+        business: Engine,
+        swallowed: bool,
+    ) -> None:
+        sqlite = business.dialect.name == "sqlite"
+        with business.begin() as connection:
+            connection.exec_driver_sql("CREATE TABLE heard (command INTEGER)")
+            if sqlite:
+                connection.exec_driver_sql("CREATE TABLE one (number INTEGER UNIQUE ON CONFLICT ROLLBACK)")
+        failing = True
+
+        def on_result(session: Session, entry: StoredCommand) -> None:
+            session.execute(text("INSERT INTO heard VALUES (:command)"), {"command": entry.id})
+            if failing and entry.body == b"1":
+                with suppress(DBAPIError) if swallowed else nullcontext():
+                    session.execute(text("INSERT INTO one VALUES (1), (1)" if sqlite else "ROLLBACK"))
+
+        with begin() as db:
+            ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
+        heard = [answer(sending) for sending in await dispatcher.send()]
+        turn = Turn(outbox=OUTBOX, grants=dispatcher.grants, sendable=[], now=NOW, heard=heard)
+        sweep = Turn(outbox=OUTBOX, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
+        try:
+            assert len((await store.turn(turn, on_result)).closed) == 3
+            assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 3}
+            await store.turn(sweep, on_result)
+            assert noted(business) == [ids[0], ids[2]]
+            failing = False
+            await store.turn(sweep, on_result)
+            assert noted(business) == ids
+        finally:
+            with business.begin() as connection:
+                connection.exec_driver_sql("DROP TABLE heard")
 
     async def test_what_is_listed_has_an_index(
         self, dispatcher: ManualDispatcher, store: SqlOutbox, begin: Begin, business: Engine

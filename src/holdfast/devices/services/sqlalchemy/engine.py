@@ -135,6 +135,15 @@ def begin(connection: Connection, durability: Durability, *, relaxed: bool) -> O
     return PostgresqlTransaction(connection, certain=not relaxed)
 
 
+def in_transaction(connection: Connection) -> bool:
+    """Return True while the driver's connection is in a transaction. A statement can end it unasked:
+    ``ON CONFLICT ROLLBACK`` and a trigger's ``RAISE(ROLLBACK)`` of SQLite do."""
+    driver: Any = connection.connection.driver_connection
+    if connection.dialect.name == "sqlite":
+        return bool(driver.in_transaction)
+    return bool(driver.info.transaction_status)
+
+
 UNREADABLE = "Could not decode to UTF-8"
 """What Python says of a text in SQLite that is none."""
 

@@ -259,20 +259,31 @@ class SqlOutbox:
         # published: then it is published again. So the devices needn't wait for the disk. A turn that closes
         # something all the same, for it has expired or was given up, is hardened.
         relaxed = not (turn.heard or turn.unsent or turn.sweep)
-        try:
-            return await self._write(partial(self._turn, turn=turn, on_result=on_result), relaxed=relaxed)
-        except (Unavailable, OutcomeUnknown):
-            self._failures_told = self._failures
-            raise
+        unfit: set[int] = set()
+        while True:
+            change = partial(self._turn, turn=turn, on_result=on_result, unfit=unfit)
+            try:
+                return await self._write(change, relaxed=relaxed)
+            except TransactionEnded as error:
+                unfit.add(error.command)  # the turn is taken again, without telling of this one
+            except (Unavailable, OutcomeUnknown):
+                self._failures_told = self._failures
+                raise
 
-    def _turn(self, transaction: OutboxTransaction, turn: Turn, on_result: OnResult | None) -> Turned:
+    def _turn(
+        self,
+        transaction: OutboxTransaction,
+        turn: Turn,
+        on_result: OnResult | None,
+        unfit: Collection[int],
+    ) -> Turned:
         rows = self._rows(transaction, turn.outbox)
         turned = device_turn.take(rows, turn, self._clock.random)
         if on_result is not None and turned.closed:
-            self._tell(transaction.connection, turned.closed, on_result)
+            self._tell(transaction.connection, turned.closed, on_result, unfit)
         if turn.sweep:
             mine = [shard for shard in turn.grants if shard not in turned.lost]
-            self._tell_again(transaction.connection, turn.outbox, mine, on_result)
+            self._tell_again(transaction.connection, turn.outbox, mine, on_result, unfit)
         if turned.closed:
             transaction.harden()
         return turned
@@ -280,19 +291,33 @@ class SqlOutbox:
     def _rows(self, transaction: OutboxTransaction, outbox: str) -> SqlRows:
         return SqlRows(transaction, outbox, self._statements, self._sound)
 
-    def _tell(self, connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> set[int]:
+    def _tell(
+        self,
+        connection: Connection,
+        closed: Sequence[StoredCommand],
+        on_result: OnResult,
+        unfit: Collection[int],
+    ) -> set[int]:
         """Call the business, within the transaction; returns for which commands that failed: these a sweep
-        tells again. Only if something fails are they told one by one."""
-        if not closed or _told(connection, closed, on_result):
-            return set()
-        failed = {each.id for each in closed if len(closed) == 1 or not _told(connection, [each], on_result)}
+        tells again. Only if something fails are they told one by one. Of those in ``unfit`` it isn't told."""
+        failed = {each.id for each in closed if each.id in unfit}
+        fit = [each for each in closed if each.id not in unfit]
+        if fit and not _told(connection, fit, on_result):
+            failed |= {each.id for each in fit if len(fit) == 1 or not _told(connection, [each], on_result)}
+        if not failed:
+            return failed
         c = tables.command.c
         again = update(tables.command).where(c.id.in_(failed)).values(untold=func.coalesce(c.untold, 0) + 1)
         connection.execute(again)
         return failed
 
     def _tell_again(
-        self, connection: Connection, outbox: str, shards: Sequence[int], on_result: OnResult | None
+        self,
+        connection: Connection,
+        outbox: str,
+        shards: Sequence[int],
+        on_result: OnResult | None,
+        unfit: Collection[int],
     ) -> None:
         c = tables.command.c
         untold = (
@@ -303,7 +328,7 @@ class SqlOutbox:
             .limit(TELL_MAX)
         )
         closed = [entry(row) for row in connection.execute(untold)]
-        failed = self._tell(connection, closed, on_result) if on_result else set()
+        failed = self._tell(connection, closed, on_result, unfit) if on_result else set()
         told = [each.id for each in closed if each.id not in failed]
         if told:
             connection.execute(update(tables.command).where(c.id.in_(told)).values(untold=None))
@@ -623,7 +648,7 @@ class SqlOutbox:
                     committing = True
                     with self._commit:
                         transaction.commit()
-                except self._errors:
+                except (*self._errors, TransactionEnded):
                     connection.invalidate()
                     raise
                 return result
@@ -721,13 +746,25 @@ def _all_told() -> ColumnElement[bool]:
     return c.untold.is_(None) & ~select(b.command).where(b.command == c.id).exists()
 
 
+class TransactionEnded(Exception):
+    """The business has ended the transaction of a turn when it was told of ``command``."""
+
+    def __init__(self, command: int) -> None:
+        super().__init__(command)
+        self.command = command
+
+
 def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: OnResult) -> bool:
-    """Call the business for commands, all or none of them."""
+    """Call the business for commands, all or none of them. Raises TransactionEnded if that took the turn
+    along."""
     each = closed[0]
     try:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             for each in closed:
                 on_result(session, each)
+                session.flush()
+                if not engines.in_transaction(connection):
+                    raise TransactionEnded(each.id)
             session.commit()
     except Exception as error:
         if connection.invalidated:  # not the business: the connection was lost under it
@@ -738,6 +775,8 @@ def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: On
         at = traceback.extract_tb(error.__traceback__)[-1]
         kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
         log.warning("on_result failed and will be called again", command=each.id, error=kind, at=place)
+        if not engines.in_transaction(connection):
+            raise TransactionEnded(each.id) from error
         return False
     return True
 
