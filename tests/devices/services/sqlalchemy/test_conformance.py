@@ -13,8 +13,7 @@ from sqlalchemy.orm import Session
 
 from holdfast.devices.conformance import OutboxConformance
 from holdfast.devices.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
-from holdfast.devices.ports.outbox import StoredCommand
-from holdfast.devices.rules.device_queue import CommandState
+from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.rules.device_turn import Turn
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
 from holdfast.devices.services.sqlalchemy.rows import COLUMNS
