@@ -340,6 +340,20 @@ CORE = [
         "tests/tasks/test_work.py::test_a_task_that_no_slot_can_be_given_comes_again_and_spends_no_try",
     ),
     _at(
+        "src/holdfast/slots/launcher.py",
+        "a fork server that stands still ends the node",
+        "except BlockingIOError:\n            return frame, fds",
+        "except InterruptedError:\n            return frame, fds",
+        "tests/slots/test_task_slots.py::test_what_a_server_is_told_while_it_stands_still_waits_for_it",
+    ),
+    _at(
+        "src/holdfast/slots/launcher.py",
+        "what waits for a fork server leaves its files open",
+        "            _close(fds)\n            if rest:",
+        "            if rest:",
+        "tests/slots/test_task_slots.py::test_what_a_server_is_told_while_it_stands_still_waits_for_it",
+    ),
+    _at(
         "src/holdfast/slots/slots.py",
         "a slot that can't be made leaves descriptors open",
         "            ours_to_close.callback(os.close, stacks)\n",

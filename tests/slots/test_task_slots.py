@@ -2,11 +2,12 @@
 
 import asyncio
 import errno
+import signal
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Unavailable
+from holdfast.errors import SlotDied, Unavailable
 from holdfast.ports.slots import Attempt
 from holdfast.slots import lifeline
 from holdfast.slots.task_slots import TaskSlotSettings, Tray, task_slots
@@ -66,6 +67,33 @@ async def test_a_slot_that_can_not_be_made_leaves_nothing_open(monkeypatch: pyte
 
 def open_files() -> set[str]:
     return {path.name for path in Path("/dev/fd").iterdir()}
+
+
+@pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
+async def test_what_a_server_is_told_while_it_stands_still_waits_for_it(end: signal.Signals) -> None:
+    """It is far more than its socket takes."""
+    slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
+    slot = await slots.spawn(listener)
+    before = open_files()
+    server = slots._server
+    assert server is not None
+    server._process.send_signal(signal.SIGSTOP)
+    for _ in range(10_000):
+        server.lease("of nobody", 1.0)
+    spawning = asyncio.ensure_future(slots.spawn(RecordingListener()))
+    async with asyncio.timeout(PATIENCE_S):
+        while not server._unsent[-1][1]:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0)
+    server._process.send_signal(end)
+    if end == signal.SIGCONT:
+        other = await asyncio.wait_for(spawning, PATIENCE_S)
+        await other.stop(PATIENCE_S)
+    else:
+        with pytest.raises(SlotDied):
+            await asyncio.wait_for(spawning, PATIENCE_S)
+        await asyncio.wait_for(slot.exited(), PATIENCE_S)
+    assert open_files() <= before
+    await slots.close()
 
 
 async def test_slots_that_lost_their_server_are_over() -> None:

@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -40,6 +41,8 @@ class ForkServer:
     ) -> None:
         self._heard = heard
         self._splitter = wire.Splitter()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        """Frames that a server which is slow to read has no room for, each with its own copies of files."""
         self._loop = asyncio.get_running_loop()
         self._control, theirs = socket.socketpair()
         with theirs, contextlib.ExitStack() as failing:
@@ -83,8 +86,35 @@ class ForkServer:
     def _send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         if not self._open:
             return  # every slot is gone, or will be in a moment
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            socket.send_fds(self._control, [wire.frame(message)], fds)
+        frame = wire.frame(message)
+        if not self._unsent:
+            frame, fds = self._send_some(frame, fds)
+        if frame:
+            self._unsent.append((frame, [os.dup(fd) for fd in fds]))
+            self._loop.add_writer(self._control, self._send_more)
+
+    def _send_more(self) -> None:
+        while self._unsent:
+            frame, fds = self._unsent.popleft()
+            rest, _ = self._send_some(frame, fds)
+            if rest == frame:
+                self._unsent.appendleft((frame, fds))
+                return
+            _close(fds)
+            if rest:
+                self._unsent.appendleft((rest, []))
+        self._loop.remove_writer(self._control)
+
+    def _send_some(self, frame: bytes, fds: Sequence[int]) -> tuple[bytes, Sequence[int]]:
+        """Send what there is room for; return what is left to be sent. Of a server that has ended it is
+        nothing."""
+        try:
+            sent = socket.send_fds(self._control, [frame], fds)
+        except BlockingIOError:
+            return frame, fds
+        except (BrokenPipeError, ConnectionResetError):
+            return b"", ()
+        return frame[sent:], ()
 
     def _read(self) -> None:
         try:
@@ -104,6 +134,10 @@ class ForkServer:
         if self._open:
             self._open = False
             self._loop.remove_reader(self._control)
+            self._loop.remove_writer(self._control)
+            for _, fds in self._unsent:
+                _close(fds)
+            self._unsent.clear()
             self._control.close()
 
     async def _ended(self) -> None:
@@ -115,3 +149,8 @@ class ForkServer:
                 self._process.wait()
 
         await asyncio.to_thread(wait)
+
+
+def _close(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)
