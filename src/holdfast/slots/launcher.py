@@ -86,7 +86,7 @@ class ForkServer:
     def _send(self, message: msgspec.Struct, fds: Sequence[int] = ()) -> None:
         if not self._open:
             return  # every slot is gone, or will be in a moment
-        frame = wire.frame(message)
+        frame = bytes(wire.frame(message))
         if not self._unsent:
             frame, fds = self._send_some(frame, fds)
         if frame:
