@@ -658,6 +658,14 @@ CORE = [
         "::test_a_result_that_ends_the_transaction_takes_no_turn_along",
     ),
     _at(
+        "src/holdfast/devices/services/sqlalchemy/bell.py",
+        "what a rolled-back savepoint told counts as told",
+        "        transactions.append(savepoint)\n",
+        "        pass\n",
+        "tests/devices/services/sqlalchemy/test_writer.py"
+        "::test_a_savepoint_that_was_rolled_back_has_told_nobody",
+    ),
+    _at(
         "src/holdfast/devices/dispatcher.py",
         "a turn takes what a shard has heard that it doesn't name",
         "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",

@@ -56,17 +56,22 @@ def clock(connection: Connection) -> float:
 def ring_at_commit(connection: Connection, outbox: str) -> float:
     """Wake the outbox's dispatchers when the transaction of ``connection`` commits; once, however often this
     is called in it. Returns what the database's clock says, in seconds since 1970."""
-    transaction = connection.get_transaction()
+    # What PostgreSQL is told in a savepoint goes with it, if that is rolled back.
+    postgresql = connection.dialect.name == "postgresql"
+    transactions: list[object] = [connection.get_transaction()]
+    if postgresql and (savepoint := connection.get_nested_transaction()) is not None:
+        transactions.append(savepoint)
     with _mutex:
-        told = _told.setdefault(transaction, {})
-    if outbox in told:
-        return told[outbox] + time.monotonic()
-    if connection.dialect.name == "postgresql":
+        told = [_told.setdefault(transaction, {}) for transaction in transactions]
+    for before in told:
+        if outbox in before:
+            return before[outbox] + time.monotonic()
+    if postgresql:
         now = float(connection.execute(NOTIFY, {"outbox": outbox}).one()[1])
     else:
         now = time.time()  # the database is a file of this host
         _ring_file(connection, outbox)
-    told[outbox] = now - time.monotonic()
+    told[-1][outbox] = now - time.monotonic()
     return now
 
 
