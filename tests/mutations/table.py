@@ -2425,6 +2425,49 @@ GATEWAY = [
         "unquote_to_bytes(unquote_to_bytes(raw)).decode()",
         "tests/gateway/test_node_routes.py::test_an_id_in_a_path_is_decoded_exactly_once",
     ),
+    _at(
+        "src/holdfast/gateway/node_routes.py",
+        "a JSON message that is sent again by its seq alone runs again",
+        "by = _request_id if OF_TEXT in headers else _identity",
+        "by = _request_id",
+        "tests/gateway/test_node_routes.py::test_a_seq_tells_json_messages_apart_where_their_stream_has_none",
+    ),
+    _at(
+        "src/holdfast/gateway/node_routes.py",
+        "the first text of a connection is taken for that of the one before",
+        "by = _request_id if OF_TEXT in headers else _identity",
+        "by = _identity",
+        "tests/gateway/test_node_routes.py::test_texts_of_two_connections_are_no_duplicates",
+    ),
+    _at(
+        "src/holdfast/gateway/python_plane.py",
+        "a stream that only a parameter names isn't told to the node",
+        '            headers[STREAM] = key.partition("/")[0]',
+        "            pass",
+        "tests/gateway/test_python_plane.py::test_the_node_is_told_the_stream_that_a_parameter_names",
+        "tests/gateway/test_python_plane.py::test_a_stream_is_found_that_a_parameter_names",
+    ),
+    _at(
+        "src/holdfast/gateway/python_plane.py",
+        "a packed answer looks unpacked",
+        '"date", "server"}',
+        '"date", "server", "content-encoding"}',
+        "tests/gateway/test_python_plane.py::test_an_answer_that_is_packed_says_so",
+    ),
+    _at(
+        "src/holdfast/gateway/python_plane.py",
+        "a node may pack an answer though its client can't unpack it",
+        "            headers.setdefault(ACCEPT, UNPACKED)\n",
+        "",
+        "tests/gateway/test_python_plane.py::test_only_a_client_that_can_unpack_an_answer_gets_a_packed_one",
+    ),
+    _at(
+        "src/holdfast/gateway/python_plane.py",
+        "a node may pack the answer to a frame of a WebSocket",
+        "                ACCEPT: UNPACKED,\n",
+        "",
+        "tests/gateway/test_python_plane.py::test_only_a_client_that_can_unpack_an_answer_gets_a_packed_one",
+    ),
 ]
 
 OTHERS = [
