@@ -1006,6 +1006,21 @@ RUNTIME = [
         "tests/console/test_index.py::test_what_a_node_tells_that_has_left_since_it_was_asked_is_not_kept",
     ),
     _at(
+        "src/holdfast/console/overview.py",
+        "what a new node has handled in its whole life counts as handled lately",
+        "stayed = self._handled.keys() & before.keys()",
+        "stayed, before = self._handled.keys(), {**dict.fromkeys(self._handled, 0), **before}",
+        "tests/console/test_overview.py::test_what_a_node_has_handled_before_it_came_is_in_no_rate",
+    ),
+    _at(
+        "src/holdfast/console/overview.py",
+        "a look that the coordinator didn't answer counts as one",
+        "            refreshed = False\n",
+        "            refreshed = True\n",
+        "tests/console/test_overview.py"
+        "::test_while_the_coordinator_is_away_there_is_no_rate_and_the_look_grows_old",
+    ),
+    _at(
         "src/holdfast/reports/formats/csv.py",
         "a pattern may hold the delimiter where nothing is quoted",
         'if options.quoting == "never" and re.search(',
