@@ -1006,6 +1006,35 @@ RUNTIME = [
         "tests/console/test_index.py::test_what_a_node_tells_that_has_left_since_it_was_asked_is_not_kept",
     ),
     _at(
+        "src/holdfast/console/pages/dead_letters.py",
+        "a preview that is over is kept until many others come",
+        "over = preview.made_at - one.made_at > PREVIEW_S",
+        "over = False",
+        "tests/console/test_previews.py::test_a_preview_that_is_over_is_not_kept_until_many_others_come",
+    ),
+    _at(
+        "src/holdfast/console/pages/dead_letters.py",
+        "previews have bodies of any size together",
+        " and self._bytes <= PREVIEW_BYTES_MAX:",
+        ":",
+        "tests/console/test_previews.py::test_the_bodies_of_all_previews_together_have_only_so_many_bytes",
+    ),
+    _at(
+        "src/holdfast/console/pages/dead_letters.py",
+        "a preview has bodies of any size",
+        "sum(size <= PREVIEW_BYTES_MAX for size",
+        "sum(size > 0 for size",
+        "tests/console/test_previews.py"
+        "::test_a_preview_holds_the_first_of_dead_letters_that_are_too_large_together",
+    ),
+    _at(
+        "src/holdfast/console/pages/dead_letters.py",
+        "bodies of dead letters that will be removed are kept",
+        'if self.act == "purge":',
+        "if False:",
+        "tests/console/test_previews.py::test_to_remove_dead_letters_their_bodies_are_not_kept",
+    ),
+    _at(
         "src/holdfast/console/overview.py",
         "what a new node has handled in its whole life counts as handled lately",
         "stayed = self._handled.keys() & before.keys()",
