@@ -1006,6 +1006,20 @@ RUNTIME = [
         "tests/console/test_index.py::test_what_a_node_tells_that_has_left_since_it_was_asked_is_not_kept",
     ),
     _at(
+        "src/holdfast/console/rendering.py",
+        "a number is shown otherwise than it is written",
+        "msgspec.json.format(text, indent=2)",
+        "msgspec.json.format(msgspec.json.encode(msgspec.json.decode(text)), indent=2).decode()",
+        "tests/console/test_assets.py::test_bodies_are_shown_as_they_can_be_read",
+    ),
+    _at(
+        "src/holdfast/console/rendering.py",
+        "half a character in a body ends its page",
+        "msgspec.json.format(text, indent=2)",
+        '__import__("json").dumps(__import__("json").loads(text), indent=2, ensure_ascii=False)',
+        "tests/console/test_assets.py::test_bodies_are_shown_as_they_can_be_read",
+    ),
+    _at(
         "src/holdfast/console/pages/dead_letters.py",
         "a preview that is over is kept until many others come",
         "over = preview.made_at - one.made_at > PREVIEW_S",
