@@ -10,7 +10,7 @@ import jinja2
 import pytest
 
 from holdfast.console.assets import FOLDER, Assets
-from holdfast.console.rendering import TEMPLATES, Renderer, chart, pretty, span
+from holdfast.console.rendering import TEMPLATES, Renderer, chart, html_response, pretty, span
 from tests.console.browser import Browser
 
 VENDORED = {
@@ -84,10 +84,13 @@ async def test_files_are_kept_by_browsers_until_they_change(reader: Browser) -> 
         (b"\xff\x00", "ff 00"),
         (b"", ""),
         (b"[" * 100_000, "["),
+        (rb'{"a":"caf\ud83d"}', r'{"a":"caf\ud83d"}'),
+        (b"[1e400,12345678901234567890.123]", "[\n  1e400,\n  12345678901234567890.123\n]"),
     ],
 )
 def test_bodies_are_shown_as_they_can_be_read(body: bytes, shown: str) -> None:
     assert pretty(body).startswith(shown)
+    assert html_response(pretty(body)).status == 200, "a page can hold it"
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.console.index import Question, StreamIndex
@@ -35,12 +35,15 @@ class Stored:
 
 
 class Claimed:
-    """A coordinator with these claims."""
+    """A coordinator with these claims. ``meanwhile``, if set, is called while they are being read."""
 
     def __init__(self, claims: list[Claim]) -> None:
         self.given = claims
+        self.meanwhile: Callable[[], None] | None = None
 
     async def claims(self, member: str | None = None) -> list[Claim]:
+        if self.meanwhile is not None:
+            self.meanwhile()
         return self.given
 
 
@@ -239,3 +242,52 @@ async def test_what_a_node_tells_that_has_left_since_it_was_asked_is_not_kept() 
     index, _ = await filled([point("s/a")])
     index.reported({"left": NodeReport(lags=[StreamLag("s/a", 2.0, 7)])})
     assert not index.lags
+
+
+async def test_an_answer_that_comes_late_hides_no_newer_one() -> None:
+    """As that of a round which was under way when somebody looked at the page of a stream."""
+    index, _ = await filled([point("s/a", number=10)])
+    asked_at = time.time() - 1.0
+    index.take(point("s/a", number=11, at=1001.0, parked="by an operator"), asked_at)
+    index.take(point("s/a", number=10), asked_at)
+    assert list(index.parked) == ["s/a"]
+    index.take(point("s/a", number=12, epoch=2, at=1002.0, parked="by an operator"), asked_at)
+    index.take(point("s/a", number=13, epoch=1, at=1003.0), asked_at)
+    assert [event.text for event in index.life.of("s/a")] == ["opened, epoch 2", "parked: by an operator"]
+
+
+async def test_a_store_that_has_lost_commits_is_believed() -> None:
+    index, state = await filled([point("s/a", number=11, epoch=2, parked="by an operator")])
+    state.points["s/a"] = point("s/a", number=9, epoch=3, member="b")
+    await index.read_once()
+    assert list(index.parked) == []
+    index.take(point("s/a", number=9, epoch=3, parked="again"), time.time())
+    state.points["s/a"] = point("s/a", number=8, epoch=1)
+    await index.read_once()
+    assert list(index.parked) == [], "nobody has opened it since"
+
+
+async def test_a_claim_that_is_told_while_all_are_read_is_the_newer_one() -> None:
+    index, _ = await filled([], [Claim(key, "a", 1) for key in ("s/moved", "s/released", "outbox:p/0")])
+    claimed = index._coordinator
+    assert isinstance(claimed, Claimed)
+
+    def tell() -> None:
+        for key, member in (("s/moved", "b"), ("s/released", ""), ("s/new", "b"), ("outbox:p/0", "b")):
+            index.claimed(Claim(key, member, 2))
+        index.claimed(Claim("outbox:p/1", "b", 2))
+
+    claimed.meanwhile = tell
+    index.missed()
+    await index.read_once()
+    members = {stream.key: stream.member for stream in index.find(Question(), 0, 10).streams}
+    assert members == {"s/moved": "b", "s/new": "b"}
+    assert {key: claim.member for key, claim in index.others.items()} == {
+        "outbox:p/0": "b",
+        "outbox:p/1": "b",
+    }
+    claimed.meanwhile = None
+    index.missed()
+    await index.read_once()
+    assert keys(index, Question(standing="unowned")) == []
+    assert {key: claim.member for key, claim in index.others.items()} == {"outbox:p/0": "a"}

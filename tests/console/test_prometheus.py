@@ -123,7 +123,7 @@ async def test_between_two_looks_at_nodes_the_rate_stays(console: Console, reade
         while not any(member.load.handled for member in overview.members):  # told with each renewal
             await overview._look_at_nodes()
     for _ in range(2):
-        overview._handled = {}
+        overview._handled = dict.fromkeys(overview._handled, 0)
         await overview._look_at_nodes()
         overview._sample()
     per_s = overview.samples[-1].handled_per_s

@@ -70,6 +70,7 @@ def app() -> App:
     made.stream("raw", message=bytes, seq="n")(lambda message, context: None)
     made.stream("json", message=Item, seq="n", run="run")(lambda message, context: None)
     made.stream("free", message=bytes)(lambda message, context: None)
+    made.stream("items", message=Item)(lambda message, context: None)
     return made
 
 
@@ -187,6 +188,25 @@ async def test_where_there_is_no_seq_the_request_id_tells_messages_apart(
     assert len(set(ids)) == 4
 
 
+async def test_a_seq_tells_json_messages_apart_where_their_stream_has_none(
+    client: Client, taken: Taken
+) -> None:
+    body = b'{"key": "k", "n": 5}'
+    for seq in ("5", "5", "6"):
+        async with post(client, "/process/k", "items", body, Content_Type="application/json", X_Seq=seq):
+            pass
+    assert [call[2].id for call in taken.calls] == ["seq 5", "seq 5", "seq 6"]
+
+
+async def test_texts_of_two_connections_are_no_duplicates(client: Client, taken: Taken) -> None:
+    """Where messages have no seq, each connection would number its texts from 0."""
+    for _ in range(2):
+        async with client.ws_connect("/process/k?stream=items") as socket:
+            await socket.send_str('{"key": "k", "n": 5}')
+            await socket.receive()
+    assert len({call[2].id for call in taken.calls}) == 2
+
+
 async def test_an_id_in_a_path_is_decoded_exactly_once(client: Client, taken: Taken) -> None:
     for raw, key in [
         ("a%2Fb", "a/b"),
@@ -234,7 +254,13 @@ async def test_an_impossible_id_in_a_path_is_refused(
         ("raw", b"", {"X_Seq": "1"}, 400, "empty"),
         ("raw", b"x", {"X_Seq": "1", "Content_Type": "text/html"}, 415, "application/octet-stream"),
         ("raw", b"x" * (LIMIT + 1), {"X_Seq": "1"}, 413, str(LIMIT)),
-        ("other", b"x", {"X_Seq": "1"}, 404, "header X-Stream must name one of: free, json, raw; it is"),
+        (
+            "other",
+            b"x",
+            {"X_Seq": "1"},
+            404,
+            "header X-Stream must name one of: free, items, json, raw; it is",
+        ),
         ("free", b"x", {"X_Request_Id": "a b"}, 400, "X-Request-Id"),
     ],
 )
@@ -250,8 +276,8 @@ async def test_bad_requests_are_told_what_is_wrong(
 @pytest.mark.parametrize(
     "query, said",
     [
-        ("?stream=other", "parameter stream must name one of: free, json, raw; it is 'other'"),
-        ("", "header X-Stream or parameter stream must name one of: free, json, raw"),
+        ("?stream=other", "parameter stream must name one of: free, items, json, raw; it is 'other'"),
+        ("", "header X-Stream or parameter stream must name one of: free, items, json, raw"),
     ],
 )
 async def test_a_stream_that_is_not_named_rightly_is_told_by_where_it_is_named(

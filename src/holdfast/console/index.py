@@ -9,7 +9,7 @@ old as the last round, which it says.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Literal, NamedTuple, get_args
 
@@ -51,11 +51,14 @@ class IndexedStream(msgspec.Struct, gc=False):
     """A stream, as the index knows it. ``key`` is the full key, ``member`` the membership that has claimed
     it, ``at`` the wall time of its last commit, and ``timer_at`` that at which its next timer is due.
     ``opener`` is the name of the node that has opened it, if a node did and its name is known. That opening
-    was seen to stand at the wall times ``since`` and ``until``."""
+    was seen to stand at the wall times ``since`` and ``until``. ``number`` counts its commits, as the store
+    has answered at the wall time ``told_at``."""
 
     key: str
     member: str = ""
     epoch: int = 0
+    number: int = 0
+    told_at: float = 0.0
     run: int | None = None
     seq: int | None = None
     done: int = 0
@@ -128,6 +131,8 @@ class StreamIndex:
         """All streams in order of key; None after some were added or forgotten."""
         self._orders: OrderedDict[Question, _Order] = OrderedDict()
         self._claims_at: float | None = None
+        self._told: set[str] | None = None
+        """The keys of the claims that have changed since all are being read; None while they aren't."""
         self._round = 0
         self.revision = 0
         self.waits: dict[str, Waits] = {}
@@ -231,6 +236,8 @@ class StreamIndex:
 
     def claimed(self, claim: Claim) -> None:
         """Take a claim that has changed."""
+        if self._told is not None:
+            self._told.add(claim.key)
         if not of_streams([claim]):
             if claim.member:
                 self.others[claim.key] = claim
@@ -312,18 +319,25 @@ class StreamIndex:
         now = self._clock.monotonic()
         if self._claims_at is None or now - self._claims_at >= CLAIMS_S:
             self._claims_at = now
-            self._take_claims(await self._coordinator.claims())
+            told = self._told = set[str]()
+            try:
+                claims = await self._coordinator.claims()
+            finally:
+                self._told = None
+            self._take_claims(claims, told)
         await self._read_checkpoints()
         self.read_at = self._clock.monotonic()
 
-    def _take_claims(self, claims: Iterable[Claim]) -> None:
-        all_claims = list(claims)
-        known = {claim.key: claim.member for claim in of_streams(all_claims)}
-        self.others = {claim.key: claim for claim in all_claims if claim.key not in known}
+    def _take_claims(self, claims: Iterable[Claim], told: Collection[str]) -> None:
+        """Take all claims as they were read. What was ``told`` of these keys meanwhile is newer."""
+        read = [claim for claim in claims if claim.key not in told]
+        known = {claim.key: claim.member for claim in of_streams(read)}
+        newer = {key: claim for key, claim in self.others.items() if key in told}
+        self.others = {claim.key: claim for claim in read if claim.key not in known} | newer
         for key, member in known.items():
             (self._streams.get(key) or self._add(key)).member = member
         for stream in self._streams.values():
-            if stream.member and stream.key not in known:
+            if stream.member and stream.key not in known and stream.key not in told:
                 stream.member = ""
         self.revision += 1
 
@@ -352,9 +366,13 @@ class StreamIndex:
             self.revision += 1
 
     def take(self, point: Checkpoint, asked_at: float) -> None:
-        """Take a checkpoint as the store has answered, which was asked for it at a wall time."""
+        """Take a checkpoint as the store has answered, which was asked for it at a wall time. One that is
+        behind the known one is passed over, unless the store was asked after that: it has lost commits."""
         stream = self._streams.get(point.key) or self._add(point.key)
         stream.round = self._round
+        if (point.epoch, point.number) < (stream.epoch, stream.number) and asked_at < stream.told_at:
+            return
+        stream.number, stream.told_at = point.number, self._clock.wall()
         self._take_opening(stream, point, asked_at)
         if stream.epoch == point.epoch and stream.at == point.at and stream.parked == point.parked:
             return

@@ -95,7 +95,8 @@ class Overview:
         samples: the last hour, as this console has seen it.
         hour: the last hour, as Prometheus has it; None where no Prometheus is set, or none answers.
         prometheus_error: why it doesn't answer.
-        looked_at: when nodes were last looked at, by the monotonic clock.
+        looked_at: when nodes were last looked at, and the coordinator told which there are, by the monotonic
+            clock.
     """
 
     def __init__(
@@ -171,8 +172,10 @@ class Overview:
     async def _look_at_nodes(self) -> None:
         try:
             await self._view.refresh()
+            refreshed = True
         except HoldfastError as error:
             self._host.log.debug("could not read members", error=str(error))
+            refreshed = False
         ours = [member for member in self._view.members.values() if not member.foreign]
         told = await asyncio.gather(*(what_waits(self._host.peer, member) for member in ours))
         troubles, reports = [], {}
@@ -186,7 +189,8 @@ class Overview:
         self._latency.take({member: report.took for member, report in reports.items()})
         self._heard = True
         self._index.reported(reports)
-        self.looked_at = self._clock.monotonic()
+        if refreshed:
+            self.looked_at = self._clock.monotonic()
         self._changed("overview", "streams")
 
     async def look_at_queues(self) -> None:
@@ -294,13 +298,17 @@ class Overview:
         self.samples.append(Sample(self._per_s, self.waiting, self.dead, self.running, *self._took))
 
     def _rate(self) -> float | None:
-        """Return how many messages a second nodes have handled since the last call; None at the first."""
-        handled = {member.id: member.load.handled for member in self._view.members.values()}
+        """Return how many messages a second nodes have handled between the last two looks that were asked
+        for. None if there is no new look, or if no node was there at both."""
         before, before_at = self._handled, self._handled_at
-        self._handled, self._handled_at = handled, self.looked_at
-        if before_at is None or self.looked_at is None or self.looked_at <= before_at:
+        if self.looked_at is None or self.looked_at == before_at:
             return None
-        more = sum(max(0, count - before.get(member, 0)) for member, count in handled.items())
+        self._handled = {member.id: member.load.handled for member in self._view.members.values()}
+        self._handled_at = self.looked_at
+        stayed = self._handled.keys() & before.keys()  # nodes count since they began
+        if before_at is None or (self._handled and not stayed):
+            return None
+        more = sum(max(0, self._handled[member] - before[member]) for member in stayed)
         return more / (self.looked_at - before_at)
 
     def _changed(self, *topics: str) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import jinja2
+import msgspec
 from aiohttp import web
 from markupsafe import Markup
 
@@ -166,7 +166,7 @@ def pretty(data: bytes) -> str:
             return _cut(data[: SHOWN_MAX // 3].hex(" "), len(data), whole=len(data) * 3 <= SHOWN_MAX)
     if len(data) <= PARSED_MAX:
         with contextlib.suppress(ValueError, RecursionError):
-            text = json.dumps(json.loads(text), indent=2, ensure_ascii=False)
+            text = msgspec.json.format(text, indent=2)  # keeps numbers and escapes as they are written
     return _cut(text[:SHOWN_MAX], len(data), whole=len(text) <= SHOWN_MAX and len(data) <= PARSED_MAX)
 
 

@@ -215,7 +215,8 @@ def compose(
 def _compose_json(
     spec: StreamSpec, key: str, headers: Mapping[str, str], body: bytes, clock: Clock
 ) -> tuple[Place, bytes]:
-    said_key, place = address(spec, body, {}, _request_id(headers, clock), None)
+    by = _request_id if OF_TEXT in headers else _identity  # a text has only its connection's number
+    said_key, place = address(spec, body, {}, by(headers, clock), None)
     if said_key != key:
         raise InvalidMessage(f"the body's key is {said_key!r}, but the path says {key!r}", "stream_id")
     if SEQ in headers and OF_TEXT not in headers and spec.seq_kind != "absent":
@@ -230,12 +231,17 @@ def place_of(spec: StreamSpec, headers: Mapping[str, str], clock: Clock) -> Plac
     that finds duplicates. Raises InvalidMessage."""
     run = check_number(headers[RUN], RUN, RUN_DIGITS) if RUN in headers else spec.no_run
     if spec.seq_kind == "absent":
-        if SEQ in headers:
-            return Place(run, 0, f"seq {check_number(headers[SEQ], SEQ, SEQ_DIGITS)}")
-        return Place(run, 0, _request_id(headers, clock))
+        return Place(run, 0, _identity(headers, clock))
     if SEQ not in headers:
         raise InvalidMessage(f"header {SEQ} is missing; every message of {spec.name!r} has a number", SEQ)
     return Place(run, check_number(headers[SEQ], SEQ, SEQ_DIGITS))
+
+
+def _identity(headers: Mapping[str, str], clock: Clock) -> str:
+    """Return the id of a message that has no seq in its stream."""
+    if SEQ in headers:
+        return f"seq {check_number(headers[SEQ], SEQ, SEQ_DIGITS)}"
+    return _request_id(headers, clock)
 
 
 def _request_id(headers: Mapping[str, str], clock: Clock) -> str:

@@ -55,6 +55,9 @@ NOT_FORWARDED = frozenset(
 )
 """Headers that belong to one connection, or only to this gateway."""
 
+ACCEPT, UNPACKED = "Accept-Encoding", "identity"
+"""What a node is asked for whose client hasn't said that it can unpack an answer. A gateway unpacks none."""
+
 
 class Plane:
     """The routes of a gateway's server.
@@ -116,7 +119,10 @@ class Plane:
             timeout_s = timeout_of(request.headers)
             async with asyncio.timeout(timeout_s):
                 body = await read_body(request, self._max_body_bytes)
-            headers = {**_forwarded(request), **passed_on}
+            headers = _forwarded(request)
+            headers.update(passed_on)
+            headers[STREAM] = key.partition("/")[0]  # a message's may be named by its parameter only
+            headers.setdefault(ACCEPT, UNPACKED)
             reply = await self._forwarder.forward(key, path, headers, body, timeout_s, query=query)
         except TimeoutError:
             return problem.response(slow_body(), passed_on)
@@ -128,7 +134,12 @@ class Plane:
 
     async def _on_socket(self, request: web.Request) -> web.StreamResponse:
         async def answer(frame: SocketFrame) -> SocketReply:
-            headers = {**frame.headers, STREAM: stream, REQUEST_ID: self._clock.new_id()}
+            headers = {
+                **frame.headers,
+                STREAM: stream,
+                REQUEST_ID: self._clock.new_id(),
+                ACCEPT: UNPACKED,
+            }
             path = request.rel_url.raw_path
             reply = await self._forwarder.forward(key, path, headers, frame.body, TIMEOUT_S)
             kind = reply.headers.get("Content-Type", "")
@@ -168,10 +179,11 @@ class Plane:
         return problem_response(not_ready(reason)) if reason else web.Response(text="ready\n")
 
 
-def _forwarded(request: web.Request) -> dict[str, str]:
-    return {name: value for name, value in request.headers.items() if name.lower() not in NOT_FORWARDED}
+def _forwarded(request: web.Request) -> CIMultiDict[str]:
+    headers = request.headers.items()
+    return CIMultiDict((name, value) for name, value in headers if name.lower() not in NOT_FORWARDED)
 
 
 def _answered(headers: CIMultiDict[str]) -> dict[str, str]:
-    dropped = {*NOT_FORWARDED, *map(str.lower, PASSED_ON), "date", "server", "content-encoding"}
+    dropped = {*NOT_FORWARDED, *map(str.lower, PASSED_ON), "date", "server"}
     return {name: value for name, value in headers.items() if name.lower() not in dropped}

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Literal, NamedTuple
 from urllib.parse import urlencode
 
+import msgspec
 from aiohttp import web
 
 from holdfast.console.access import Group, caller_of
@@ -29,8 +31,11 @@ ROWS = 50
 SCAN_MAX = 2_000
 """How many dead letters are looked through for those that are asked for."""
 
-PREVIEWS_MAX = 100
+PREVIEWS_MAX, PREVIEW_BYTES_MAX = 100, 64_000_000
 PREVIEW_S = 900.0
+"""How many previews are kept, how many bytes of dead letters one may have and all together, and for how
+long."""
+
 SEEN_MAX, SEEN_BYTES_MAX = 1_000, 16_000_000
 """How many of the dead letters that were listed last are kept to be shown, and how many bytes."""
 
@@ -74,13 +79,61 @@ class Preview(NamedTuple):
     made_at: float
     whole: bool
 
+    @property
+    def bytes(self) -> int:
+        """The bytes of its dead letters together."""
+        return sum(map(_bytes, self.letters))
+
+    def lightened(self) -> Preview:
+        """Return the preview as it is kept: without what is beyond ``PREVIEW_BYTES_MAX``, but with one dead
+        letter at least. To remove some, their ids suffice."""
+        letters = self.letters
+        if self.act == "purge":
+            letters = [msgspec.structs.replace(letter, body=b"", detail="") for letter in letters]
+        fits = sum(size <= PREVIEW_BYTES_MAX for size in accumulate(map(_bytes, letters))) or 1
+        return self._replace(letters=letters[:fits], whole=self.whole and fits == len(letters))
+
+
+class Previews:
+    """The previews that were made last, by their identities."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Preview] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def keep(self, identity: str, preview: Preview) -> None:
+        """Keep a new preview, and drop those that are over and the oldest of too many."""
+        self._kept[identity] = preview
+        self._bytes += preview.bytes
+        for oldest, one in list(self._kept.items())[:-1]:
+            over = preview.made_at - one.made_at > PREVIEW_S
+            if not over and len(self._kept) <= PREVIEWS_MAX and self._bytes <= PREVIEW_BYTES_MAX:
+                break
+            self._drop(oldest)
+
+    def take(self, identity: str, who: str, now: float) -> Preview | None:
+        """Return a preview that is about to be done, and keep it no longer. None if there is no such preview
+        of the caller ``who``, or no more."""
+        preview = self._drop(identity)
+        if preview is None or preview.who != who or now - preview.made_at > PREVIEW_S:
+            return None
+        return preview
+
+    def _drop(self, identity: str) -> Preview | None:
+        preview = self._kept.pop(identity, None)
+        self._bytes -= 0 if preview is None else preview.bytes
+        return preview
+
 
 class LetterPages:
     """The pages of dead letters."""
 
     def __init__(self, parts: ConsoleParts) -> None:
         self._parts = parts
-        self._previews: OrderedDict[str, Preview] = OrderedDict()
+        self._previews = Previews()
         self._seen: OrderedDict[tuple[str, str], DeadLetter] = OrderedDict()
         self._seen_bytes = 0
 
@@ -214,11 +267,9 @@ class LetterPages:
             caller_of(request).name,
             self._parts.clock.monotonic(),
             whole,
-        )
+        ).lightened()
         identity = self._parts.clock.new_id()
-        self._previews[identity] = preview
-        while len(self._previews) > PREVIEWS_MAX:
-            self._previews.popitem(last=False)
+        self._previews.keep(identity, preview)
         return self._parts.renderer.page(
             request,
             "preview.html",
@@ -232,9 +283,9 @@ class LetterPages:
     async def confirm(self, request: web.Request) -> web.Response:
         """Do what a preview has listed."""
         form = await request.post()
-        preview = self._previews.pop(field(form, "preview"), None)
         now = self._parts.clock.monotonic()
-        if preview is None or preview.who != caller_of(request).name or now - preview.made_at > PREVIEW_S:
+        preview = self._previews.take(field(form, "preview"), caller_of(request).name, now)
+        if preview is None:
             raise OperationRefused("this preview is over, or was used already: choose the dead letters again")
         action = operations.REDRIVE_ACTION if preview.act == "redrive" else operations.PURGE_ACTION
         details = {"count": len(preview.letters), "ids": " ".join(letter.id for letter in preview.letters)}
