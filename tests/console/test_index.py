@@ -7,8 +7,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import pytest
+
 from holdfast.console.index import Question, StreamIndex
 from holdfast.console.life import StreamEvents
+from holdfast.errors import Unavailable
 from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.streams.rules.ledger import Checkpoint, RunLog
@@ -291,3 +294,21 @@ async def test_a_claim_that_is_told_while_all_are_read_is_the_newer_one() -> Non
     await index.read_once()
     assert keys(index, Question(standing="unowned")) == []
     assert {key: claim.member for key, claim in index.others.items()} == {"outbox:p/0": "a"}
+
+
+async def test_claims_that_could_not_be_read_are_read_in_the_next_round() -> None:
+    index, _ = await filled([], [])
+    claimed = index._coordinator
+    assert isinstance(claimed, Claimed)
+
+    def fail() -> None:
+        raise Unavailable("the coordinator is away")
+
+    claimed.meanwhile = fail
+    index.missed()
+    with pytest.raises(Unavailable):
+        await index.read_once()
+    claimed.meanwhile = None
+    claimed.given = [Claim("s/k", "a", 1)]
+    await index.read_once()
+    assert {stream.key for stream in index.find(Question(), 0, 10).streams} == {"s/k"}

@@ -1061,6 +1061,13 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/console/index.py",
+        "claims that could not be read are not read again for five minutes",
+        "                self._claims_at = None  # the next round tries again\n",
+        "",
+        "tests/console/test_index.py::test_claims_that_could_not_be_read_are_read_in_the_next_round",
+    ),
+    _at(
+        "src/holdfast/console/index.py",
         "what a node told that has left is kept",
         " if m in members}",
         "}",

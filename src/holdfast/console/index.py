@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.console.attention import Attention
 from holdfast.console.life import SeenOpening, StreamEvents, on
+from holdfast.errors import HoldfastError
 from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag, of_streams
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
@@ -322,6 +323,9 @@ class StreamIndex:
             told = self._told = set[str]()
             try:
                 claims = await self._coordinator.claims()
+            except HoldfastError:
+                self._claims_at = None  # the next round tries again
+                raise
             finally:
                 self._told = None
             self._take_claims(claims, told)
