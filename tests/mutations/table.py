@@ -319,6 +319,21 @@ CORE = [
         "tests/tasks/test_work.py::test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin",
     ),
     _at(
+        "src/holdfast/tasks/work.py",
+        "the dispatcher of a node without room spins",
+        "        self._fair_queue.end_rests(now)\n",
+        "",
+        "tests/tasks/test_work.py"
+        "::test_a_node_without_room_goes_on_when_a_group_s_rate_would_let_it_begin",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "the dispatcher of a node that stops spins",
+        "        self._fair_queue.end_rests(now)\n        if self._stopping:\n            return batch\n",
+        "        if self._stopping:\n            return batch\n        self._fair_queue.end_rests(now)\n",
+        "tests/tasks/test_work.py::test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin",
+    ),
+    _at(
         "src/holdfast/tasks/completer.py",
         "a dead letter that is too large loses its body at once",
         "for each in (letter, _terse(letter), _without_body(letter, envelope)):",

@@ -83,6 +83,19 @@ def test_a_rate_spreads_the_beginnings_of_a_group() -> None:
     assert taken(queue, 9, now=0.5) == ["g"]
 
 
+def test_a_rest_ends_though_nothing_may_begin() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_rate=10)})
+    for _ in range(2):
+        queue.add("t", "g", 0, "g")
+    assert taken(queue, 9) == ["g"]
+    queue.done("t", "g")
+    queue.end_rests(0.05)
+    assert (queue.rests_until(), queue.ready) == (0.1, 0)
+    queue.end_rests(0.1)
+    assert (queue.rests_until(), queue.ready) == (None, 1)
+    assert taken(queue, 9, now=0.1) == ["g"]
+
+
 def test_all_that_waits_can_be_taken_back() -> None:
     queue: FairQueue[str] = FairQueue({"t": TypeShare(group_limit=1)})
     for item in "abc":

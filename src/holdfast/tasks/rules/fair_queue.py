@@ -101,9 +101,7 @@ class FairQueue(Generic[T]):
 
     def take(self, now: float) -> T | None:
         """Return the item that begins next, which then counts as running; None if none may begin now."""
-        while self._resting and self._resting[0][0] <= now:
-            _, type_, group = heapq.heappop(self._resting)
-            self._enter_all(type_, group)
+        self.end_rests(now)
         self._permits.lapse(now)
         for priority in sorted(self._lanes, reverse=True):
             lanes = self._lanes[priority]
@@ -137,6 +135,13 @@ class FairQueue(Generic[T]):
         self._resting.clear()
         self._count = 0
         return items
+
+    def end_rests(self, now: float) -> None:
+        """Let the groups go on that their rate held back until now. Who waits until ``rests_until`` calls
+        this, whether an item may begin then or not."""
+        while self._resting and self._resting[0][0] <= now:
+            _, type_, group = heapq.heappop(self._resting)
+            self._enter_all(type_, group)
 
     def rests_until(self) -> float | None:
         """Return when the next group may go on that its rate holds back."""
