@@ -323,8 +323,7 @@ CORE = [
         "the dispatcher of a node without room spins",
         "        self._fair_queue.end_rests(now)\n",
         "",
-        "tests/tasks/test_work.py"
-        "::test_a_node_without_room_goes_on_when_a_group_s_rate_would_let_it_begin",
+        "tests/tasks/test_work.py::test_a_node_without_room_goes_on_when_a_group_s_rate_would_let_it_begin",
     ),
     _at(
         "src/holdfast/tasks/work.py",
@@ -575,6 +574,20 @@ CORE = [
         "if share.group_limit and running >= share.group_limit:",
         "if share.group_limit and running > share.group_limit:",
         "tests/tasks/rules/test_fair_queue.py::test_a_limit_holds_a_group_back_until_one_of_its_own_is_done",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/fair_queue.py",
+        "groups with a rate are remembered for ever",
+        "            rate.forget(now)\n",
+        "",
+        "tests/tasks/rules/test_fair_queue.py::test_groups_whose_rate_holds_nothing_back_are_forgotten",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/fair_queue.py",
+        "what runs of a group with a rate takes the place of what waits",
+        "most = share.group_limit or math.inf",
+        "most = share.group_limit or lane.count",
+        "tests/tasks/rules/test_fair_queue.py::test_with_a_rate_of_groups_what_runs_takes_no_place_of_what_waits",
     ),
     _at(
         "src/holdfast/common/rate.py",
