@@ -1614,9 +1614,30 @@ TASKS = [
     _at(
         "src/holdfast/tasks/concurrency.py",
         "an older document replaces a newer one",
-        "        if self._known and 0 < version < self._version:\n            return\n",
+        "        if has_lost and known != self._version:\n            return\n",
         "",
         "tests/tasks/test_concurrency.py::test_a_document_that_comes_late_changes_nothing",
+    ),
+    _at(
+        "src/holdfast/tasks/concurrency.py",
+        "a registry that has lost a write is ignored for good",
+        "        if has_lost and known != self._version:",
+        "        if has_lost and version > 0:",
+        "tests/tasks/test_concurrency.py::test_a_node_goes_on_from_what_a_registry_has_left_that_lost_a_write",
+    ),
+    _at(
+        "src/holdfast/tasks/concurrency.py",
+        "a grant that the registry has lost is used",
+        "        self._granted = min(self._granted, own.count if own else 0)\n",
+        "",
+        "tests/tasks/test_concurrency.py::test_a_node_goes_on_from_what_a_registry_has_left_that_lost_a_write",
+    ),
+    _at(
+        "src/holdfast/tasks/concurrency.py",
+        "a renewal that the registry has lost makes a lease longer",
+        "        if own is not None and own.beat in self._renewals:",
+        "        if False:",
+        "tests/tasks/test_concurrency.py::test_a_renewal_that_the_registry_has_lost_makes_no_lease_longer",
     ),
     _at(
         "src/holdfast/slots/task_slots.py",
