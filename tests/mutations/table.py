@@ -333,6 +333,37 @@ CORE = [
         "tests/tasks/test_work.py::test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin",
     ),
     _at(
+        "src/holdfast/tasks/periodic.py",
+        "a thread that has answered still hangs",
+        "        self._thread = None  # it may take a moment to end\n",
+        "",
+        "tests/tasks/test_periodic.py"
+        "::test_a_function_that_answered_is_asked_again_though_its_thread_has_not_quite_ended",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a time that fails keeps later ones back",
+        "                    failures.append(error)\n                    continue\n",
+        "                    failures.append(error)\n                    break\n",
+        "tests/tasks/test_periodic.py"
+        "::test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_again",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a time that fails has others sent again",
+        "if moment.timestamp() not in known:",
+        "if True:",
+        "tests/tasks/test_periodic.py"
+        "::test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_again",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a clock that was far ahead silences a periodic",
+        "if fired.at > now + AHEAD_S:",
+        "if False:",
+        "tests/tasks/test_periodic.py::test_a_clock_that_was_far_ahead_silences_no_periodic",
+    ),
+    _at(
         "src/holdfast/tasks/completer.py",
         "a dead letter that is too large loses its body at once",
         "for each in (letter, _terse(letter), _without_body(letter, envelope)):",
