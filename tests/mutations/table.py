@@ -416,6 +416,14 @@ CORE = [
         "::test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not_begin",
     ),
     _at(
+        "src/holdfast/tasks/producer.py",
+        "a node whose clock is behind hides delayed tasks too long",
+        "min(max(task.until - wall, 0.0), ahead_s, queue.delay_max_s)",
+        "min(max(task.until - wall, 0.0), queue.delay_max_s)",
+        "tests/tasks/test_delayed.py"
+        "::test_a_node_whose_clock_is_behind_hides_what_is_due_for_no_longer_than_it_may_be",
+    ),
+    _at(
         "src/holdfast/tasks/delayed.py",
         "nobody is told of a delayed task that its queue refuses",
         "            await self._producer.send_ended(task)\n",
