@@ -333,6 +333,21 @@ CORE = [
         "tests/tasks/test_work.py::test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin",
     ),
     _at(
+        "src/holdfast/tasks/schedule.py",
+        "what is declared is looked after twice once the schedule could not be read",
+        "                loop.cancel()\n",
+        "                pass\n",
+        "tests/tasks/test_schedule.py"
+        "::test_when_the_schedule_can_t_be_read_for_want_of_descriptors_nothing_is_left_running",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a cron that never comes is taken",
+        "next(CronSim(self.cron, datetime.now(UTC)))",
+        "CronSim(self.cron, datetime.now(UTC))",
+        "tests/tasks/test_periodic.py::test_what_can_t_be_meant_is_refused",
+    ),
+    _at(
         "src/holdfast/tasks/periodic.py",
         "a thread that has answered still hangs",
         "        self._thread = None  # it may take a moment to end\n",

@@ -69,7 +69,11 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
                 " such as 'Europe/Berlin'"
             ) from None
         try:
-            CronSim(self.cron, datetime.now(UTC))
+            next(CronSim(self.cron, datetime.now(UTC)))
+        except StopIteration:
+            raise ConfigError(
+                f"periodic {self.name!r}: cron {self.cron!r} comes at no time in the next 50 years"
+            ) from None
         except CronSimError as error:
             raise ConfigError(
                 f"periodic {self.name!r}: cron {self.cron!r} can't be read: {error}; it has five fields, as"
