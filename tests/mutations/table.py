@@ -319,6 +319,66 @@ CORE = [
         "tests/tasks/test_work.py::test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin",
     ),
     _at(
+        "src/holdfast/tasks/work.py",
+        "the dispatcher of a node without room spins",
+        "        self._fair_queue.end_rests(now)\n",
+        "",
+        "tests/tasks/test_work.py::test_a_node_without_room_goes_on_when_a_group_s_rate_would_let_it_begin",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "the dispatcher of a node that stops spins",
+        "        self._fair_queue.end_rests(now)\n        if self._stopping:\n            return batch\n",
+        "        if self._stopping:\n            return batch\n        self._fair_queue.end_rests(now)\n",
+        "tests/tasks/test_work.py::test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin",
+    ),
+    _at(
+        "src/holdfast/tasks/schedule.py",
+        "what is declared is looked after twice once the schedule could not be read",
+        "                loop.cancel()\n",
+        "                pass\n",
+        "tests/tasks/test_schedule.py"
+        "::test_when_the_schedule_can_t_be_read_for_want_of_descriptors_nothing_is_left_running",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a cron that never comes is taken",
+        "next(CronSim(self.cron, datetime.now(UTC)))",
+        "CronSim(self.cron, datetime.now(UTC))",
+        "tests/tasks/test_periodic.py::test_what_can_t_be_meant_is_refused",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a thread that has answered still hangs",
+        "        self._thread = None  # it may take a moment to end\n",
+        "",
+        "tests/tasks/test_periodic.py"
+        "::test_a_function_that_answered_is_asked_again_though_its_thread_has_not_quite_ended",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a time that fails keeps later ones back",
+        "                    failures.append(error)\n                    continue\n",
+        "                    failures.append(error)\n                    break\n",
+        "tests/tasks/test_periodic.py"
+        "::test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_again",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a time that fails has others sent again",
+        "if moment.timestamp() not in known:",
+        "if True:",
+        "tests/tasks/test_periodic.py"
+        "::test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_again",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "a clock that was far ahead silences a periodic",
+        "if fired.at > now + AHEAD_S:",
+        "if False:",
+        "tests/tasks/test_periodic.py::test_a_clock_that_was_far_ahead_silences_no_periodic",
+    ),
+    _at(
         "src/holdfast/tasks/completer.py",
         "a dead letter that is too large loses its body at once",
         "for each in (letter, _terse(letter), _without_body(letter, envelope)):",
@@ -383,6 +443,14 @@ CORE = [
         "            now = asked_at  # for each, as",
         "tests/tasks/test_work.py"
         "::test_an_attempt_whose_lease_ended_while_another_was_asked_for_again_does_not_begin",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a node whose clock is behind hides delayed tasks too long",
+        "min(max(task.until - wall, 0.0), ahead_s, queue.delay_max_s)",
+        "min(max(task.until - wall, 0.0), queue.delay_max_s)",
+        "tests/tasks/test_delayed.py"
+        "::test_a_node_whose_clock_is_behind_hides_what_is_due_for_no_longer_than_it_may_be",
     ),
     _at(
         "src/holdfast/tasks/delayed.py",
@@ -574,6 +642,20 @@ CORE = [
         "if share.group_limit and running >= share.group_limit:",
         "if share.group_limit and running > share.group_limit:",
         "tests/tasks/rules/test_fair_queue.py::test_a_limit_holds_a_group_back_until_one_of_its_own_is_done",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/fair_queue.py",
+        "groups with a rate are remembered for ever",
+        "            rate.forget(now)\n",
+        "",
+        "tests/tasks/rules/test_fair_queue.py::test_groups_whose_rate_holds_nothing_back_are_forgotten",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/fair_queue.py",
+        "what runs of a group with a rate takes the place of what waits",
+        "most = share.group_limit or math.inf",
+        "most = share.group_limit or lane.count",
+        "tests/tasks/rules/test_fair_queue.py::test_with_a_rate_of_groups_what_runs_takes_no_place_of_what_waits",
     ),
     _at(
         "src/holdfast/common/rate.py",
@@ -1740,9 +1822,30 @@ TASKS = [
     _at(
         "src/holdfast/tasks/concurrency.py",
         "an older document replaces a newer one",
-        "        if self._known and 0 < version < self._version:\n            return\n",
+        "        if has_lost and known != self._version:\n            return\n",
         "",
         "tests/tasks/test_concurrency.py::test_a_document_that_comes_late_changes_nothing",
+    ),
+    _at(
+        "src/holdfast/tasks/concurrency.py",
+        "a registry that has lost a write is ignored for good",
+        "        if has_lost and known != self._version:",
+        "        if has_lost and version > 0:",
+        "tests/tasks/test_concurrency.py::test_a_node_goes_on_from_what_a_registry_has_left_that_lost_a_write",
+    ),
+    _at(
+        "src/holdfast/tasks/concurrency.py",
+        "a grant that the registry has lost is used",
+        "        self._granted = min(self._granted, own.count if own else 0)\n",
+        "",
+        "tests/tasks/test_concurrency.py::test_a_node_goes_on_from_what_a_registry_has_left_that_lost_a_write",
+    ),
+    _at(
+        "src/holdfast/tasks/concurrency.py",
+        "a renewal that the registry has lost makes a lease longer",
+        "        if own is not None and own.beat in self._renewals:",
+        "        if False:",
+        "tests/tasks/test_concurrency.py::test_a_renewal_that_the_registry_has_lost_makes_no_lease_longer",
     ),
     _at(
         "src/holdfast/slots/task_slots.py",
@@ -2869,6 +2972,13 @@ OTHERS = [
         "stands.since in (None, self.since)",
         "True",
         "tests/streams/test_standstills.py::test_each_of_many_commits_is_a_wait_of_its_own",
+    ),
+    _at(
+        "src/holdfast/slots/task_child.py",
+        "no terminate hook runs where no thread is left",
+        "with contextlib.suppress(RuntimeError):",
+        "with contextlib.suppress(OSError):",
+        "tests/slots/test_task_child.py::test_terminate_hooks_run_where_no_thread_is_left",
     ),
     _at(
         "src/holdfast/slots/task_child.py",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Collection, Iterator
@@ -11,10 +12,15 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.ports.slots import TaskWorker
+from holdfast.ports.slots import TaskWorker, drive
 from holdfast.slots import wire
 from holdfast.slots.child import NodeConnection
-from holdfast.slots.task_child import STACKS_MAX, TaskChild, TaskChildHost, stacks
+from holdfast.slots.task_child import SOFT_SIGNAL, STACKS_MAX, TaskChild, TaskChildHost, stacks
+from holdfast.tasks.body import Body
+from holdfast.tasks.handler import Job
+from holdfast.tasks.rules.task import Task
+from holdfast.tasks.spec import TaskSpec
+from holdfast.tasks.worker import TaskExecutor
 
 ATTEMPT = 7
 PATIENCE_S = 30.0
@@ -63,6 +69,26 @@ def test_who_can_not_tell_its_stacks_still_hears_of_a_cancel(
     assert worker.cancelled.wait(PATIENCE_S)
     node.shutdown(socket.SHUT_WR)
     listening.join(PATIENCE_S)
+
+
+def test_terminate_hooks_run_where_no_thread_is_left(
+    pair: tuple[socket.socket, socket.socket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def start(self: threading.Timer) -> None:
+        raise RuntimeError("can't start new thread")
+
+    told, ran = list[int](), list[str]()
+    monkeypatch.setattr(signal, "pthread_kill", lambda thread, number: told.append(number))
+    monkeypatch.setattr(threading.Timer, "start", start)
+
+    def handler(body: dict[str, Any], job: Job) -> None:
+        job.on_terminate(lambda: ran.append("hook"))
+        executor.cancel("enough")
+
+    spec = TaskSpec(name="t", handler=handler)
+    executor = TaskExecutor("app", {"t": spec}, TaskChildHost(NodeConnection(pair[1])))
+    tried = drive(executor.attempt(ATTEMPT, spec.attempt(Body(b"{}"), Task("trace", "t"))))
+    assert (tried.error, told, ran) == ("", [SOFT_SIGNAL], ["hook"])
 
 
 async def test_the_tasks_of_an_attempt_are_told_before_threads_beside_it() -> None:

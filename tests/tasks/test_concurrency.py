@@ -412,6 +412,68 @@ def test_what_is_given_up_is_not_used_while_the_answer_is_under_way() -> None:
     in_town(story)
 
 
+class Losing(MemoryRegistry):
+    """Can lose its last write, as a server that takes over from another."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__(clock)
+        self.before: Document | None = None
+
+    async def put(self, name: str, body: bytes, expect: int) -> Document | None:
+        before = await self.get(name)
+        done = await super().put(name, body, expect)
+        if done is not None:
+            self.before = before
+        return done
+
+    def lose(self) -> None:
+        assert self.before is not None
+        self._documents[self.before.name] = self.before
+        self._bell.ring()
+
+
+def test_a_node_goes_on_from_what_a_registry_has_left_that_lost_a_write() -> None:
+    """It ignored the older version for good, and nothing began any more."""
+
+    async def story(town: Town) -> None:
+        registry = town.registry = Losing(town.clock)
+        await town.set(maximum=10)
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        registry.lose()
+        await town.until(lambda: node.told == [4, 0, 4])
+        node.keeper.want(6)
+        await town.until(lambda: node.granted == 6)
+        registry.lose()
+        await town.until(lambda: node.told == [4, 0, 4, 6, 4, 6])
+        await town.clock.sleep(2 * LEASE_S)
+        assert node.granted == 6
+
+    in_town(story)
+
+
+def test_a_renewal_that_the_registry_has_lost_makes_no_lease_longer() -> None:
+    """Others count from the one before."""
+
+    async def story(town: Town) -> None:
+        registry = town.registry = Losing(town.clock)
+        await town.set(maximum=10)
+        node = await town.node()
+        node.keeper.want(4)
+        await town.until(lambda: node.granted == 4)
+        first = node.keeper.until
+        await town.until(lambda: node.keeper.until > first)
+        untils = list[float]()
+        node.limits_changed = lambda: untils.append(node.keeper.until)  # type: ignore[method-assign]
+        registry.lose()
+        await town.until(lambda: len(untils) == 2)
+        lost, renewed = untils
+        assert lost == first < renewed
+
+    in_town(story)
+
+
 @pytest.mark.parametrize("fates", [["done"], ["late"], ["late", "done"], ["refused", "late"]])
 def test_lost_answers_of_the_registry_are_survived(fates: list[str]) -> None:
     async def story(town: Town) -> None:
@@ -486,27 +548,42 @@ def test_what_is_had_is_kept_between_renewals_while_nobody_wants_it() -> None:
     in_town(story, maximum=10)
 
 
+class Slow(MemoryRegistry):
+    """What is heard of changes may come late."""
+
+    def __init__(self, clock: SimClock) -> None:
+        super().__init__(clock)
+        self.may_answer = asyncio.Event()
+        self.may_answer.set()
+
+    async def changed(self, name: str, after: int, wait_s: float) -> Document | None:
+        found = await super().changed(name, after, wait_s)
+        await self.may_answer.wait()
+        return found
+
+
 def test_a_document_that_comes_late_changes_nothing() -> None:
+    """It was asked for before the newer one was known, so no write was lost."""
+
     async def story(town: Town) -> None:
-        changed = town.registry.changed
-        late: list[Document | None] = []
-
-        async def answer(name: str, version: int, wait_s: float) -> Document | None:
-            return late.pop() if late else await changed(name, version, wait_s)
-
-        town.registry.changed = answer  # type: ignore[method-assign]
+        registry = town.registry = Slow(town.clock)
+        await town.set(maximum=10)
         node = await town.node()
         node.keeper.want(4)
         await town.until(lambda: node.granted == 4)
-        older = await town.registry.get(document_name("app"))
+        await town.clock.sleep(1.0)  # until it listens again
+        registry.may_answer.clear()
+        await town.set(maximum=20)
+        await town.clock.sleep(1.0)  # until that is under way
         await town.set(maximum=3)
+        node.keeper.want(6)
         await town.until(lambda: node.keeper.limits.maximum == 3)
-        late.append(older)
+        registry.may_answer.set()
         seen: list[int] = []
-        for _ in range(400):
-            await town.clock.sleep(0.05)
+        for _ in range(4000):
+            await town.clock.sleep(0.0005)
             seen.append(node.keeper.limits.maximum)
-        assert late == []
         assert set(seen) == {3}
+        assert node.told == [4, 3]
 
-    in_town(story, maximum=10)
+    in_town(story)

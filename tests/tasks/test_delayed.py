@@ -98,6 +98,16 @@ async def test_a_longer_delay_waits_in_the_store_and_then_for_the_rest_in_the_qu
     assert (await bench.store.start([begin]))[0].state is State.RUNNING
 
 
+async def test_a_node_whose_clock_is_behind_hides_what_is_due_for_no_longer_than_it_may_be(
+    bench: Bench,
+) -> None:
+    """It hid it for as long as its clock was behind, and a queue of SQS for 900 s at most."""
+    await bench.send(trace_id="t", delay_s=DAY_S)
+    bench.store._clock = SimClock(Random(0), "store", offset_s=DAY_S - 1.0)
+    assert await bench.delayed.ask() == 1
+    assert bench.delays() == [("t", AHEAD_S)]
+
+
 async def test_a_queue_without_delays_gets_the_message_when_it_is_due() -> None:
     bench = Bench(delay_max_s=0.0)
     await bench.send(trace_id="t", delay_s=2 * AHEAD_S)

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -213,6 +214,35 @@ async def test_another_node_fires_what_its_leader_did_not() -> None:
     assert rig.sent == stamped(at(2026, 1, 10, 2, 30))
 
 
+async def test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_again() -> None:
+    rig, asked = Rig(), list[datetime]()
+
+    def orders(when: datetime) -> list[Order]:
+        asked.append(when)
+        if when == at(2026, 1, 10, 1, 20):
+            raise OSError("no such day")
+        return [Order(task_type=TYPE)]
+
+    slow = periodic("*/20 * * * *", orders, missed="all", window_s=HOUR_S)
+    async with rig.scheduling(slow):
+        await rig.until(at(2026, 1, 10, 1, 5))
+    await rig.until(at(2026, 1, 10, 1, 50))  # no node runs
+    async with rig.scheduling(slow):
+        assert rig.sent[-1:] == stamped(at(2026, 1, 10, 1, 40)), "it came after the one that fails"
+        await rig.until(at(2026, 1, 10, 2, 10))
+        assert rig.sent[-1:] == stamped(at(2026, 1, 10, 2, 0)), "on time"
+        await rig.until(at(2026, 1, 10, 3, 10))
+    assert max(Counter(when for when in asked if when != at(2026, 1, 10, 1, 20)).values()) == 1
+    assert at(2026, 1, 10, 1, 20) in asked
+    assert rig.sent == stamped(
+        *(at(2026, 1, 10, 0, minute) for minute in (20, 40)),
+        *(
+            at(2026, 1, 10, hour, minute)
+            for hour, minute in ((1, 0), (1, 40), (2, 0), (2, 20), (2, 40), (3, 0))
+        ),
+    )
+
+
 @pytest.mark.parametrize("failures, sent", [(3, 1), (1000, 0)])
 async def test_orders_that_fail_are_asked_for_again_within_their_window(failures: int, sent: int) -> None:
     rig, asked = Rig(), list[float]()
@@ -310,6 +340,44 @@ def test_a_periodic_that_hangs_names_its_line(monkeypatch: pytest.MonkeyPatch) -
     asyncio.run(ask())
 
 
+async def test_a_function_that_answered_is_asked_again_though_its_thread_has_not_quite_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Lingering(InlineThread):
+        begun = False
+
+        def start(self) -> None:
+            super().start()
+            self.begun = True
+
+        def is_alive(self) -> bool:
+            return self.begun
+
+    monkeypatch.setattr("holdfast.tasks.periodic.threading", SimpleNamespace(Thread=Lingering))
+    rig = Rig()
+    sender = PeriodicSender(periodic(), rig.producer, rig.clock)
+    moments = at(2026, 1, 10, 2, 30), at(2026, 1, 11, 2, 30)
+    for moment in moments:
+        await sender(moment)
+    assert rig.sent == stamped(*moments)
+
+
+async def test_a_clock_that_was_far_ahead_silences_no_periodic() -> None:
+    """Nothing was fired until the time that it had shown."""
+    rig = Rig()
+    async with rig.scheduling(periodic("0 * * * *")):
+        await rig.until(at(2026, 1, 10, 0, 30))
+        rig.clock.set_by_s = 10 * 365 * 24 * HOUR_S
+        await rig.clock.sleep(60.0)
+        rig.clock.set_by_s = 0.0
+        sent = rig.sent
+        await rig.until(at(2026, 1, 10, 3, 30))
+    assert sorted({*rig.sent} - {*sent}) == stamped(*(at(2026, 1, 10, hour) for hour in (1, 2, 3)))
+    assert "the last time of a periodic is far ahead of this node's clock; starting from now" in (
+        rig.log.events("warning")
+    )
+
+
 async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
     rig = Rig()
     async with rig.scheduling(periodic("*/10 * * * *")):
@@ -329,6 +397,7 @@ async def test_a_clock_that_is_put_back_fires_nothing_twice() -> None:
     [
         ({"cron": "30 2 * *"}, "five fields"),
         ({"cron": "0 0 31 4 *"}, "day-of-month"),
+        ({"cron": "0 0 */31 2 1#5"}, r"cron '0 0 \*/31 2 1#5' comes at no time"),
         ({"cron": "30 2 * * *", "zone": "Mars/Base"}, "no time zone"),
         ({"cron": "30 2 * * *", "missed": "some"}, "missed is 'some'; it must be one of all, last, skip"),
         ({"cron": "30 2 * * *", "window_s": 0.0}, "window_s is 0.0; it must be a number above 0"),

@@ -1,6 +1,7 @@
 """Tasks sent by the clock that are added and changed while nodes run."""
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -20,7 +21,7 @@ from holdfast.tasks.schedule import (
     document_name,
     entry_of,
 )
-from tests.tasks.test_periodic import APP, TYPE, Rig, at, periodic
+from tests.tasks.test_periodic import APP, HOUR_S, TYPE, Rig, at, periodic
 
 VIRTUAL = True
 HOURLY = ScheduleEntry(cron="0 * * * *", task_type=TYPE, body={"pages": 3})
@@ -32,8 +33,7 @@ class ScheduleRig(Rig):
         self.schedules = Schedules(self.registry, APP, self.clock)
         self.led = list[str]()
 
-    @asynccontextmanager
-    async def following(self, *declared: Any) -> AsyncIterator[None]:
+    def follower(self, *declared: Any) -> ScheduleFollower:
         def leads(name: str) -> bool:
             self.led.append(name)
             return True
@@ -43,8 +43,11 @@ class ScheduleRig(Rig):
 
         deeds = [(each, deed(each)) for each in declared]
         scheduler = Scheduler(APP, deeds, self.registry, self.clock, self.log, leads=leads)
-        follower = ScheduleFollower(APP, scheduler, deed, self.registry, self.clock, self.log)
-        running = asyncio.ensure_future(follower.run())
+        return ScheduleFollower(APP, scheduler, deed, self.registry, self.clock, self.log)
+
+    @asynccontextmanager
+    async def following(self, *declared: Any) -> AsyncIterator[None]:
+        running = asyncio.ensure_future(self.follower(*declared).run())
         await self.clock.sleep(1.0)
         yield
         assert not running.done()
@@ -113,6 +116,22 @@ async def test_what_the_code_declares_is_not_replaced() -> None:
         assert "declared in the code too; the schedule's is left out" in rig.log.events("warning")
 
 
+async def test_when_the_schedule_can_t_be_read_for_want_of_descriptors_nothing_is_left_running() -> None:
+    """It is started again, and what is declared would be looked after twice."""
+    rig = ScheduleRig()
+
+    async def changed(name: str, version: int, wait_s: float) -> None:
+        await rig.clock.sleep(1.0)
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    rig.registry.changed = changed  # type: ignore[assignment]
+    with pytest.raises(OSError, match="Too many open files"):
+        await rig.follower(periodic()).run()
+    assert rig.led == ["nightly"]
+    await rig.clock.sleep(HOUR_S)
+    assert rig.led == ["nightly"]
+
+
 async def test_a_damaged_schedule_leaves_what_it_had_before() -> None:
     rig = ScheduleRig()
     async with rig.following():
@@ -129,6 +148,7 @@ async def test_a_damaged_schedule_leaves_what_it_had_before() -> None:
     "name,wrong,error,said",
     [
         ("n", {"cron": "61 * * * *"}, ConfigError, "cron '61"),
+        ("n", {"cron": "0 0 */31 2 1#5"}, ConfigError, "comes at no time"),
         ("n", {"zone": "Moon"}, ConfigError, "zone 'Moon'"),
         ("n", {"missed": "some"}, ConfigError, "missed"),
         ("n", {"window_s": 0}, ConfigError, "window_s"),

@@ -35,6 +35,7 @@ from simulator.tasks import (
     LONG,
     PICKY,
     QUICK,
+    SLOTS,
     SPECS,
     TIMEOUT_S,
     TRIES,
@@ -555,5 +556,54 @@ def test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin(error:
         assert check(world, await world.live()) == []
         assert took_s[0] < TaskWorld.limits.drain_timeout_s + 1.0
         assert world.store.standing["t"].state is State.SUCCEED
+
+    run(live())
+
+
+@pytest.fixture
+def one_in_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rate of the long tasks."""
+    slow = msgspec.structs.replace(SPECS[LONG], group_rate=0.5)
+    monkeypatch.setattr("simulator.tasks.SPECS", {**SPECS, LONG: slow})
+
+
+@pytest.mark.usefixtures("one_in_two_seconds")
+def test_a_node_without_room_goes_on_when_a_group_s_rate_would_let_it_begin() -> None:
+    """Its event loop stood still for good."""
+    running = [PlannedTask(0.1, f"quick{n}", QUICK, 3.0) for n in range(SLOTS)]
+    waiting = [PlannedTask(0.0, f"long{n}", LONG, 0.5) for n in range(2)]
+
+    async def live() -> None:
+        world = TaskWorld(calm(*waiting, *running))
+        assert check(world, await world.live()) == []
+        began = {e.trace: e.at for e in world.log if isinstance(e, RanAttempt) and not e.end}
+        first, second = sorted(began[task.name] for task in waiting)
+        assert second >= first + 2.5, "its rate would have let it begin earlier, and there was no room"
+
+    run(live())
+
+
+@pytest.mark.usefixtures("one_in_two_seconds")
+def test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its event loop stood still for good."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(*(PlannedTask(0.1, f"t{n}", LONG, 0.5) for n in range(2))))
+
+        async def stop() -> None:
+            await world.clock.sleep(0.5)
+            [node] = world.nodes.values()
+            [work] = world.works.values()
+            assert work._fair_queue.rests_until() is not None
+            for queue in world.queues.values():  # it waits for their answers
+                monkeypatch.setattr(queue, "wake", lambda: None)
+            await node.stop()
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
 
     run(live())

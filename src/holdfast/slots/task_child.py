@@ -117,7 +117,8 @@ class TaskChildHost:
         # One that comes just before such a call is noticed only after it. Who was interrupted heeds no other.
         again = threading.Timer(AGAIN_S, signal.pthread_kill, (self._main, SOFT_SIGNAL))
         again.daemon = True
-        again.start()
+        with contextlib.suppress(RuntimeError):  # no thread is left; hooks are to run all the same
+            again.start()
 
     def _send(self, message: msgspec.Struct, number: int) -> None:
         """Send, and be interrupted only afterwards: half a frame would be the end of the connection."""

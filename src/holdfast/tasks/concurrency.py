@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document, Registry
 from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in, rewritten
 from holdfast.tasks.rules import concurrency as rules
-from holdfast.tasks.rules.concurrency import DRIFT, ConcurrencyLimits, LimitShare, Witness
+from holdfast.tasks.rules.concurrency import DRIFT, ConcurrencyLimits, Grant, LimitShare, Witness
 
 PREFIX = "limits/"
 """The prefix of the names of documents with limits."""
@@ -101,6 +101,7 @@ class ConcurrencyLimiter:
         self._told = 0, math.inf
         self._beat = 0
         self._sent: _Sent | None = None
+        self._renewals: dict[int, float] = {}
 
     @property
     def granted(self) -> int:
@@ -181,7 +182,7 @@ class ConcurrencyLimiter:
             try:
                 version = self._version
                 wait_s = self._lease_s / rules.LOOKS - 2 * self._look_s if self._known else 0.0
-                self._see(await self._registry.changed(self._name, version, wait_s))
+                self._see(await self._registry.changed(self._name, version, wait_s), version)
                 failures = 0
                 pause_s = self._pause_s()
                 if self._version != version:
@@ -212,7 +213,7 @@ class ConcurrencyLimiter:
     async def _renew(self) -> None:
         """Write this node's new grant, unless the present one is the same or almost the same."""
         if not self._known:
-            self._see(await self._registry.get(self._name))
+            await self._read()
         for _ in range(CONFLICTS_MAX):
             if self._left or not self._limits.maximum:
                 return
@@ -259,10 +260,11 @@ class ConcurrencyLimiter:
             self._granted = share.granted
             self._tell()
         self._beat += 1
+        expect = self._version
         sent = self._sent = _Sent(self._beat, self._clock.monotonic(), share.granted)
         try:
             body = rewritten(self._document, self._limits, share.limits)
-            written = await self._registry.put(self._name, body, self._version)
+            written = await self._registry.put(self._name, body, expect)
         except OutcomeUnknown:
             written = None
         except HoldfastError:
@@ -272,30 +274,55 @@ class ConcurrencyLimiter:
         else:
             if written is None and self._sent is sent:
                 self._sent = None
-        self._see(written or await self._registry.get(self._name))
+        if written is None:
+            await self._read()
+        else:
+            self._see(written, expect)
         return written is not None or self._lease.sent_at == sent.sent_at
 
-    def _see(self, document: Document | None) -> None:
-        """Take a document as the present one, unless a newer one is known."""
+    async def _read(self) -> None:
+        known = self._version
+        self._see(await self._registry.get(self._name), known)
+
+    def _see(self, document: Document | None, known: int) -> None:
+        """Take a document as the present one, unless a newer one is known. ``known`` is the version that was
+        known when it was asked for. An older one than that shows that the registry has lost writes, as no
+        version is used twice."""
         version = document.version if document else 0
         if self._known and version == self._version:
             self._witness.see(self._limits, self._clock.monotonic())
             return
-        if self._known and 0 < version < self._version:
+        has_lost = self._known and version < self._version
+        if has_lost and known != self._version:
             return
         limits = record_in(document, ConcurrencyLimits)
         self._known, self._version, self._limits, self._document = True, version, limits, document
         self._witness.see(limits, self._clock.monotonic())
+        own = limits.grants.get(self._member)
+        if has_lost:
+            self._fall_back(own)
         if not limits.maximum:  # tasks that begin now need no grant
             self._lease = Lease(self._lease_s, -math.inf, DRIFT)
-        sent, self._sent = (
-            self._sent,
-            None,
-        )  # if it isn't in this version, it can't take effect
-        own = limits.grants.get(self._member)
+        sent, self._sent = self._sent, None  # if it isn't in this version, it can't take effect
         if sent is not None and own is not None and own.beat == sent.beat:
             self._granted = sent.granted
             self._lease = self._lease.renewed(sent.sent_at)
+            self._note_renewal(sent)
+
+    def _note_renewal(self, sent: _Sent) -> None:
+        self._renewals = {
+            beat: at
+            for beat, at in self._renewals.items()
+            if Lease(self._lease_s, at, DRIFT).holds(sent.sent_at)
+        }
+        self._renewals[sent.beat] = sent.sent_at
+
+    def _fall_back(self, own: Grant | None) -> None:
+        """Have no more than the registry still knows of, and only for as long as others see it: they count
+        from the renewal that was not lost."""
+        self._granted = min(self._granted, own.count if own else 0)
+        if own is not None and own.beat in self._renewals:
+            self._lease = Lease(self._lease_s, self._renewals[own.beat], DRIFT)
 
     def _has_left(self) -> bool:
         return self._left

@@ -59,7 +59,7 @@ class DelayedTasks:
     async def _send(self, tasks: Sequence[Task]) -> None:
         """Send tasks of one type. What fails is handed out again once its lease is over."""
         try:
-            await self._producer.send_delayed(tasks)
+            await self._producer.send_delayed(tasks, AHEAD_S)
         except TooLarge as error:
             if len(tasks) > 1:
                 for task in tasks:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 import threading
 import traceback
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from itertools import takewhile
@@ -29,6 +29,10 @@ from holdfast.tasks.producer import Producer
 LOOK_S = 30.0
 """The longest pause between two checks of what is due: another node may have fired, or died before it
 could."""
+
+AHEAD_S = 3600.0
+"""How far ahead of this node's clock the last time of a periodic may be. One further ahead is that of a clock
+that was wrong, and waiting for it could take years."""
 
 FIRINGS_MAX = 1000
 """The most missed times that are caught up at once; of more, the newest ones."""
@@ -65,7 +69,11 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
                 " such as 'Europe/Berlin'"
             ) from None
         try:
-            CronSim(self.cron, datetime.now(UTC))
+            next(CronSim(self.cron, datetime.now(UTC)))
+        except StopIteration:
+            raise ConfigError(
+                f"periodic {self.name!r}: cron {self.cron!r} comes at no time in the next 50 years"
+            ) from None
         except CronSimError as error:
             raise ConfigError(
                 f"periodic {self.name!r}: cron {self.cron!r} can't be read: {error}; it has five fields, as"
@@ -100,7 +108,10 @@ class Periodic(Times, frozen=True, kw_only=True):
 
 
 class _Fired(msgspec.Struct, frozen=True):
+    """All times up to ``at`` are dealt with, and those in ``done``. Others failed, or are still to come."""
+
     at: float
+    done: tuple[float, ...] = ()
 
 
 _decode = msgspec.json.Decoder(_Fired).decode
@@ -159,18 +170,45 @@ class Scheduler:
             return
         version = document.version if document else 0
         try:
-            last = max(_decode(document.body).at if document else 0.0, times.since)
+            fired = _decode(document.body) if document else _Fired(0.0)
         except UNREADABLE as error:
             self._log.warning(
                 "the last time of a periodic can't be read; starting from now", name=name, error=str(error)
             )
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
             return
-        for moment in times.due(last, now):
-            await deed(moment)
-            self._log.info("fired", periodic=times.name, at=moment.isoformat())
-        if now > last:
+        if fired.at > now + AHEAD_S:
+            self._log.warning(
+                "the last time of a periodic is far ahead of this node's clock; starting from now",
+                periodic=times.name,
+                ahead_s=fired.at - now,
+            )
             await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
+            return
+        last = max(fired.at, times.since)
+        done, failures = await self._fire(times, deed, times.due(last, now), fired.done)
+        after = _Fired(last, done) if failures else _Fired(now)
+        if now > last and after != fired:
+            await self._registry.put(name, msgspec.json.encode(after), version)
+        if failures:
+            raise failures[0]
+
+    async def _fire(
+        self, times: Times, deed: Deed, due: Sequence[datetime], known: Collection[float]
+    ) -> tuple[tuple[float, ...], list[Exception]]:
+        """Do a deed at each time but those that are ``known`` as done. Return which are done by now, and the
+        failures: one that fails keeps no later one back."""
+        done, failures = list[float](), list[Exception]()
+        for moment in due:
+            if moment.timestamp() not in known:
+                try:
+                    await deed(moment)
+                except Exception as error:  # noqa: BLE001 - told once all are tried
+                    failures.append(error)
+                    continue
+                self._log.info("fired", periodic=times.name, at=moment.isoformat())
+            done.append(moment.timestamp())
+        return tuple(done), failures
 
 
 class PeriodicSender:
@@ -225,6 +263,7 @@ class PeriodicSender:
                 f"its function takes longer than timeout_s = {self._periodic.timeout_s:g}"
                 f"{_place(self._thread)}"
             )
+        self._thread = None  # it may take a moment to end
         return answer.result()
 
 

@@ -220,13 +220,14 @@ class Producer:
             for start in range(0, len(messages), queue.max_batch):
                 await queue.send(messages[start : start + queue.max_batch])
 
-    async def send_delayed(self, tasks: Sequence[Task]) -> None:
-        """Send the messages of tasks of one type that the store has kept until now. Raises as ``send``."""
+    async def send_delayed(self, tasks: Sequence[Task], ahead_s: float) -> None:
+        """Send the messages of tasks of one type that the store has kept until now. By its clock, which this
+        node's may differ from, they are due within ``ahead_s``. Raises as ``send``."""
         queue, wall = self._queue_of(tasks[0].type), self._clock.wall()
         messages = []
         for task in tasks:
             body, attributes = without_attributes(task.message)
-            delay_s = min(max(task.until - wall, 0.0), queue.delay_max_s)
+            delay_s = min(max(task.until - wall, 0.0), ahead_s, queue.delay_max_s)
             messages.append(Outgoing(body, attributes, delay_s, task.trace))
         for start in range(0, len(messages), queue.max_batch):
             some = slice(start, start + queue.max_batch)

@@ -176,9 +176,12 @@ class ScheduleFollower:
 
     async def run(self) -> None:
         """Fire what is due, without end."""
+        loops = [asyncio.ensure_future(loop) for loop in (self._scheduler.run(), self._follow())]
         try:
-            await asyncio.gather(self._scheduler.run(), self._follow())
+            await asyncio.gather(*loops)
         finally:
+            for loop in loops:  # when one fails, the other goes on, and both are begun again
+                loop.cancel()
             self._take({})
 
     async def _follow(self) -> None:

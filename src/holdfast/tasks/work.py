@@ -340,9 +340,11 @@ class TaskWork:
     def _next(self) -> list[InHand]:
         """Return the next tasks, as many as there is room for. Tasks that can't run need no room."""
         batch, self._refused = self._refused, []
+        now = self._host.clock.monotonic()
+        # Also where nothing may begin: a rest that stays in the past would make the dispatcher spin.
+        self._fair_queue.end_rests(now)
         if self._stopping:
             return batch
-        now = self._host.clock.monotonic()
         self._heed_limits()
         self._limiter.want(len(self.slots.running) + self._fetching + self._fair_queue.soon)
         room = min(self.slots.refill - self._fetching, STARTS_MAX)

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tasks.rules.fair_queue import FairQueue, TypeShare
+from holdfast.tasks.rules.fair_queue import GROUPS_MIN, FairQueue, TypeShare
 from holdfast.tasks.rules.rates import WINDOW_S, Permits
 
 
@@ -81,6 +81,43 @@ def test_a_rate_spreads_the_beginnings_of_a_group() -> None:
     assert taken(queue, 9, now=0.05) == []
     assert taken(queue, 9, now=0.1) == ["g"]
     assert taken(queue, 9, now=0.5) == ["g"]
+
+
+def test_a_rest_ends_though_nothing_may_begin() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_rate=10)})
+    for _ in range(2):
+        queue.add("t", "g", 0, "g")
+    assert taken(queue, 9) == ["g"]
+    queue.done("t", "g")
+    queue.end_rests(0.05)
+    assert (queue.rests_until(), queue.ready) == (0.1, 0)
+    queue.end_rests(0.1)
+    assert (queue.rests_until(), queue.ready) == (None, 1)
+    assert taken(queue, 9, now=0.1) == ["g"]
+
+
+def test_with_a_rate_of_groups_what_runs_takes_no_place_of_what_waits() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_rate=10)})
+    for number in range(3):
+        queue.add("t", "g", 0, "g")
+        assert taken(queue, 9, now=float(number)) == ["g"]
+    queue.add("t", "g", 0, "g")
+    assert queue.ready == 1
+
+
+def test_groups_whose_rate_holds_nothing_back_are_forgotten() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_rate=1e-3)})
+
+    def remembered(begin: int, end: int, now: float) -> int:
+        for number in range(begin, end):
+            queue.add("t", f"g{number}", 0, "g")
+            assert taken(queue, 9, now) == ["g"]
+        return len(queue._rates["t"])
+
+    assert remembered(0, GROUPS_MIN + 10, 0.0) == GROUPS_MIN + 10, "all of them may still be held back"
+    assert remembered(2000, 2000 + GROUPS_MIN, 1500.0) == GROUPS_MIN, "the old ones went"
+    queue.add("t", "g2000", 0, "g")
+    assert taken(queue, 9, 1500.0) == [], "the new ones did not"
 
 
 def test_all_that_waits_can_be_taken_back() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Generic, TypeVar
@@ -24,6 +25,9 @@ from holdfast.common.rate import Limiter, Rate
 from holdfast.tasks.rules.rates import Permits
 
 T = TypeVar("T")
+
+GROUPS_MIN = 1000
+"""Up to so many groups of one type, none is looked at again to forget it."""
 
 
 class TypeShare(msgspec.Struct, frozen=True):
@@ -60,6 +64,7 @@ class FairQueue(Generic[T]):
         self._rates = {
             name: Limiter(Rate(share.group_rate, 1)) for name, share in shares.items() if share.group_rate
         }
+        self._forget_at = dict.fromkeys(self._rates, GROUPS_MIN)
         self._taken = itertools.count(1)
         self._count = 0
 
@@ -101,9 +106,7 @@ class FairQueue(Generic[T]):
 
     def take(self, now: float) -> T | None:
         """Return the item that begins next, which then counts as running; None if none may begin now."""
-        while self._resting and self._resting[0][0] <= now:
-            _, type_, group = heapq.heappop(self._resting)
-            self._enter_all(type_, group)
+        self.end_rests(now)
         self._permits.lapse(now)
         for priority in sorted(self._lanes, reverse=True):
             lanes = self._lanes[priority]
@@ -138,6 +141,13 @@ class FairQueue(Generic[T]):
         self._count = 0
         return items
 
+    def end_rests(self, now: float) -> None:
+        """Let the groups go on that their rate held back until now. Who waits until ``rests_until`` calls
+        this, whether an item may begin then or not."""
+        while self._resting and self._resting[0][0] <= now:
+            _, type_, group = heapq.heappop(self._resting)
+            self._enter_all(type_, group)
+
     def rests_until(self) -> float | None:
         """Return when the next group may go on that its rate holds back."""
         return self._resting[0][0] if self._resting else None
@@ -146,10 +156,10 @@ class FairQueue(Generic[T]):
         share = self._shares[type_]
         if not (share.group_limit or share.group_rate):
             return lane.count
-        most = share.group_limit or lane.count
+        most = share.group_limit or math.inf
         resting = {group for _, name, group in self._resting if name == type_}
         return sum(
-            min(len(line), max(0, most - self._running_of[type_, group]))
+            int(min(len(line), max(0, most - self._running_of[type_, group])))
             for group, line in lane.waiting.items()
             if group not in resting
         )
@@ -164,12 +174,23 @@ class FairQueue(Generic[T]):
                 continue  # out of date: a newer entry replaces it
             if share.group_limit and running >= share.group_limit:
                 continue  # enters again when a task of its group ends
-            rate = self._rates.get(type_)
-            if rate is not None and (rest_s := rate.take(group, 1, now)):
+            if rest_s := self._rest_s(type_, group, now):
                 heapq.heappush(self._resting, (now + rest_s, type_, group))
                 continue
             return self._begin(lane, name)
         return None
+
+    def _rest_s(self, type_: str, group: str, now: float) -> float:
+        """Return for how long the rate of a group holds it back; 0 if its next task may begin, which then
+        counts as begun. Groups that have long rested are forgotten each time that their number has
+        doubled."""
+        rate = self._rates.get(type_)
+        if rate is None:
+            return 0.0
+        if len(rate) >= self._forget_at[type_]:
+            rate.forget(now)
+            self._forget_at[type_] = max(GROUPS_MIN, 2 * len(rate))
+        return rate.take(group, 1, now)
 
     def _begin(self, lane: _TypeLane[T], name: tuple[str, str]) -> T:
         type_, group = name
