@@ -985,6 +985,27 @@ RUNTIME = [
         "::test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too",
     ),
     _at(
+        "src/holdfast/operate/nodes.py",
+        "an outage ends the wait for a node that drains",
+        "await read(services.coordinator().members)",
+        "await services.coordinator().members()",
+        "tests/cli/test_reading.py::test_an_outage_ends_no_wait_for_a_node_that_leaves",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "an outage ends the wait for a task",
+        "task = await read(partial(self._store.get, trace_id))",
+        "task = await self._store.get(trace_id)",
+        "tests/cli/test_reading.py::test_an_outage_ends_no_wait_for_a_task",
+    ),
+    _at(
+        "src/holdfast/cli/tasks.py",
+        "who ends the wait for a task doesn't know its id",
+        '        output.remark(f"{trace}: sent")  # whoever',
+        "        # whoever",
+        "tests/cli/test_reading.py::test_an_outage_ends_no_wait_for_a_task",
+    ),
+    _at(
         "src/holdfast/tasks/producer.py",
         "a letter that is gone queues its task",
         "self._redrive_all(queue, [letter for letter in of_tasks if letter.id in lying])",
