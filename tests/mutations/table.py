@@ -985,6 +985,22 @@ RUNTIME = [
         "::test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too",
     ),
     _at(
+        "src/holdfast/streams/operations.py",
+        "an owner that refuses to be told makes a change fail that was made",
+        "    except HoldfastError:\n        pass\n",
+        "    except (Unavailable, OutcomeUnknown):\n        pass\n",
+        "tests/streams/test_operations.py::test_poke_reaches_the_owner_if_there_is_one",
+    ),
+    _at(
+        "src/holdfast/operate/streams.py",
+        "a wrong setting is found only after the change",
+        "    coordinator, caller = services.coordinator(), services.caller()\n\n"
+        "    async def told(checkpoint: Checkpoint) -> StreamRecord:\n",
+        "    async def told(checkpoint: Checkpoint) -> StreamRecord:\n"
+        "        coordinator, caller = services.coordinator(), services.caller()\n",
+        "tests/cli/test_auditing.py::test_what_is_noted_as_failed_for_a_wrong_setting_has_not_been_done",
+    ),
+    _at(
         "src/holdfast/operate/tasks.py",
         "what was set is told as failed because nobody can tell who runs it",
         '    except HoldfastError:  # what was set is set in any case\n        return ""\n',

@@ -14,7 +14,8 @@ from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.effects import EffectMaker
 from holdfast.common.message import TIMER_RUN, Place, Span
 from holdfast.common.protocol import Done, Poke
-from holdfast.errors import Fenced, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.common.redaction import redact
+from holdfast.errors import Fenced, HoldfastError, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.dead_letters import dead_letters, in_order
 from holdfast.ports.peer import Peer
@@ -155,7 +156,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
                 request = Poke(member.id, key.partition("/")[0], key)
                 reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
                 return member.name if isinstance(reply, Done) and reply.ok else ""
-    except (Unavailable, OutcomeUnknown):
+    except HoldfastError:
         pass
     return ""
 
