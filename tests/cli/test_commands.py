@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import all_commands, patience
+from holdfast.cli import all_commands, output, patience
 from holdfast.cluster.effect_letters import letter_of
 from holdfast.common.acts import Effect, effect_id
 from holdfast.common.message import Place
@@ -274,6 +274,24 @@ def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
 
 
 # --- streams
+@pytest.mark.parametrize("command", [("status",), ("top", "--times", "1")], ids=" ".join)
+def test_square_brackets_in_troubles_are_shown_as_they_are(
+    holdfast: Any, arrange: Any, command: tuple[str, ...]
+) -> None:
+    gone = Member("id-a", "[/models/a.onnx]", "http://127.0.0.1:1", Load())
+    arrange(lambda services: services.coordinator().join(gone, 60))
+    shown = holdfast(*command)
+    assert (shown.code, "! [/models/a.onnx] does not answer" in shown.out) == (0, True), shown.err
+
+
+def test_square_brackets_in_titles_and_columns_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.console().print(output.table("[/title]", ["[/column]"], [["[/cell]"]]))
+    drawn = capsys.readouterr().out
+    assert [text in drawn for text in ("[/title]", "[/column]", "[/cell]")] == [True] * 3
+
+
 
 
 def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: Any) -> None:

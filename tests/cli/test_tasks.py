@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import exits
+from holdfast.cli import exits, output
+from holdfast.cli.tasks import _bars, _draw
 from holdfast.operate import tasks
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State
+from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_brief
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
@@ -211,6 +212,15 @@ def test_watching_ends_with_what_is_watched(holdfast: Holdfast, arrange: Arrange
     arrange(ended("fine"))
     done = holdfast("tasks", "watch", APP, "fine")
     assert (done.code, "fine" in done.out) == (exits.OK, True)
+
+
+def test_square_brackets_of_a_task_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    bars = _bars()
+    _draw(bars, {}, [Task("[/t1]", TYPE, State.RUNNING, note="reads [/data]")])
+    output.console().print(bars)
+    drawn = capsys.readouterr().out
+    assert f"{TYPE} [/t1]" in drawn
+    assert "reads [/data]" in drawn
 
 
 def test_a_brief_that_was_read_is_not_read_again(holdfast: Holdfast, arrange: Arrange[Any]) -> None:

@@ -337,13 +337,7 @@ async def watch(
     Args:
         task_type: Only those of this type.
     """
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=output.console(),
-    )
+    bars = _bars()
     async with producing(options.load(), owner, reads_only=True) as services:
         store = services.task_store(owner)
         known: dict[str, Any] = {}
@@ -407,6 +401,16 @@ def _row(task: Task) -> Sequence[Any]:
         output.moment(task.moved_at),
         task.note or task.detail.partition("\n")[0][:80],
     ]
+
+
+def _bars() -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=output.console(),
+    )
 
 
 def _draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
