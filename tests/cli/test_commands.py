@@ -552,6 +552,33 @@ READING = [
     ("dlq", "redrive", "--app", "reports"),
     ("tasks", "ls", "reports"),
     ("tasks", "nodes", "reports"),
+SECRET = "https://hooks.example.com/a?token=s3cr3t-abc"
+HIDDEN = "https://hooks.example.com/a?token=***"
+
+
+@pytest.mark.parametrize("said", [SECRET, HIDDEN])
+def test_effects_are_dropped_by_the_target_that_is_shown(holdfast: Any, arrange: Any, said: str) -> None:
+    async def send(services: Services) -> None:
+        now = await opened(services)
+        effect = Effect(1, 0, effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", "0:1", 5.0)
+        await services.state().commit(Commit(KEY, now.epoch, 1, "acts", None, effects=(effect,), due=1.0))
+
+    arrange(send)
+    assert holdfast("streams", "effects", KEY, "--json").lines[0]["target"] == HIDDEN
+    assert "1 effects go to" in holdfast("streams", "drop-effects", KEY, "--target", said, "--yes").out
+
+
+def test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target(
+    holdfast: Any, arrange: Any
+) -> None:
+    letter = letter_of(OutgoingEffect(effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", KEY, "0:1"), "detect", 7.0)
+    arrange(commit)
+    arrange(lambda services: services.queue("detect").bury([letter]))
+    for command in (("show", letter.id), ("show", letter.id, "--json"), ("ls", "--json")):
+        shown = holdfast("dlq", *command).out
+        assert (HIDDEN in shown, "s3cr3t" in shown) == (True, False)
+
+
     ("reports", "status"),
     ("limits", "ls", "reports"),
     ("outbox", "ls", "faces", "--set", "outbox_url=sqlite:///office.db"),

@@ -985,6 +985,21 @@ RUNTIME = [
         "::test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too",
     ),
     _at(
+        "src/holdfast/operate/dead_letters.py",
+        "the target of an effect's letter is shown with its secrets",
+        "TARGET: redact(said[TARGET])",
+        "TARGET: said[TARGET]",
+        "tests/cli/test_commands.py::test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target",
+        "tests/console/test_pages.py::test_a_dead_letter_is_shown_without_the_secrets_of_its_target",
+    ),
+    _at(
+        "src/holdfast/streams/operations.py",
+        "effects are not found by the target that is shown",
+        "target in (effect.target, redact(effect.target))",
+        "target == effect.target",
+        "tests/cli/test_commands.py::test_effects_are_dropped_by_the_target_that_is_shown",
+    ),
+    _at(
         "src/holdfast/streams/operations.py",
         "an owner that refuses to be told makes a change fail that was made",
         "    except HoldfastError:\n        pass\n",

@@ -9,6 +9,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
+from holdfast.cluster.effect_letters import EFFECT, TARGET
+from holdfast.common.redaction import redact
 
 from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.operate.records import Shows, body, moment, seq, split_key
@@ -287,6 +289,12 @@ def letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
         "at": moment(letter.at),
         "reason": letter.reason,
         "detail": letter.detail,
-        "attributes": letter.attributes,
+        "attributes": attributes(letter),
         **shown(letter.body, "body"),
     }
+def attributes(letter: DeadLetter) -> dict[str, str]:
+    """The attributes of a dead letter, without the secrets in the target of an effect."""
+    said = letter.attributes
+    return {**said, TARGET: redact(said[TARGET])} if {EFFECT, TARGET} <= said.keys() else dict(said)
+
+

@@ -101,15 +101,15 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
 async def drop_effects(
     state: StateStore, key: str, ids: Collection[str] = (), target: str = ""
 ) -> tuple[Checkpoint, int]:
-    """Give up the pending effects with these ids, those for this target, or all if neither is given. Each
-    goes to the dead letters, in its place. Returns the checkpoint and how many they are. Raises
-    OperationRefused."""
+    """Give up the pending effects with these ids, those for this target, or all if neither is given. Secrets
+    of the target may be hidden, as where it is shown. Each effect goes to the dead letters, in its place.
+    Returns the checkpoint and how many they are. Raises OperationRefused."""
 
     count = 0
 
     def meant(now: Checkpoint) -> list[Effect]:
         of_ids = [effect for effect in now.effects if not ids or effect.id in ids]
-        return [effect for effect in of_ids if not target or effect.target == target]
+        return [effect for effect in of_ids if not target or target in (effect.target, redact(effect.target))]
 
     def change(now: Checkpoint) -> Commit:
         nonlocal count
