@@ -412,6 +412,56 @@ def test_a_letter_that_can_t_be_sent_again_stops_no_other(
 
 
 def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
+def test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = letter_of(
+        OutgoingEffect(effect_id(KEY, 1, 1, 0), "", "", b"{}", KEY, "wake:up:1.1"), "detect", 1.0
+    )
+
+    async def bury_all(services: Services) -> None:
+        await bury(services)
+        await services.queue("detect").bury([timer])
+
+    made = SqliteQueue.__init__
+
+    def small(self: SqliteQueue, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **{**kwargs, "max_batch": 2})
+
+    arrange(commit)
+    arrange(bury_all)
+    monkeypatch.setattr(SqliteQueue, "__init__", small)
+    chosen = ("detect/cam-1:0:6", timer.id, "detect/cam-1:0:7", "detect/cam-2:0:8")
+    sent = holdfast("dlq", "redrive", *chosen, "--json")
+    assert (sent.code, sent.lines) == (1, [{"redriven": 3, "asked": 4}])
+    assert f"{timer.id}: it is of a timer" in sent.err
+    assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == [timer.id]
+
+
+OF_QUEUES = {
+    "ids": ["detect/x"],
+    "--stream": ["--stream", "detect"],
+    "--key": ["--key", "a"],
+    "--all": ["--all"],
+}
+OF_APPS = [["--type", "bill"], ["--trace", "t1"], ["--since", "1s"], ["--error", "zzz"]]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [([*given, "--app", "shop"], f"leave out {name}, or --app") for name, given in OF_QUEUES.items()]
+    + [(["--stream", "detect", "--all", *given], f"give --app with {given[0]}:") for given in OF_APPS],
+)
+def test_a_choice_of_dead_letters_that_would_be_passed_over_is_refused(
+    holdfast: Any, arrange: Any, arguments: list[str], said: str
+) -> None:
+    arrange(commit)
+    arrange(bury)
+    refused = holdfast("dlq", "redrive", *arguments)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+    assert "Dead letters: 3" in holdfast("dlq", "ls").out
+
+
     arrange(commit)
     arrange(bury)
     assert holdfast("dlq", "redrive", "detect/cam-2:0:8", "detect/none", "--json").lines == [

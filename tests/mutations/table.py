@@ -993,6 +993,20 @@ RUNTIME = [
         "tests/console/test_pages.py::test_a_dead_letter_is_shown_without_the_secrets_of_its_target",
     ),
     _at(
+        "src/holdfast/streams/redrive.py",
+        "one letter that stays keeps the others",
+        "            failed(letter.id, error)\n            if error.retry",
+        "            raise\n            if error.retry",
+        "tests/cli/test_commands.py::test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id",
+    ),
+    _at(
+        "src/holdfast/streams/redrive.py",
+        "an owner that can't be told makes what was sent fail",
+        "            failed(key, error)\n",
+        "            raise\n",
+        "tests/streams/test_redrive.py::test_an_effect_counts_as_sent_again_though_its_owner_cant_be_told",
+    ),
+    _at(
         "src/holdfast/streams/operations.py",
         "effects are not found by the target that is shown",
         "target in (effect.target, redact(effect.target))",

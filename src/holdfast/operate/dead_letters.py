@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -103,13 +102,14 @@ async def _redrive_tasks(services: Services, owner: tuple[str, str], letters: Se
 async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
     from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
 
-    peer = functools.cache(services.peer)
-
     async def tell(key: str) -> str:
-        return await operations.poke(services.coordinator(), peer(), key)
+        return await operations.poke(services.coordinator(), services.caller(), key)
 
     return await _each_queue(
-        services, ids, failed, lambda queue, some: redrive_letters(services.state(), queue, some, tell)
+        services,
+        ids,
+        failed,
+        lambda queue, some: redrive_letters(services.state(), queue, some, tell, failed),
     )
 
 
