@@ -91,6 +91,7 @@ async def bury(services: Services) -> None:
         (["dlq", "purge", "a/b"], 2, "--yes"),
         (["dlq", "redrive"], 2, "--stream NAME --all"),
         (["dlq", "redrive", "a/b", "--all"], 2, "--stream NAME --all"),
+        (["dlq", "redrive", "a/b", "--key", "k"], 2, "--stream NAME --all"),
         (["dlq", "show", "detect/x"], 1, "no dead letter 'detect/x'"),
         (["dlq", "redrive", "detect/x"], 1, "0 redriven; 1 not found"),
         (["dlq", "ls", "--limit", "0"], 2, "Must be >= 1"),
@@ -273,7 +274,6 @@ def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
     assert [queue["stream"] for queue in found["queues"]] == ["detect"]
 
 
-# --- streams
 @pytest.mark.parametrize("command", [("status",), ("top", "--times", "1")], ids=" ".join)
 def test_square_brackets_in_troubles_are_shown_as_they_are(
     holdfast: Any, arrange: Any, command: tuple[str, ...]
@@ -292,6 +292,7 @@ def test_square_brackets_in_titles_and_columns_are_shown_as_they_are(
     assert [text in drawn for text in ("[/title]", "[/column]", "[/cell]")] == [True] * 3
 
 
+# --- streams
 
 
 def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: Any) -> None:
@@ -411,7 +412,6 @@ def test_a_letter_that_can_t_be_sent_again_stops_no_other(
     assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == ["detect/cam-1:0:6"]
 
 
-def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
 def test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id(
     holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -462,6 +462,7 @@ def test_a_choice_of_dead_letters_that_would_be_passed_over_is_refused(
     assert "Dead letters: 3" in holdfast("dlq", "ls").out
 
 
+def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     arrange(bury)
     assert holdfast("dlq", "redrive", "detect/cam-2:0:8", "detect/none", "--json").lines == [
@@ -551,6 +552,33 @@ def test_pending_effects_are_listed_and_dropped_to_the_dead_letters(holdfast: An
     ]
 
 
+SECRET = "https://hooks.example.com/a?token=s3cr3t-abc"
+HIDDEN = "https://hooks.example.com/a?token=***"
+
+
+@pytest.mark.parametrize("said", [SECRET, HIDDEN])
+def test_effects_are_dropped_by_the_target_that_is_shown(holdfast: Any, arrange: Any, said: str) -> None:
+    async def send(services: Services) -> None:
+        now = await opened(services)
+        effect = Effect(1, 0, effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", "0:1", 5.0)
+        await services.state().commit(Commit(KEY, now.epoch, 1, "acts", None, effects=(effect,), due=1.0))
+
+    arrange(send)
+    assert holdfast("streams", "effects", KEY, "--json").lines[0]["target"] == HIDDEN
+    assert "1 effects go to" in holdfast("streams", "drop-effects", KEY, "--target", said, "--yes").out
+
+
+def test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target(
+    holdfast: Any, arrange: Any
+) -> None:
+    letter = letter_of(OutgoingEffect(effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", KEY, "0:1"), "detect", 7.0)
+    arrange(commit)
+    arrange(lambda services: services.queue("detect").bury([letter]))
+    for command in (("show", letter.id), ("show", letter.id, "--json"), ("ls", "--json")):
+        shown = holdfast("dlq", *command).out
+        assert (HIDDEN in shown, "s3cr3t" in shown) == (True, False)
+
+
 # --- config and doctor
 
 
@@ -602,33 +630,6 @@ READING = [
     ("dlq", "redrive", "--app", "reports"),
     ("tasks", "ls", "reports"),
     ("tasks", "nodes", "reports"),
-SECRET = "https://hooks.example.com/a?token=s3cr3t-abc"
-HIDDEN = "https://hooks.example.com/a?token=***"
-
-
-@pytest.mark.parametrize("said", [SECRET, HIDDEN])
-def test_effects_are_dropped_by_the_target_that_is_shown(holdfast: Any, arrange: Any, said: str) -> None:
-    async def send(services: Services) -> None:
-        now = await opened(services)
-        effect = Effect(1, 0, effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", "0:1", 5.0)
-        await services.state().commit(Commit(KEY, now.epoch, 1, "acts", None, effects=(effect,), due=1.0))
-
-    arrange(send)
-    assert holdfast("streams", "effects", KEY, "--json").lines[0]["target"] == HIDDEN
-    assert "1 effects go to" in holdfast("streams", "drop-effects", KEY, "--target", said, "--yes").out
-
-
-def test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target(
-    holdfast: Any, arrange: Any
-) -> None:
-    letter = letter_of(OutgoingEffect(effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", KEY, "0:1"), "detect", 7.0)
-    arrange(commit)
-    arrange(lambda services: services.queue("detect").bury([letter]))
-    for command in (("show", letter.id), ("show", letter.id, "--json"), ("ls", "--json")):
-        shown = holdfast("dlq", *command).out
-        assert (HIDDEN in shown, "s3cr3t" in shown) == (True, False)
-
-
     ("reports", "status"),
     ("limits", "ls", "reports"),
     ("outbox", "ls", "faces", "--set", "outbox_url=sqlite:///office.db"),

@@ -267,7 +267,7 @@ def test_letters_are_copied_once_and_sent_again_by_choice(
     assert "1 redriven" in holdfast(*redrive[:-1], "--from", database).out
     assert arrange(bodies) == ["0", "1", "2"]
     wrong = holdfast("dlq", "redrive", "--from", database)
-    assert (wrong.code, "--from needs --app" in wrong.err) == (exits.USAGE, True)
+    assert (wrong.code, "give --app with --from" in wrong.err) == (exits.USAGE, True)
     wrong = holdfast("dlq", "backup", "mysql://host/letters", "--app", APP)
     assert (wrong.code, "nothing serves that" in wrong.err) == (exits.USAGE, True)
 

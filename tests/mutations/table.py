@@ -985,6 +985,20 @@ RUNTIME = [
         "::test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_too",
     ),
     _at(
+        "src/holdfast/cli/dlq.py",
+        "what is chosen of queues is passed over beside --app",
+        "if owner and (wrong := [name for name, given in of_queues.items() if given]):",
+        "if wrong := []:",
+        "tests/cli/test_commands.py::test_a_choice_of_dead_letters_that_would_be_passed_over_is_refused",
+    ),
+    _at(
+        "src/holdfast/cli/dlq.py",
+        "what is chosen of tasks is passed over without --app",
+        "if not owner and (wrong := [name for name, given in of_apps.items() if given]):",
+        "if wrong := []:",
+        "tests/cli/test_commands.py::test_a_choice_of_dead_letters_that_would_be_passed_over_is_refused",
+    ),
+    _at(
         "src/holdfast/operate/dead_letters.py",
         "the target of an effect's letter is shown with its secrets",
         "TARGET: redact(said[TARGET])",

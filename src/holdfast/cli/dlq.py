@@ -151,8 +151,11 @@ async def redrive(
     """
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
-    if source and not owner:
-        raise ConfigError("--from needs --app: a backup holds the dead letters of an app's tasks")
+    _check_choice(
+        owner,
+        of_queues={"ids": ids, "--stream": stream, "--key": key is not None, "--all": all_},
+        of_apps={"--type": task_type, "--trace": trace, "--since": since, "--error": error, "--from": source},
+    )
     if owner:
         choice = Choice(trace=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
@@ -208,6 +211,16 @@ async def backup(
 
 
 async def _redrive_tasks(
+def _check_choice(owner: str, of_queues: Mapping[str, object], of_apps: Mapping[str, object]) -> None:
+    """Refuse what would be passed over: more dead letters would be sent than were named."""
+    if owner and (wrong := [name for name, given in of_queues.items() if given]):
+        raise ConfigError(
+            f"leave out {', '.join(wrong)}, or --app: it chooses from all dead letters of its tasks"
+        )
+    if not owner and (wrong := [name for name, given in of_apps.items() if given]):
+        raise ConfigError(f"give --app with {', '.join(wrong)}: only dead letters of tasks are chosen so")
+
+
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
     count = passed = 0
@@ -264,7 +277,7 @@ async def _act(
     act: Acting,
 ) -> int:
     """Do something with dead letters, whatever becomes of some of them. Returns the exit code."""
-    if bool(ids) == everything or (everything and not stream):
+    if bool(ids) == everything or (everything and not stream) or (ids and key is not None):
         raise ConfigError("name dead letters by their ids, or give --stream NAME --all")
     failed: set[str] = set()
 
