@@ -333,3 +333,35 @@ def test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_to
     (task,) = holdfast("tasks", "ls", APP, "--json").lines
     assert (task["state"], task["attempts"]) == ("queued", 0)
     assert arrange(bodies) == ["0"]
+
+
+async def lie(services: Services) -> None:
+    """The letter of a task, and that of a follow-up of another type, lie in one queue of tasks. A stream has
+    the name of the first type."""
+    await services.state().open(f"{TYPE}/cam-1", 0, "m")
+    await services.task_store(APP).queue([Task("t1", TYPE), Task("t2", "mail.send")])
+    await services.queue(task_queue(APP, TYPE)).bury(
+        [DeadLetter(f"{TYPE}/t1", b"1", "failed", key="t1"), DeadLetter("mail.send/t2", b"2", "x", key="t2")]
+    )
+
+
+@pytest.mark.parametrize("letter", [f"{TYPE}/t1", "mail.send/t2"])
+def test_the_id_that_is_listed_names_the_dead_letter_of_a_task(
+    holdfast: Holdfast, arrange: Arrange[Any], letter: str
+) -> None:
+    arrange(lie)
+    assert letter in [line["id"] for line in holdfast("dlq", "ls", "--json").lines]
+    shown = holdfast("dlq", "show", letter, "--json")
+    assert [line["id"] for line in shown.lines] == [letter], shown.err
+    assert holdfast("dlq", "purge", letter, "--yes", "--json").lines == [{"purged": 1, "asked": 1}]
+    assert letter not in holdfast("dlq", "ls").out
+
+
+def test_the_dead_letter_of_a_task_is_sent_again_by_the_id_that_is_listed(
+    holdfast: Holdfast, arrange: Arrange[Any]
+) -> None:
+    arrange(ended(send(holdfast, "0", "--trace-id", "t0"), State.FAILED, "refused"))
+    assert holdfast("dlq", "redrive", f"{TYPE}/t0", "--json").lines == [{"redriven": 1, "asked": 1}]
+    (task,) = holdfast("tasks", "ls", APP, "--json").lines
+    assert (task["state"], task["attempts"]) == ("queued", 0)
+    assert arrange(bodies) == ["0"]

@@ -1000,6 +1000,20 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/operate/dead_letters.py",
+        "an id of a task's letter is taken for that of a stream",
+        "places.get(letter_id) or _prefix(letter_id)",
+        "_prefix(letter_id)",
+        "tests/cli/test_tasks.py::test_the_id_that_is_listed_names_the_dead_letter_of_a_task",
+    ),
+    _at(
+        "src/holdfast/operate/dead_letters.py",
+        "a stream with the name of a type hides the letters of its tasks",
+        " or _prefix(letter_id) in types\n",
+        "\n",
+        "tests/cli/test_tasks.py::test_the_id_that_is_listed_names_the_dead_letter_of_a_task",
+    ),
+    _at(
+        "src/holdfast/operate/dead_letters.py",
         "the target of an effect's letter is shown with its secrets",
         "TARGET: redact(said[TARGET])",
         "TARGET: said[TARGET]",

@@ -107,8 +107,9 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         json: Print a JSON object.
     """
     async with options.services(reads_only=True) as services:
-        stream = dead_letters.stream_of(letter_id) if "/" in letter_id else ""  # else that of a task
-        async for letter in _letters(services, stream, None):
+        (queue,) = await dead_letters.by_queue(services, [letter_id], _complain)
+        # Without a slash, an id names no stream.
+        async for letter in _letters(services, queue if queue != letter_id else "", None):
             if letter.id == letter_id:
                 break
         else:
@@ -210,7 +211,6 @@ async def backup(
             await asyncio.sleep(every_s)
 
 
-async def _redrive_tasks(
 def _check_choice(owner: str, of_queues: Mapping[str, object], of_apps: Mapping[str, object]) -> None:
     """Refuse what would be passed over: more dead letters would be sent than were named."""
     if owner and (wrong := [name for name, given in of_queues.items() if given]):
@@ -221,6 +221,7 @@ def _check_choice(owner: str, of_queues: Mapping[str, object], of_apps: Mapping[
         raise ConfigError(f"give --app with {', '.join(wrong)}: only dead letters of tasks are chosen so")
 
 
+async def _redrive_tasks(
     owner: str, types: Sequence[str], choice: Choice, source: str, json: bool, options: Options
 ) -> None:
     count = passed = 0
@@ -283,13 +284,13 @@ async def _act(
 
     def complain(where: str, error: HoldfastError) -> None:
         failed.add(where)
-        output.complain(f"{where}: {error}")
+        _complain(where, error)
 
     async with options.services(reads_only=True) as services:
         if everything:
             read = ReadPatience(services.clock).read
             ids = await dead_letters.ids_in_order(services, stream, key, read=read)
-        chosen = {stream: ids} if stream and ids else dead_letters.by_stream(ids)
+        chosen = {stream: ids} if stream and ids else await dead_letters.by_queue(services, ids, complain)
         action = dead_letters.PURGE_ACTION if done == "purged" else dead_letters.REDRIVE_ACTION
         wish = {"count": len(ids), "ids": " ".join(ids)}
         async with audited(services, action, " ".join(chosen), wish):
@@ -307,9 +308,13 @@ def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[
         services,
         stream,
         key,
-        lambda where, error: output.complain(f"{where}: {error}"),
+        _complain,
         read=ReadPatience(services.clock).read,
     )
+
+
+def _complain(where: str, error: HoldfastError) -> None:
+    output.complain(f"{where}: {error}")
 
 
 async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[DeadLetter]:
