@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from holdfast.cli import exits
 from holdfast.cli.auditing import who
+from holdfast.common.acts import Effect, effect_id
 from holdfast.console.audit import AuditEntry, AuditLog
 from holdfast.errors import Unavailable
 from holdfast.services.sqlite.registry import SqliteRegistry
+from holdfast.streams.rules.ledger import Commit
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
 
@@ -36,6 +40,40 @@ def test_a_change_is_noted_with_who_what_and_outcome(holdfast: Holdfast, arrange
     assert (skip.action, skip.outcome) == ("skip", "failed")
     assert "--through" in skip.text
     assert (limits.action, limits.subject, limits.details) == ("set limits", "reports", {"global": "4"})
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        ("pause",),
+        ("resume",),
+        ("skip", "--through", "9"),
+        ("reset", "--yes"),
+        ("drop-effects", "--all", "--yes"),
+    ],
+    ids=lambda act: act[0],
+)
+def test_what_is_noted_as_failed_for_a_wrong_setting_has_not_been_done(
+    holdfast: Holdfast, arrange: Arrange[Any], act: tuple[str, ...]
+) -> None:
+    effect = Effect(1, 0, effect_id(KEY, 1, 1, 0), "alerts", "", b"{}", "0:1", 5.0)
+
+    async def park(services: Services) -> None:
+        await opened(services)
+        parked = Commit(KEY, 1, 1, "acts", None, effects=(effect,), parked="" if act[0] == "pause" else "x")
+        await services.state().commit(parked)
+
+    arrange(park)
+    before = arrange(lambda services: services.state().peek(KEY))
+    absent = [
+        part
+        for name in ("cert", "key", "ca")
+        for part in ("--set", f"peer_tls_{name}=/nonexistent/{name}.pem")
+    ]
+    refused = holdfast("streams", act[0], KEY, *act[1:], *absent)
+    assert (refused.code, "peer_tls_ca" in refused.err) == (exits.USAGE, True)
+    assert arrange(entries)[0].outcome == "failed"
+    assert arrange(lambda services: services.state().peek(KEY)) == before
 
 
 def test_what_only_reads_is_not_noted(holdfast: Holdfast, arrange: Arrange[Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import all_commands, patience
+from holdfast.cli import all_commands, output, patience
 from holdfast.cluster.effect_letters import letter_of
 from holdfast.common.acts import Effect, effect_id
 from holdfast.common.message import Place
@@ -91,6 +91,7 @@ async def bury(services: Services) -> None:
         (["dlq", "purge", "a/b"], 2, "--yes"),
         (["dlq", "redrive"], 2, "--stream NAME --all"),
         (["dlq", "redrive", "a/b", "--all"], 2, "--stream NAME --all"),
+        (["dlq", "redrive", "a/b", "--key", "k"], 2, "--stream NAME --all"),
         (["dlq", "show", "detect/x"], 1, "no dead letter 'detect/x'"),
         (["dlq", "redrive", "detect/x"], 1, "0 redriven; 1 not found"),
         (["dlq", "ls", "--limit", "0"], 2, "Must be >= 1"),
@@ -273,6 +274,24 @@ def test_status_of_a_stream_that_has_not_begun(holdfast: Any) -> None:
     assert [queue["stream"] for queue in found["queues"]] == ["detect"]
 
 
+@pytest.mark.parametrize("command", [("status",), ("top", "--times", "1")], ids=" ".join)
+def test_square_brackets_in_troubles_are_shown_as_they_are(
+    holdfast: Any, arrange: Any, command: tuple[str, ...]
+) -> None:
+    gone = Member("id-a", "[/models/a.onnx]", "http://127.0.0.1:1", Load())
+    arrange(lambda services: services.coordinator().join(gone, 60))
+    shown = holdfast(*command)
+    assert (shown.code, "! [/models/a.onnx] does not answer" in shown.out) == (0, True), shown.err
+
+
+def test_square_brackets_in_titles_and_columns_are_shown_as_they_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.console().print(output.table("[/title]", ["[/column]"], [["[/cell]"]]))
+    drawn = capsys.readouterr().out
+    assert [text in drawn for text in ("[/title]", "[/column]", "[/cell]")] == [True] * 3
+
+
 # --- streams
 
 
@@ -393,6 +412,56 @@ def test_a_letter_that_can_t_be_sent_again_stops_no_other(
     assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == ["detect/cam-1:0:6"]
 
 
+def test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id(
+    holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = letter_of(
+        OutgoingEffect(effect_id(KEY, 1, 1, 0), "", "", b"{}", KEY, "wake:up:1.1"), "detect", 1.0
+    )
+
+    async def bury_all(services: Services) -> None:
+        await bury(services)
+        await services.queue("detect").bury([timer])
+
+    made = SqliteQueue.__init__
+
+    def small(self: SqliteQueue, *args: Any, **kwargs: Any) -> None:
+        made(self, *args, **{**kwargs, "max_batch": 2})
+
+    arrange(commit)
+    arrange(bury_all)
+    monkeypatch.setattr(SqliteQueue, "__init__", small)
+    chosen = ("detect/cam-1:0:6", timer.id, "detect/cam-1:0:7", "detect/cam-2:0:8")
+    sent = holdfast("dlq", "redrive", *chosen, "--json")
+    assert (sent.code, sent.lines) == (1, [{"redriven": 3, "asked": 4}])
+    assert f"{timer.id}: it is of a timer" in sent.err
+    assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == [timer.id]
+
+
+OF_QUEUES = {
+    "ids": ["detect/x"],
+    "--stream": ["--stream", "detect"],
+    "--key": ["--key", "a"],
+    "--all": ["--all"],
+}
+OF_APPS = [["--type", "bill"], ["--trace", "t1"], ["--since", "1s"], ["--error", "zzz"]]
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [([*given, "--app", "shop"], f"leave out {name}, or --app") for name, given in OF_QUEUES.items()]
+    + [(["--stream", "detect", "--all", *given], f"give --app with {given[0]}:") for given in OF_APPS],
+)
+def test_a_choice_of_dead_letters_that_would_be_passed_over_is_refused(
+    holdfast: Any, arrange: Any, arguments: list[str], said: str
+) -> None:
+    arrange(commit)
+    arrange(bury)
+    refused = holdfast("dlq", "redrive", *arguments)
+    assert (refused.code, said in refused.err) == (2, True), refused.err
+    assert "Dead letters: 3" in holdfast("dlq", "ls").out
+
+
 def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     arrange(bury)
@@ -481,6 +550,33 @@ def test_pending_effects_are_listed_and_dropped_to_the_dead_letters(holdfast: An
         "dropped by the operator",
         "",
     ]
+
+
+SECRET = "https://hooks.example.com/a?token=s3cr3t-abc"
+HIDDEN = "https://hooks.example.com/a?token=***"
+
+
+@pytest.mark.parametrize("said", [SECRET, HIDDEN])
+def test_effects_are_dropped_by_the_target_that_is_shown(holdfast: Any, arrange: Any, said: str) -> None:
+    async def send(services: Services) -> None:
+        now = await opened(services)
+        effect = Effect(1, 0, effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", "0:1", 5.0)
+        await services.state().commit(Commit(KEY, now.epoch, 1, "acts", None, effects=(effect,), due=1.0))
+
+    arrange(send)
+    assert holdfast("streams", "effects", KEY, "--json").lines[0]["target"] == HIDDEN
+    assert "1 effects go to" in holdfast("streams", "drop-effects", KEY, "--target", said, "--yes").out
+
+
+def test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target(
+    holdfast: Any, arrange: Any
+) -> None:
+    letter = letter_of(OutgoingEffect(effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", KEY, "0:1"), "detect", 7.0)
+    arrange(commit)
+    arrange(lambda services: services.queue("detect").bury([letter]))
+    for command in (("show", letter.id), ("show", letter.id, "--json"), ("ls", "--json")):
+        shown = holdfast("dlq", *command).out
+        assert (HIDDEN in shown, "s3cr3t" in shown) == (True, False)
 
 
 # --- config and doctor

@@ -3,10 +3,14 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast import App
 from holdfast.cli import exits
 from holdfast.config import Config
-from holdfast.operate.tasks import tasks_warning
+from holdfast.errors import Unavailable
+from holdfast.operate import tasks
+from holdfast.operate.tasks import TaskRunner, tasks_warning
 from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.documents import change
 from holdfast.tasks.rules import concurrency as rules
@@ -91,6 +95,25 @@ async def test_limits_of_what_no_node_runs_are_warned_of(holdfast: Holdfast) -> 
             assert await tasks_warning(services, "reports", ["publish"]) == ""
             told = await tasks_warning(services, "reports", ["publish", "pblish"])
     assert told == "no node runs tasks of type pblish; nodes of reports run publish"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("limits", "set", "reports", "--global", "4"),
+        ("periodic", "set", "reports", "nightly", "30 2 * * *", "publish"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_what_was_set_is_told_though_nobody_can_tell_who_runs_it(
+    holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    async def away(*_: Any) -> list[TaskRunner]:
+        raise Unavailable("the registry does not answer")
+
+    monkeypatch.setattr(tasks, "runners", away)
+    done = holdfast(*command)
+    assert (done.code, done.err, "reports" in done.out or "nightly" in done.out) == (exits.OK, "", True)
 
 
 def test_what_makes_no_limit_is_refused(holdfast: Holdfast) -> None:

@@ -8,10 +8,14 @@ import pytest
 from holdfast.cli import patience
 from holdfast.common.retry import Backoff
 from holdfast.errors import Unavailable
+from holdfast.operate import nodes
+from holdfast.ports.coordinator import Member
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
 from holdfast.services.sqlite.state import SqliteState
+from holdfast.services.sqlite.tasks import SqliteTasks
 from tests.cli.test_commands import bury, commit
+from tests.cli.test_tasks import APP, TYPE, ended
 
 FAILURES = 8
 
@@ -80,6 +84,27 @@ def test_an_outage_delays_what_is_read(
     assert outcome.code == 0, outcome.err
     assert outcome.lines
     assert "hunter2" not in outcome.err
+
+
+def test_an_outage_ends_no_wait_for_a_task(holdfast: Any, arrange: Any, away: Any) -> None:
+    arrange(ended("fine"))
+    away(SqliteTasks, "get")
+    outcome = holdfast("tasks", "send", APP, TYPE, "--trace-id", "fine", "--wait")
+    assert (outcome.code, "fine: succeed" in outcome.out) == (0, True), outcome.err
+    assert outcome.err.startswith("fine: sent\n"), "whoever ends the wait knows what to look for"
+
+
+@pytest.mark.usefixtures("database")
+def test_an_outage_ends_no_wait_for_a_node_that_leaves(
+    holdfast: Any, away: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def drain(*_: Any) -> Member:
+        return Member("m", "node-1", "http://127.0.0.1:1")
+
+    monkeypatch.setattr(nodes, "drain", drain)
+    away(SqliteCoordinator, "members")
+    outcome = holdfast("drain", "node-1")
+    assert (outcome.code, "node-1 has left" in outcome.out) == (0, True), outcome.err
 
 
 def test_an_outage_without_end_is_told(

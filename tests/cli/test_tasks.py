@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli import exits
+from holdfast.cli import exits, output
+from holdfast.cli.tasks import _bars, _draw
 from holdfast.operate import tasks
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State
+from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_brief
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
@@ -213,6 +214,15 @@ def test_watching_ends_with_what_is_watched(holdfast: Holdfast, arrange: Arrange
     assert (done.code, "fine" in done.out) == (exits.OK, True)
 
 
+def test_square_brackets_of_a_task_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    bars = _bars()
+    _draw(bars, {}, [Task("[/t1]", TYPE, State.RUNNING, note="reads [/data]")])
+    output.console().print(bars)
+    drawn = capsys.readouterr().out
+    assert f"{TYPE} [/t1]" in drawn
+    assert "reads [/data]" in drawn
+
+
 def test_a_brief_that_was_read_is_not_read_again(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     for trace in ("a", "b", "c"):
         arrange(ended(trace))
@@ -257,7 +267,7 @@ def test_letters_are_copied_once_and_sent_again_by_choice(
     assert "1 redriven" in holdfast(*redrive[:-1], "--from", database).out
     assert arrange(bodies) == ["0", "1", "2"]
     wrong = holdfast("dlq", "redrive", "--from", database)
-    assert (wrong.code, "--from needs --app" in wrong.err) == (exits.USAGE, True)
+    assert (wrong.code, "give --app with --from" in wrong.err) == (exits.USAGE, True)
     wrong = holdfast("dlq", "backup", "mysql://host/letters", "--app", APP)
     assert (wrong.code, "nothing serves that" in wrong.err) == (exits.USAGE, True)
 
@@ -320,6 +330,38 @@ def test_letters_of_tasks_that_are_named_by_their_queue_get_their_tries_again_to
     assert holdfast("dlq", "redrive", "--stream", queue, *chosen, "--json").lines == [
         {"redriven": 1, "asked": 1}
     ]
+    (task,) = holdfast("tasks", "ls", APP, "--json").lines
+    assert (task["state"], task["attempts"]) == ("queued", 0)
+    assert arrange(bodies) == ["0"]
+
+
+async def lie(services: Services) -> None:
+    """The letter of a task, and that of a follow-up of another type, lie in one queue of tasks. A stream has
+    the name of the first type."""
+    await services.state().open(f"{TYPE}/cam-1", 0, "m")
+    await services.task_store(APP).queue([Task("t1", TYPE), Task("t2", "mail.send")])
+    await services.queue(task_queue(APP, TYPE)).bury(
+        [DeadLetter(f"{TYPE}/t1", b"1", "failed", key="t1"), DeadLetter("mail.send/t2", b"2", "x", key="t2")]
+    )
+
+
+@pytest.mark.parametrize("letter", [f"{TYPE}/t1", "mail.send/t2"])
+def test_the_id_that_is_listed_names_the_dead_letter_of_a_task(
+    holdfast: Holdfast, arrange: Arrange[Any], letter: str
+) -> None:
+    arrange(lie)
+    assert letter in [line["id"] for line in holdfast("dlq", "ls", "--json").lines]
+    shown = holdfast("dlq", "show", letter, "--json")
+    assert [line["id"] for line in shown.lines] == [letter], shown.err
+    assert holdfast("dlq", "purge", letter, "--yes", "--json").lines == [{"purged": 1, "asked": 1}]
+    assert letter not in holdfast("dlq", "ls").out
+
+
+def test_the_dead_letter_of_a_task_is_sent_again_by_the_id_that_is_listed(
+    holdfast: Holdfast, arrange: Arrange[Any]
+) -> None:
+    arrange(ended(send(holdfast, "0", "--trace-id", "t0"), State.FAILED, "refused"))
+    assert holdfast("dlq", "redrive", f"{TYPE}/t0", "--json").lines == [{"redriven": 1, "asked": 1}]
     (task,) = holdfast("tasks", "ls", APP, "--json").lines
     assert (task["state"], task["attempts"]) == ("queued", 0)
     assert arrange(bodies) == ["0"]

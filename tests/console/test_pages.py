@@ -12,6 +12,8 @@ import aiohttp
 import pytest
 
 from holdfast import Order
+from holdfast.cluster.effect_letters import letter_of
+from holdfast.common.acts import effect_id
 from holdfast.console.audit import AuditLog
 from holdfast.console.overview import Sample, TaskTotals
 from holdfast.console.service import Console
@@ -21,6 +23,7 @@ from holdfast.operate.dead_letters import ids_in_order
 from holdfast.operate.survey import PendingEffects, QueueStatus
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import Risk
+from holdfast.ports.target import OutgoingEffect
 from holdfast.streams.standstills import Waits
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
@@ -348,6 +351,19 @@ async def test_a_preview_is_its_makers_own(console: Console, operator: Browser, 
     async with Browser(console, console.parts.tokens.make("other")) as other:
         assert (await other.post("/dead-letters/confirm", preview=identity)).status == 409
     assert any("/broken:" in each for each in await letters(services))
+
+
+async def test_a_dead_letter_is_shown_without_the_secrets_of_its_target(
+    operator: Browser, services: Services
+) -> None:
+    target = "https://hooks.example.com/a?token=s3cr3t-abc"
+    refused = OutgoingEffect(effect_id("cameras/one", 1, 1, 0), target, "", b"{}", "cameras/one", "0:1")
+    letter = letter_of(refused, "cameras", 7.0)
+    await services.queue("cameras").bury([letter])
+    page = await operator.get("/dead-letter", queue="cameras", id=letter.id, key="one")
+    assert "https://hooks.example.com/a?token=***" in page.text
+    assert "s3cr3t" not in page.text
+    await services.queue("cameras").purge([letter.id])
 
 
 async def test_a_dead_letter_is_shown_and_sent_again(operator: Browser, services: Services) -> None:

@@ -8,7 +8,7 @@ import pytest
 from holdfast.common.acts import Effect
 from holdfast.common.message import Place, Span
 from holdfast.common.protocol import Done, Poke, Reply, Request
-from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.errors import Fenced, LoginRefused, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 from holdfast.ports.dead_letters import dead_letters
@@ -466,7 +466,13 @@ class RecordingPeer:
 
 @pytest.mark.parametrize(
     "reply, told",
-    [(Done(), "node-a"), (Done(ok=False), ""), (Unavailable("gone"), ""), (OutcomeUnknown("?"), "")],
+    [
+        (Done(), "node-a"),
+        (Done(ok=False), ""),
+        (Unavailable("gone"), ""),
+        (OutcomeUnknown("?"), ""),
+        (LoginRefused("its certificate has expired"), ""),
+    ],
 )
 async def test_poke_reaches_the_owner_if_there_is_one(clock: Clock, reply: Any, told: str) -> None:
     coordinator = MemoryCoordinator(clock)

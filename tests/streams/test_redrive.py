@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.cluster.effect_letters import letter_of
 from holdfast.common.acts import effect_id
-from holdfast.errors import OperationRefused, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
@@ -31,6 +31,18 @@ async def nobody(key: str) -> None:
     """No node has any of these streams."""
 
 
+def fail(where: str, error: HoldfastError) -> None:
+    """No letter may stay."""
+    pytest.fail(f"{where}: {error}")
+
+
+class Failures(list[tuple[str, str]]):
+    """What is told of letters that stay."""
+
+    def __call__(self, where: str, error: HoldfastError) -> None:
+        self.append((where, str(error)))
+
+
 def test_a_letter_tells_where_its_effect_was_to_go_and_of_which_stream_it_is() -> None:
     assert LETTER.id == f"{KEY}:{REFUSED.id}"
     assert LETTER.attributes == {
@@ -49,7 +61,7 @@ async def test_an_effect_goes_to_its_target_again_with_its_id(
 ) -> None:
     await commit(state, due=0.0)
     await queue.bury([LETTER, MESSAGE])
-    assert await redrive(state, queue, [LETTER.id, MESSAGE.id], nobody) == 2
+    assert await redrive(state, queue, [LETTER.id, MESSAGE.id], nobody, fail) == 2
     standing = state.standing[KEY]
     [effect] = standing.effects
     assert (effect.id, effect.target, effect.key, effect.body) == (
@@ -71,7 +83,7 @@ async def test_a_redrive_that_is_repeated_adds_no_second_effect(
     await commit(state, due=5.0)
     for _ in range(2):  # it ended before the letter was gone
         await queue.bury([LETTER])
-        assert await redrive(state, queue, [LETTER.id], nobody) == 1
+        assert await redrive(state, queue, [LETTER.id], nobody, fail) == 1
     assert [effect.id for effect in state.standing[KEY].effects] == [REFUSED.id]
     assert state.standing[KEY].due == 5.0, "which is earlier"
 
@@ -85,7 +97,7 @@ async def test_what_a_sender_wrote_into_its_message_names_no_target(
         LETTER, id=f"{KEY}:0:{REFUSED.id}", attributes={**LETTER.attributes, "target": "https://10.0.0.1"}
     )
     await queue.bury([forged])
-    assert await redrive(state, queue, [forged.id], nobody) == 1
+    assert await redrive(state, queue, [forged.id], nobody, fail) == 1
     assert state.standing[KEY].effects == ()
     assert len(queue.messages) == 1, "it is a message, as it was"
 
@@ -98,8 +110,10 @@ async def test_the_letter_of_a_timer_is_no_message_and_stops_no_other(
     fired = msgspec.structs.replace(REFUSED, target="", id=effect_id(KEY, 1, 2, 0), cause="wake:up:1.1")
     timer = letter_of(fired, "detect", 8.0)
     await queue.bury([timer, LETTER, MESSAGE])
-    with pytest.raises(OperationRefused, match="is of a timer, so it is no message"):
-        await redrive(state, queue, [timer.id, LETTER.id, MESSAGE.id], nobody)
+    failed = Failures()
+    assert await redrive(state, queue, [timer.id, LETTER.id, MESSAGE.id], nobody, failed) == 2
+    [(where, said)] = failed
+    assert (where, "is of a timer, so it is no message" in said) == (timer.id, True)
     assert list(queue.letters) == [timer.id]
 
 
@@ -116,8 +130,9 @@ async def test_the_owner_of_an_effect_is_told_to_hand_it_over_even_if_a_later_le
     async def tell(key: str) -> None:
         told.append(key)
 
-    with pytest.raises(OperationRefused, match="no stream 'detect/gone'"):
-        await redrive(state, queue, [LETTER.id, later.id], tell)
+    failed = Failures()
+    assert await redrive(state, queue, [LETTER.id, later.id], tell, failed) == 1
+    assert failed == [(later.id, "no stream 'detect/gone' in the state store, so it stays")]
     assert told == [KEY]
     assert list(queue.letters) == [later.id]
 
@@ -137,7 +152,7 @@ async def test_an_effect_that_is_refused_again_before_its_letter_is_gone_keeps_i
         return added
 
     monkeypatch.setattr(operations, "add_effect", refused_at_once)
-    assert await redrive(state, queue, [LETTER.id], nobody) == 1
+    assert await redrive(state, queue, [LETTER.id], nobody, fail) == 1
     assert list(queue.letters) == [LETTER.id]
 
 
@@ -147,17 +162,33 @@ async def test_an_effect_whose_redrive_is_cut_off_is_sent_again_by_the_letter_th
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     await commit(state)
-    await queue.bury([LETTER])
+    await queue.bury([LETTER, MESSAGE])
 
     async def away(*_: Any) -> Checkpoint:
         raise Unavailable("no connection")
 
     with monkeypatch.context() as patch:
         patch.setattr(operations, "add_effect", away)
-        with pytest.raises(Unavailable):
-            await redrive(state, queue, [LETTER.id], nobody)
+        failed = Failures()
+        assert await redrive(state, queue, [LETTER.id, MESSAGE.id], nobody, failed) == 1
+        assert failed == [(LETTER.id, "no connection")]
     [stays] = queue.letters
     assert stays != LETTER.id
-    assert await redrive(state, queue, [stays], nobody) == 1
+    assert await redrive(state, queue, [stays], nobody, fail) == 1
     assert not queue.letters
     assert [effect.id for effect in state.standing[KEY].effects] == [REFUSED.id]
+
+
+async def test_an_effect_counts_as_sent_again_though_its_owner_cant_be_told(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+) -> None:
+    await commit(state)
+    await queue.bury([LETTER])
+
+    async def tell(key: str) -> None:
+        raise ConfigError("peer_tls_ca can't be read")
+
+    failed = Failures()
+    assert await redrive(state, queue, [LETTER.id], tell, failed) == 1
+    assert failed == [(KEY, "peer_tls_ca can't be read")]

@@ -107,8 +107,9 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
         json: Print a JSON object.
     """
     async with options.services(reads_only=True) as services:
-        stream = dead_letters.stream_of(letter_id) if "/" in letter_id else ""  # else that of a task
-        async for letter in _letters(services, stream, None):
+        (queue,) = await dead_letters.by_queue(services, [letter_id], _complain)
+        # Without a slash, an id names no stream.
+        async for letter in _letters(services, queue if queue != letter_id else "", None):
             if letter.id == letter_id:
                 break
         else:
@@ -151,8 +152,11 @@ async def redrive(
     """
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
-    if source and not owner:
-        raise ConfigError("--from needs --app: a backup holds the dead letters of an app's tasks")
+    _check_choice(
+        owner,
+        of_queues={"ids": ids, "--stream": stream, "--key": key is not None, "--all": all_},
+        of_apps={"--type": task_type, "--trace": trace, "--since": since, "--error": error, "--from": source},
+    )
     if owner:
         choice = Choice(trace=trace, since=ago(since), error=error)
         await _redrive_tasks(owner, task_type, choice, source, json, options)
@@ -205,6 +209,16 @@ async def backup(
             if every_s is None:
                 return
             await asyncio.sleep(every_s)
+
+
+def _check_choice(owner: str, of_queues: Mapping[str, object], of_apps: Mapping[str, object]) -> None:
+    """Refuse what would be passed over: more dead letters would be sent than were named."""
+    if owner and (wrong := [name for name, given in of_queues.items() if given]):
+        raise ConfigError(
+            f"leave out {', '.join(wrong)}, or --app: it chooses from all dead letters of its tasks"
+        )
+    if not owner and (wrong := [name for name, given in of_apps.items() if given]):
+        raise ConfigError(f"give --app with {', '.join(wrong)}: only dead letters of tasks are chosen so")
 
 
 async def _redrive_tasks(
@@ -264,19 +278,19 @@ async def _act(
     act: Acting,
 ) -> int:
     """Do something with dead letters, whatever becomes of some of them. Returns the exit code."""
-    if bool(ids) == everything or (everything and not stream):
+    if bool(ids) == everything or (everything and not stream) or (ids and key is not None):
         raise ConfigError("name dead letters by their ids, or give --stream NAME --all")
     failed: set[str] = set()
 
     def complain(where: str, error: HoldfastError) -> None:
         failed.add(where)
-        output.complain(f"{where}: {error}")
+        _complain(where, error)
 
     async with options.services(reads_only=True) as services:
         if everything:
             read = ReadPatience(services.clock).read
             ids = await dead_letters.ids_in_order(services, stream, key, read=read)
-        chosen = {stream: ids} if stream and ids else dead_letters.by_stream(ids)
+        chosen = {stream: ids} if stream and ids else await dead_letters.by_queue(services, ids, complain)
         action = dead_letters.PURGE_ACTION if done == "purged" else dead_letters.REDRIVE_ACTION
         wish = {"count": len(ids), "ids": " ".join(ids)}
         async with audited(services, action, " ".join(chosen), wish):
@@ -294,9 +308,13 @@ def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[
         services,
         stream,
         key,
-        lambda where, error: output.complain(f"{where}: {error}"),
+        _complain,
         read=ReadPatience(services.clock).read,
     )
+
+
+def _complain(where: str, error: HoldfastError) -> None:
+    output.complain(f"{where}: {error}")
 
 
 async def _first(limit: int, letters: AsyncIterator[DeadLetter]) -> AsyncIterator[DeadLetter]:

@@ -93,7 +93,7 @@ def table(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    made = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    made = Table(title=Text(title, "table.title"), title_justify="left", box=None, pad_edge=False)
     lines = [list(row) for row in rows]
     shown = [
         index
@@ -104,7 +104,7 @@ def table(
         numeric = bool(lines) and all(isinstance(line[index], int | float) for line in lines)
         cut = narrow and index != shown[-1]
         made.add_column(
-            columns[index],
+            Text(columns[index]),
             justify="right" if numeric else "left",
             overflow="ellipsis" if cut else "fold",
             no_wrap=cut,

@@ -10,6 +10,7 @@ from holdfast.cli import output
 from holdfast.cli.auditing import audited
 from holdfast.cli.names import NodeName
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.cli.patience import ReadPatience
 from holdfast.operate import nodes, streams
 from holdfast.operate.explanation import explain
 
@@ -50,7 +51,7 @@ async def drain(
         async with audited(services, "drain", node):
             member = await nodes.drain(services, node)
         output.say(f"{member.name} drains")
-        await nodes.wait_until_left(services, member)
+        await nodes.wait_until_left(services, member, read=ReadPatience(services.clock).read)
         output.say(f"{member.name} has left")
 
 

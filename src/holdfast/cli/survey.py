@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.console import Group
+from rich.text import Text
 
 from holdfast.cli import output
 from holdfast.operate.sending import stream_warning
@@ -68,7 +69,7 @@ def render(found: Survey, limit: int) -> Group:
         narrow=narrow,
         dropped=("run", "done", "skipped"),
     )
-    troubles = [f"! {trouble}" for trouble in found.troubles]
+    troubles = [Text(f"! {trouble}") for trouble in found.troubles]
     tables = (
         output.table(f"\n{table.name.capitalize()}: {len(table.records)}", table.columns, table.rows)
         for table in found.tables

@@ -19,6 +19,7 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from holdfast.cli import output
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Limit, Options
+from holdfast.cli.patience import ReadPatience
 from holdfast.common.exact_json import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.operate import tasks
@@ -30,6 +31,7 @@ from holdfast.tasks.rules.task import State, Task
 
 if TYPE_CHECKING:
     from holdfast.tasks.producer import Producer
+    from holdfast.wiring import Services
 
 app = App(name="tasks", help="Tasks: send them, see how they stand, end them, try them again.")
 
@@ -113,7 +115,7 @@ async def send(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         (trace,) = await producer.send([order])
-        return await _sent(producer, trace, wait, json)
+        return await _sent(services, producer, trace, wait, json)
 
 
 @app.command
@@ -159,7 +161,7 @@ async def batch(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
-        return await _sent(producer, trace, wait, json)
+        return await _sent(services, producer, trace, wait, json)
 
 
 def _followers(option: str, texts: Sequence[str]) -> list[Order]:
@@ -335,13 +337,7 @@ async def watch(
     Args:
         task_type: Only those of this type.
     """
-    bars = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
-        console=output.console(),
-    )
+    bars = _bars()
     async with producing(options.load(), owner, reads_only=True) as services:
         store = services.task_store(owner)
         known: dict[str, Any] = {}
@@ -407,6 +403,16 @@ def _row(task: Task) -> Sequence[Any]:
     ]
 
 
+def _bars() -> Progress:
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[note]}", markup=False),
+        console=output.console(),
+    )
+
+
 def _draw(bars: Progress, known: dict[str, Any], tasks: Sequence[Task]) -> None:
     for task in tasks:
         if task.trace not in known:
@@ -423,10 +429,11 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
     return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
 
 
-async def _sent(producer: Producer, trace: str, wait: bool, json: bool) -> int:
+async def _sent(services: Services, producer: Producer, trace: str, wait: bool, json: bool) -> int:
     """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
     if wait:
-        outcome = await producer.wait(trace)
+        output.remark(f"{trace}: sent")  # whoever ends the wait knows what to look for
+        outcome = await producer.wait(trace, read=ReadPatience(services.clock).read)
         _print_outcome(outcome, json)
         return 0 if outcome.ok else 1
     if json:

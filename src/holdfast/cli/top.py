@@ -71,6 +71,7 @@ async def top(
 def render(found: Activity) -> RenderableType:
     """Activity for people, with fewer columns where all don't fit."""
     from rich.console import Group  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
 
     narrow = output.is_narrow()
     nodes = output.table(
@@ -119,5 +120,5 @@ def render(found: Activity) -> RenderableType:
         narrow=narrow,
         dropped=("group", "note"),
     )
-    troubles = [f"! {trouble}" for trouble in found.troubles]
+    troubles = [Text(f"! {trouble}") for trouble in found.troubles]
     return Group(nodes, *troubles, streams, *([tasks] if found.tasks else []))

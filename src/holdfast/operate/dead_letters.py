@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.cluster.effect_letters import EFFECT, TARGET
+from holdfast.common.redaction import redact
 from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.operate.records import Shows, body, moment, seq, split_key
 from holdfast.operate.survey import stream_names
@@ -62,16 +63,41 @@ async def ids_in_order(
     return [letter.id for letter in sorted(chosen, key=in_order)]
 
 
-def by_stream(ids: Iterable[str]) -> dict[str, list[str]]:
-    """Ids of dead letters by the streams that they are of."""
+async def by_queue(services: Services, ids: Sequence[str], failed: Failed) -> dict[str, list[str]]:
+    """Ids of dead letters by the queues that they are in. An id begins with the name of its stream, or of a
+    type of tasks. The queue of a task's is found by reading, because the letter of a follow-up lies in the
+    queue of the task before it."""
+    away: list[tuple[str, HoldfastError]] = []
+    owners = await _task_queues(services, lambda where, error: away.append((where, error)))
+    streams: Collection[str] = ()
+    if owners or away:
+        with contextlib.suppress(HoldfastError):  # then all are looked for among the tasks'
+            streams = await stream_names(services)
+    types = {task_type for _, task_type in owners.values()}
+    left = {
+        letter_id for letter_id in ids if _prefix(letter_id) not in streams or _prefix(letter_id) in types
+    }
+    places: dict[str, str] = {}
+    for queue in owners:
+        if not left:
+            break
+        try:
+            letters, missing = await _with_ids(services, queue, left)
+        except HoldfastError as error:
+            failed(queue, error)
+            continue
+        places |= {letter.id: queue for letter in letters}
+        left = {*missing}
+    if any(_prefix(letter_id) not in streams for letter_id in left):
+        for told in away:
+            failed(*told)
     found: dict[str, list[str]] = {}
     for letter_id in ids:
-        found.setdefault(stream_of(letter_id), []).append(letter_id)
+        found.setdefault(places.get(letter_id) or _prefix(letter_id), []).append(letter_id)
     return found
 
 
-def stream_of(letter_id: str) -> str:
-    """The stream whose dead letter has this id."""
+def _prefix(letter_id: str) -> str:
     return split_key(letter_id)[0]
 
 
@@ -101,13 +127,14 @@ async def _redrive_tasks(services: Services, owner: tuple[str, str], letters: Se
 async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
     from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
 
-    peer = functools.cache(services.peer)
-
     async def tell(key: str) -> str:
-        return await operations.poke(services.coordinator(), peer(), key)
+        return await operations.poke(services.coordinator(), services.caller(), key)
 
     return await _each_queue(
-        services, ids, failed, lambda queue, some: redrive_letters(services.state(), queue, some, tell)
+        services,
+        ids,
+        failed,
+        lambda queue, some: redrive_letters(services.state(), queue, some, tell, failed),
     )
 
 
@@ -225,7 +252,9 @@ async def _act_on(
     return LettersDone(len(letters), count, failed=failed)
 
 
-async def _with_ids(services: Services, queue: str, ids: Sequence[str]) -> tuple[list[DeadLetter], list[str]]:
+async def _with_ids(
+    services: Services, queue: str, ids: Collection[str]
+) -> tuple[list[DeadLetter], list[str]]:
     """The dead letters with these ids in the order of their messages, and the ids that there are not."""
     left, found = {*ids}, list[DeadLetter]()
     async for letter in dead_letters(services.queue(queue)):
@@ -276,6 +305,12 @@ async def _types(services: Services, app: str) -> set[str]:
         return types | {runner.type for runner in await runners(theirs, app)}
 
 
+def attributes(letter: DeadLetter) -> dict[str, str]:
+    """The attributes of a dead letter, without the secrets in the target of an effect."""
+    said = letter.attributes
+    return {**said, TARGET: redact(said[TARGET])} if {EFFECT, TARGET} <= said.keys() else dict(said)
+
+
 def letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
     """A dead letter as a JSON record, with its body as ``shown``."""
     return {
@@ -287,6 +322,6 @@ def letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
         "at": moment(letter.at),
         "reason": letter.reason,
         "detail": letter.detail,
-        "attributes": letter.attributes,
+        "attributes": attributes(letter),
         **shown(letter.body, "body"),
     }

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.common.protocol import Done, Drain, Request
 from holdfast.errors import NotKnown, OperationRefused
 from holdfast.ports.coordinator import Member
+from holdfast.ports.dead_letters import Reads, at_once
 from holdfast.wiring import Services
 
 LOOK_S = 0.2
@@ -57,7 +58,7 @@ async def drain(services: Services, name: str) -> Member:
     return member
 
 
-async def wait_until_left(services: Services, member: Member) -> None:
-    """Wait until a member has left."""
-    while any(other.id == member.id for other in await services.coordinator().members()):
+async def wait_until_left(services: Services, member: Member, *, read: Reads = at_once) -> None:
+    """Wait until a member has left. ``read`` makes each call."""
+    while any(other.id == member.id for other in await read(services.coordinator().members)):
         await services.clock.sleep(LOOK_S)

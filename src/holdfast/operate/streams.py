@@ -7,7 +7,7 @@ can't be reached, it notices at its next commit.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -56,15 +56,16 @@ class MovedStream(msgspec.Struct):
 
 async def pause(services: Services, key: str) -> StreamRecord:
     """Stop a stream where it stands. Raises OperationRefused."""
-    return await _told(services, await operations.pause(services.state(), key))
+    told = _teller(services)
+    return await told(await operations.pause(services.state(), key))
 
 
 async def resume(services: Services, key: str) -> tuple[StreamRecord, int]:
     """Let a parked stream go on. Returns it, and how many of its ``parked`` dead letters were sent to the
     queue again. Raises OperationRefused."""
-    queue = services.queue(split_key(key)[0])
+    told, queue = _teller(services), services.queue(split_key(key)[0])
     checkpoint, sent = await operations.resume(services.state(), queue, key)
-    return await _told(services, checkpoint), sent
+    return await told(checkpoint), sent
 
 
 async def skip(
@@ -72,12 +73,14 @@ async def skip(
 ) -> StreamRecord:
     """Pass over the message at the head, or all of ``run`` up to the seq ``through``. Raises
     OperationRefused."""
-    return await _told(services, await operations.skip(services.state(), key, through, run))
+    told = _teller(services)
+    return await told(await operations.skip(services.state(), key, through, run))
 
 
 async def reset(services: Services, key: str, *, keep_place: bool = False) -> StreamRecord:
     """Forget a stream's state, and unless ``keep_place`` its place too. Raises OperationRefused."""
-    return await _told(services, await operations.reset(services.state(), key, keep_place=keep_place))
+    told = _teller(services)
+    return await told(await operations.reset(services.state(), key, keep_place=keep_place))
 
 
 async def drop_effects(
@@ -85,8 +88,9 @@ async def drop_effects(
 ) -> tuple[StreamRecord, int]:
     """Give up the pending effects with these ids, or for this target, or all. Returns the stream, and how
     many effects go to the dead letters. Raises OperationRefused."""
+    told = _teller(services)
     checkpoint, count = await operations.drop_effects(services.state(), key, ids, target)
-    return await _told(services, checkpoint), count
+    return await told(checkpoint), count
 
 
 async def move(services: Services, key: str, to: str) -> MovedStream:
@@ -146,11 +150,17 @@ def record_of(checkpoint: Checkpoint) -> StreamRecord:
     )
 
 
-async def _told(services: Services, checkpoint: Checkpoint) -> StreamRecord:
-    """A stream that was changed, once its owner has been told."""
-    record = record_of(checkpoint)
-    record.told = await operations.poke(services.coordinator(), services.caller(), checkpoint.key)
-    return record
+def _teller(services: Services) -> Callable[[Checkpoint], Awaitable[StreamRecord]]:
+    """Open what tells the owner of a stream that was changed, and then returns the stream. Call it before
+    the change, because a wrong setting must stop the change and not only its report."""
+    coordinator, caller = services.coordinator(), services.caller()
+
+    async def told(checkpoint: Checkpoint) -> StreamRecord:
+        record = record_of(checkpoint)
+        record.told = await operations.poke(coordinator, caller, checkpoint.key)
+        return record
+
+    return told
 
 
 async def latest_results(services: Services, checkpoint: Checkpoint, limit: int) -> Sequence[Logged]:

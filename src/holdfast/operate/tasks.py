@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.common.protocol import LookAtTask
 from holdfast.common.record import reading
-from holdfast.errors import NotKnown, OperationRefused
+from holdfast.errors import HoldfastError, NotKnown, OperationRefused
 from holdfast.operate import nodes
 from holdfast.ports.coordinator import Member
 from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
@@ -78,7 +78,10 @@ async def _listing(services: Services, app: str) -> Listing:
 async def tasks_warning(services: Services, app: str, types: Collection[str] = ()) -> str:
     """Return a warning if no living node runs the app, or none runs some of these types; else an empty text.
     Most of such names are misspelt."""
-    running = {runner.type for runner in await runners(services, app)}
+    try:
+        running = {runner.type for runner in await runners(services, app)}
+    except HoldfastError:  # what was set is set in any case
+        return ""
     if not running:
         return f"no node runs tasks of app {app!r} now"
     if missing := sorted({*types} - running):

@@ -14,7 +14,8 @@ from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.effects import EffectMaker
 from holdfast.common.message import TIMER_RUN, Place, Span
 from holdfast.common.protocol import Done, Poke
-from holdfast.errors import Fenced, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
+from holdfast.common.redaction import redact
+from holdfast.errors import Fenced, HoldfastError, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
 from holdfast.ports.dead_letters import dead_letters, in_order
 from holdfast.ports.peer import Peer
@@ -100,15 +101,15 @@ async def reset(state: StateStore, key: str, *, keep_place: bool = False) -> Che
 async def drop_effects(
     state: StateStore, key: str, ids: Collection[str] = (), target: str = ""
 ) -> tuple[Checkpoint, int]:
-    """Give up the pending effects with these ids, those for this target, or all if neither is given. Each
-    goes to the dead letters, in its place. Returns the checkpoint and how many they are. Raises
-    OperationRefused."""
+    """Give up the pending effects with these ids, those for this target, or all if neither is given. Secrets
+    of the target may be hidden, as where it is shown. Each effect goes to the dead letters, in its place.
+    Returns the checkpoint and how many they are. Raises OperationRefused."""
 
     count = 0
 
     def meant(now: Checkpoint) -> list[Effect]:
         of_ids = [effect for effect in now.effects if not ids or effect.id in ids]
-        return [effect for effect in of_ids if not target or effect.target == target]
+        return [effect for effect in of_ids if not target or target in (effect.target, redact(effect.target))]
 
     def change(now: Checkpoint) -> Commit:
         nonlocal count
@@ -155,7 +156,7 @@ async def poke(coordinator: Coordinator, peer: Peer, key: str) -> str:
                 request = Poke(member.id, key.partition("/")[0], key)
                 reply = await peer.call(member.address, request, POKE_TIMEOUT_S)
                 return member.name if isinstance(reply, Done) and reply.ok else ""
-    except (Unavailable, OutcomeUnknown):
+    except HoldfastError:
         pass
     return ""
 

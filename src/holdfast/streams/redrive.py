@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.cluster.effect_letters import AGAIN, EFFECT_ID, TARGET, effect_again, guard, is_of_effect
-from holdfast.errors import OperationRefused
+from holdfast.errors import HoldfastError, OperationRefused, Retry
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.state import StateStore
@@ -17,37 +17,53 @@ from holdfast.streams import operations
 
 
 async def redrive(
-    state: StateStore, queue: Queue, ids: Sequence[str], tell: Callable[[str], Awaitable[object]]
+    state: StateStore,
+    queue: Queue,
+    ids: Sequence[str],
+    tell: Callable[[str], Awaitable[object]],
+    failed: Callable[[str, HoldfastError], None],
 ) -> int:
     """Send dead letters of one stream again: those of messages to its queue, those of effects to their
-    targets. ``tell`` is called with the full key of each stream that has effects to hand over again. Returns
-    how many letters there were. Raises OperationRefused for a timer's, which is no message."""
+    targets. ``tell`` is called with the full key of each stream that has effects to hand over again, and
+    ``failed`` with the id of each letter that stays, such as a timer's, which is no message. Returns how many
+    letters were sent."""
     found: list[DeadLetter] = []
     for key in sorted({_plain_key(id_) for id_ in ids if _may_be_of_effect(id_)}):
         found += [each async for each in dead_letters(queue, key) if each.id in ids and is_of_effect(each)]
     known = {letter.id for letter in found}
     sent = await queue.redrive([id_ for id_ in ids if id_ not in known])
     changed: dict[str, None] = {}
-    try:
-        for letter in sorted(found, key=lambda letter: letter.at):
-            if TARGET in letter.attributes:
-                key = f"{letter.stream}/{letter.key}"
-                if await state.peek(key) is None:
-                    raise OperationRefused(f"no stream {key!r} in the state store, so {letter.id} stays")
-                guards = await guard(queue, [letter])
-                await operations.add_effect(state, key, effect_again(letter, await state.now(key)))
-                changed[key] = None
-                sent += await queue.purge(guards)  # one that is redriven twice has one id at its target
-    finally:
-        for key in changed:
+    for letter in sorted(found, key=lambda letter: letter.at):
+        key = f"{letter.stream}/{letter.key}"
+        try:
+            guards = await _add_effect(state, queue, key, letter)
+            changed[key] = None
+            sent += await queue.purge(guards)  # one that is redriven twice has one id at its target
+        except HoldfastError as error:
+            failed(letter.id, error)
+            if error.retry is not Retry.NEVER:
+                break  # a service is away, for the others too
+    for key in changed:
+        try:
             await tell(key)
-    for letter in found:
-        if TARGET not in letter.attributes:
-            raise OperationRefused(
-                f"{letter.id} is of a timer, so it is no message that a queue could take; purge it, and have"
-                " the next message of the stream set the timer"
-            )
+        except HoldfastError as error:
+            failed(key, error)
     return sent
+
+
+async def _add_effect(state: StateStore, queue: Queue, key: str, letter: DeadLetter) -> list[str]:
+    """Have the effect of a letter handed over again. Returns the ids of what is left of the letter. Raises
+    OperationRefused."""
+    if TARGET not in letter.attributes:
+        raise OperationRefused(
+            "it is of a timer, so it is no message that a queue could take; purge it, and have the next"
+            " message of the stream set the timer"
+        )
+    if await state.peek(key) is None:
+        raise OperationRefused(f"no stream {key!r} in the state store, so it stays")
+    guards = await guard(queue, [letter])
+    await operations.add_effect(state, key, effect_again(letter, await state.now(key)))
+    return guards
 
 
 def _may_be_of_effect(letter_id: str) -> bool:

@@ -27,7 +27,7 @@ from holdfast.errors import (
     ValueLost,
 )
 from holdfast.ports.clock import Clock
-from holdfast.ports.dead_letters import dead_letters
+from holdfast.ports.dead_letters import Reads, at_once, dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.system.spans import sending
@@ -277,17 +277,17 @@ class Producer:
         """Return a task's record; None for a task that isn't known, or is no longer kept."""
         return await self._store.get(trace_id)
 
-    async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """Wait until a task has ended, and return its outcome. Raises TimeoutError, OperationRefused for a
-        task that isn't known, and ValueLost if its value is gone."""
+    async def wait(self, trace_id: str, timeout_s: float | None = None, *, read: Reads = at_once) -> Outcome:
+        """Wait until a task has ended, and return its outcome. ``read`` makes each call. Raises TimeoutError,
+        OperationRefused for a task that isn't known, and ValueLost if its value is gone."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
-            task = await self._store.get(trace_id)
+            task = await read(partial(self._store.get, trace_id))
             if task is None:
                 raise OperationRefused(f"no task {trace_id!r} is known in app {self._app!r}")
             if task.ended:
-                return await self._values.with_value(outcome_of(self._app, task))
+                return await read(partial(self._values.with_value, outcome_of(self._app, task)))
             if deadline is not None and self._clock.monotonic() >= deadline:
                 raise TimeoutError(f"task {trace_id!r} is {task.state.value} after {timeout_s:g} s")
             await self._clock.sleep(pause_s)

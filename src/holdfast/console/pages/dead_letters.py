@@ -216,7 +216,12 @@ class LetterPages:
         name, identity = request.query.get("queue", ""), request.query.get("id", "")
         letter = await self._letter(name, identity, request.query.get("key"))
         return self._parts.renderer.page(
-            request, "letter.html", title=f"Dead letter {identity}", queue=name, letter=letter
+            request,
+            "letter.html",
+            title=f"Dead letter {identity}",
+            queue=name,
+            letter=letter,
+            attributes=operations.attributes(letter),
         )
 
     async def _letter(self, name: str, identity: str, key: str | None) -> DeadLetter:

@@ -212,10 +212,10 @@ async def _show(order: ReportOrder, now: float, known: Credentials, *, json: boo
 def _bar(*, quiet: bool) -> Progress:
     console = Console(stderr=True)
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         TaskProgressColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         console=console,
         disable=quiet or not console.is_terminal,
     )

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 def counting() -> Progress:
     """A display on stderr of the frames sent."""
-    columns = SpinnerColumn(), TextColumn("{task.description}"), TextColumn("{task.completed} frames")
+    said = TextColumn("{task.description}", markup=False)  # an address may hold brackets
+    columns = SpinnerColumn(), said, TextColumn("{task.completed} frames")
     return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
 
 
