@@ -1,20 +1,21 @@
 """What an image holds, and that it is the same wherever it is built."""
 
+import errno
 import os
 import tarfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import pytest
 
 from holdfast.errors import ConfigError
-from holdfast.image import requirements
+from holdfast.image import layout, requirements
 from holdfast.image.blobs import Blobs
 from holdfast.image.layer import ImageFile, pack
 from holdfast.image.oci import Descriptor
-from tests.command_line import Holdfast
+from tests.command_line import Holdfast, Outcome
 from tests.image.conftest import AMD64, BaseFolder, archive, debian
 
 APP = "from holdfast import App\napp = App('doors')\n"
@@ -314,6 +315,31 @@ def test_an_archive_holds_the_same_image_and_nothing_that_podman_would_not_load(
         assert msgspec.json.decode(file.read())["manifests"] == image.index["manifests"][:1]
         held = {name for name in archive.getnames() if name.startswith("blobs/sha256/")}
     assert len(held) == len(image.manifest["layers"]) + 2  # the config and the manifest
+
+
+def test_an_archive_stays_whole_where_a_later_one_can_not_be_written(
+    project: Path, holdfast: Holdfast, base: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, disk = tmp_path_factory.mktemp("images"), tmp_path_factory.mktemp("disk")
+    (disk / "named.tar").symlink_to(disk / "doors.tar")
+    given = ("--base", base, "--platform", "linux/amd64", "--cache", str(folder))
+
+    def built() -> Outcome:
+        return holdfast("image", "build", "doors:app", "-t", "doors:1", *given, "-o", str(disk / "named.tar"))
+
+    def full(entries: object, file: IO[bytes]) -> None:
+        file.write(b"cut")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    assert built().code == 0
+    whole = (disk / "doors.tar").read_bytes()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(layout, "write_archive", full)
+        refused = built()
+    assert refused.code == 2
+    assert "named.tar can't be written: [Errno 28] No space left on device" in refused.err
+    assert (disk / "doors.tar").read_bytes() == whole
+    assert {path.name for path in disk.iterdir()} == {"doors.tar", "named.tar"}
 
 
 @pytest.mark.slow

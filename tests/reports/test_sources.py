@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import gzip
 import http.server
+import itertools
+import socket
+import ssl
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +27,7 @@ from holdfast.reports.order import Column, Condition, Csv, Sort, Table
 from holdfast.reports.report import Report
 from holdfast.reports.sources import places
 from holdfast.reports.sources import table as tables
+from holdfast.reports.sources.http import READ_AHEAD_BYTES, HttpFile
 from holdfast.reports.sources.places import check_root, is_below
 from tests.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 
@@ -186,6 +191,15 @@ def test_a_filter_keeps_exactly_the_rows_that_fit(
         ),
         (pa.array(["x", "y"]).dictionary_encode(), "x"),
         (pa.array([True, False]), True),
+        (pa.array(["7.00", "7.50"]).cast(pa.decimal128(12, 2)), 7),
+        (pa.array(["123456789012345678901", "7"]).cast(pa.decimal128(38, 0)), 123456789012345678901),
+        (pa.array([2**64 - 1, 7], pa.uint64()), 2**64 - 1),
+        (pa.array([dt.timedelta(seconds=7), dt.timedelta()], pa.duration("s")), 7),
+        (pa.array(["x", "y"], pa.large_string()), "x"),
+        (pa.array(["x", "y"], pa.string_view()), "x"),
+        (pa.array([b"x", b"y"], pa.binary_view()), "x"),
+        (pa.array([7, 8], pa.float16()), 7),
+        (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())), True),
     ],
 )
 def test_values_are_read_as_the_columns_type(tmp_path: Path, array: pa.Array, value: Any) -> None:
@@ -206,6 +220,11 @@ def test_values_are_read_as_the_columns_type(tmp_path: Path, array: pa.Array, va
             {"filter": (Condition(column="n", op="=", value="one"),)},
             "filter[0].value",
             "no value of type int64",
+        ),
+        (
+            {"filter": (Condition(column="n", op="=", value=2**63),)},
+            "filter[0].value",
+            "9223372036854775808 is no value of type int64",
         ),
         ({"filter": (Condition(column="l", op="=", value=1),)}, "filter[0].value", "can't be compared"),
         ({"sort": (Sort(column="l"),)}, "sort[0].column", "has no order"),
@@ -506,6 +525,13 @@ class Ranges(http.server.BaseHTTPRequestHandler):
         if self.path.startswith("/moved/"):
             self._answer(302, b"", {"Location": server.elsewhere + self.path.removeprefix("/moved")})
             return
+        if self.path.startswith("/signed/"):
+            signed = self.path.removeprefix("/signed")
+            self._answer(302, b"", {"Location": f"{signed}?signature={next(server.signatures)}"})
+            return
+        if server.expires_with and server.asked.count((self.path, None)) > 1:
+            self._answer(server.expires_with, b"", {})
+            return
         body = server.bodies.get(self.path.partition("?")[0])
         if body is None or server.status:
             self._answer(server.status or 404, b"", {})
@@ -543,6 +569,7 @@ def serving() -> Iterator[Any]:
     server.daemon_threads = True
     server.bodies, server.asked, server.etag = {}, [], '"1"'
     server.status, server.drops, server.no_ranges, server.elsewhere = 0, 0, False, ""
+    server.expires_with, server.signatures = 0, itertools.count()
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     yield server
@@ -587,6 +614,49 @@ def test_a_broken_connection_is_made_anew(web: Any) -> None:
         csv_of(url(web, "/t.csv"))
 
 
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 410])
+def test_an_address_that_expires_on_the_way_is_asked_for_anew(web: Any, status: int) -> None:
+    web.bodies["/t.csv"] = b"a\n" + b"123456789\n" * 300_000
+    web.expires_with = status
+    assert csv_of(url(web, "/signed/t.csv")).encode() == web.bodies["/t.csv"]
+    web.bodies.clear()
+    web.expires_with = 0
+    with pytest.raises(UnreadableSource, match="there is no file"):
+        csv_of(url(web, "/signed/t.csv"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution"),
+        socket.gaierror(socket.EAI_NONAME, "Name or service not known"),
+        ssl.SSLEOFError(8, "EOF occurred in violation of protocol"),
+        OSError(errno.EHOSTUNREACH, "No route to host"),
+        OSError(errno.ENETUNREACH, "Network is unreachable"),
+        OSError(errno.EMFILE, "Too many open files"),
+    ],
+    ids=repr,
+)
+def test_a_server_that_cannot_be_reached_now_may_be_tried_again(
+    error: OSError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unreachable(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(socket, "create_connection", unreachable)
+    with pytest.raises(Unavailable, match="can't be reached"):
+        csv_of("http://files.test/t.csv")
+
+
+def test_a_certificate_that_is_not_trusted_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def untrusted(*_: object) -> None:
+        raise ssl.SSLCertVerificationError(1, "certificate verify failed")
+
+    monkeypatch.setattr(socket, "create_connection", untrusted)
+    with pytest.raises(UnreadableSource, match="certificate verify failed"):
+        csv_of("https://files.test/t.csv")
+
+
 def test_refusals_over_http_have_their_errors(web: Any) -> None:
     with pytest.raises(UnreadableSource, match="there is no file"):
         csv_of(url(web, "/t.csv"))
@@ -594,12 +664,21 @@ def test_refusals_over_http_have_their_errors(web: Any) -> None:
     web.status = 403
     with pytest.raises(UnreadableSource, match="may not be read"):
         csv_of(url(web, "/t.csv"))
-    web.status = 503
-    with pytest.raises(Unavailable, match="HTTP status 503"):
-        csv_of(url(web, "/t.csv"))
+    for web.status in (408, 425, 429, 503):
+        with pytest.raises(Unavailable, match=f"HTTP status {web.status}"):
+            csv_of(url(web, "/t.csv"))
     web.status, web.no_ranges = 0, True
     with pytest.raises(UnreadableSource, match="answers no ranges"):
         csv_of(url(web, "/t.csv"))
+
+
+def test_who_reads_on_after_the_end_leaves_no_connection(web: Any) -> None:
+    web.bodies["/t.csv"] = bytes(2 * READ_AHEAD_BYTES)
+    with HttpFile(url(web, "/t.csv")) as file:
+        pass
+    file.seek(READ_AHEAD_BYTES)
+    file.read(1)
+    assert file._connection is None
 
 
 def test_a_file_that_changes_while_it_is_read(web: Any) -> None:

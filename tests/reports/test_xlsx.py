@@ -209,7 +209,7 @@ def test_numbers_with_more_than_15_digits_are_written_as_text(tmp_path: Path) ->
             "d": pa.array(
                 [
                     decimal.Decimal("9999999999999.99"),
-                    decimal.Decimal("12345678901234.50"),
+                    decimal.Decimal("12345678901234.56"),
                     decimal.Decimal("-0.01"),
                 ],
                 pa.decimal128(20, 2),
@@ -218,12 +218,30 @@ def test_numbers_with_more_than_15_digits_are_written_as_text(tmp_path: Path) ->
     )
     assert values(sheet_of(source))[1:] == [
         [999_999_999_999_999, 9999999999999.99],
-        ["1000000000000000", "12345678901234.50"],
+        ["1000000000000000", "12345678901234.56"],
         ["-1000000000000000", -0.01],
     ]
-    assert values(sheet_of(source, long_numbers="number"))[2] == [1_000_000_000_000_000, 12345678901234.5]
+    assert values(sheet_of(source, long_numbers="number"))[2] == [1_000_000_000_000_000, 12345678901234.56]
     with pytest.raises(UnwritableColumn, match="'i' holds a number of more than 15 digits"):
         sheet_of(source, long_numbers="error")
+
+
+def test_zeros_at_the_end_of_a_fraction_are_no_digits_that_excel_would_round(tmp_path: Path) -> None:
+    fractions = ["1234567.5", "-123456789012345", "100", "0", "1234567.123456789"]
+    source = stored(
+        tmp_path,
+        {
+            "fraction": pa.array([decimal.Decimal(text) for text in fractions], pa.decimal128(38, 9)),
+            "whole": pa.array([decimal.Decimal(10**at) for at in (14, 15, 0, 0, 0)], pa.decimal128(38, 0)),
+        },
+    )
+    assert values(sheet_of(source))[1:] == [
+        [1234567.5, 10**14],
+        [-123456789012345, "1000000000000000"],
+        [100, 1],
+        [0, 1],
+        ["1234567.123456789", 1],
+    ]
 
 
 def test_what_excel_has_no_number_for_is_text(tmp_path: Path) -> None:

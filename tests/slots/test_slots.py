@@ -21,6 +21,7 @@ import uvloop
 from holdfast.errors import ConfigError, SlotDied, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran
+from holdfast.slots import wire
 from holdfast.slots.slots import ForkserverSlots
 from holdfast.slots.stream_slots import ForkserverStreamSlot, StreamSlotSettings, stream_slots
 from holdfast.system.clock import SystemClock
@@ -352,6 +353,33 @@ async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> 
         await call
     assert await gone(pids)
     assert (await run(await opened(slots))).error == ""
+
+
+async def test_a_slot_that_is_given_up_just_as_its_maker_is_lost(
+    make: Make, tmp_path: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "waiting_app.py").write_text(
+        f"import os, threading\nopen({str(fifo)!r}, 'w').write(f'{{os.getpid()}} {{os.getppid()}}')\n"
+        "threading.Event().wait()"
+    )
+    slots = make("waiting_app:app", preload=False)
+    spawning = asyncio.ensure_future(slots.spawn())
+    pid, server_pid = await told(fifo)
+    server = slots._server
+    assert server is not None
+    really_heard = server._heard
+
+    def heard(event: wire.Event | None) -> None:
+        really_heard(event)
+        if event is None:
+            spawning.cancel()
+
+    monkeypatch.setattr(server, "_heard", heard)
+    os.kill(server_pid, signal.SIGKILL)
+    with pytest.raises(asyncio.CancelledError):
+        await spawning
+    assert await gone([pid])
 
 
 async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(

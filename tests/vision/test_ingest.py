@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from pathlib import Path
 
 import av
@@ -221,6 +223,42 @@ def test_a_camera_of_too_many_pixels_is_refused_before_anything_is_decoded(
     monkeypatch.setattr(jpeg, "PIXELS_MAX", 100)
     with pytest.raises(live.CameraLost, match=r"sends \d+ x \d+ pixels; 100 is the most"):
         next(live.frames(str(short.video)))
+
+
+def encoded(path: Path, times: Sequence[int], *, width: int = 16, title: str = "") -> Path:
+    """A video of frames at ``times``, in thirtieths of a second."""
+    with av.open(str(path), "w") as container:
+        if title:
+            container.metadata["title"] = title
+        stream = container.add_stream("ffv1", rate=30)
+        stream.width, stream.height, stream.pix_fmt = width, 2, "yuv420p"
+        for time in times:
+            frame = av.VideoFrame(width, 2, "yuv420p")
+            frame.pts, frame.time_base = time, Fraction(1, 30)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+    return path
+
+
+def test_no_more_frames_a_second_are_taken_after_a_gap(tmp_path: Path) -> None:
+    video = encoded(tmp_path / "gap.mkv", [*range(30), *range(330, 420)])
+    taken = Counter(still.timestamp_ms // 1000 for still in stills(video, fps=5))
+    assert taken == {0: 5, 11: 6, 12: 5, 13: 5}  # the first that comes late, and then at the rate
+
+
+def test_a_title_in_another_encoding_hides_no_video(tmp_path: Path) -> None:
+    video = encoded(tmp_path / "titled.mkv", range(3), title="Strasse")
+    video.write_bytes(video.read_bytes().replace(b"Strasse", "Straßen".encode("latin-1")))
+    assert len(list(stills(video))) == 3
+    assert len(list(live.frames(str(video)))) == 3
+
+
+async def test_frames_that_no_jpeg_holds_are_told_of_their_video(
+    tmp_path: Path, queue: Sent, clock: Stopwatch
+) -> None:
+    video = encoded(tmp_path / "wide.mkv", range(3), width=70_000)
+    with pytest.raises(UnreadableVideo, match=r"wide.mkv can't be read: OSError"):
+        await ingest(video, "cam", 0, objects=MemoryObjects(), queue=queue, clock=clock)
 
 
 @pytest.mark.parametrize("into_frame", [0, 10])

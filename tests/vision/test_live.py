@@ -20,6 +20,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.system.clock import SystemClock
+from holdfast.vision import live
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import decode_image
 from holdfast.vision.live import WAITING_MAX, Camera, CameraLost, CameraRun, CameraSource, frames
@@ -150,6 +151,21 @@ async def test_what_no_retry_helps_ends_it() -> None:
         rig.queue.failing = [TooLarge("too large")]
         with pytest.raises(TooLarge):
             await rig.until(lambda: False)
+
+
+async def test_a_camera_whose_frames_fail_unforeseen_is_lost_and_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def failing(*_: object) -> bytes:
+        raise OSError("no room for http://user:secret-word@127.0.0.1/")
+
+    monkeypatch.setattr(live, "encode", failing)
+    with Server([(3, "cut")] * 2) as server:
+        rig = Rig(server.url)
+        async with asyncio.timeout(PATIENCE_S / 4):
+            await rig.until(lambda: len(rig.troubles) == 2)
+    assert all("can't be read: OSError('no room" in trouble for trouble in rig.troubles)
+    assert "secret-word" not in "".join(rig.troubles)
 
 
 async def test_while_sending_lags_frames_are_left_out_and_counted() -> None:

@@ -16,6 +16,7 @@ from holdfast.image.layer import ImageFile
 from holdfast.image.layer import write as write_archive
 from holdfast.image.oci import IMAGE_NAME, REF_NAME, Index, document
 from holdfast.image.reference import Reference
+from holdfast.system.files import UMASK, whole_file
 
 _LAYOUT = b'{"imageLayoutVersion":"1.0.0"}'
 
@@ -41,7 +42,8 @@ def _write(built: Built, target: Reference, place: Path, blobs: Blobs) -> None:
     if place.suffix == ".tar":
         place.parent.mkdir(parents=True, exist_ok=True)
         contents = [ImageFile("oci-layout", _LAYOUT), ImageFile("index.json", index)]
-        with place.open("wb") as file:
+        named = place.resolve()  # a link to an archive stays one
+        with whole_file(named, UMASK, part=f".{named.name}.part-", durable=False) as file:
             write_archive([*contents, *(ImageFile(*each) for each in sorted(names.items()))], file)
     else:
         _check_folder(place, target.tag)

@@ -93,7 +93,8 @@ class ForkserverSlots(Generic[A, P]):
         try:
             if self._server is None:
                 self._server = ForkServer(self._setup, self._heard, self._settings.environment)
-            slot = await self._fork(self._server, *args, **kwargs)
+            server = self._server  # of this slot, though it may be lost while the slot is waited for
+            slot = await self._fork(server, *args, **kwargs)
         except OSError as error:
             raise Unavailable(not_run(error)) from error
         if self._watch is None and (self._settings.memory_mb or self._setup.tasks):
@@ -102,11 +103,11 @@ class ForkserverSlots(Generic[A, P]):
         try:
             if not await self._clock.wait(slot.ready, timeout_s):
                 if not slot.pid:
-                    self._server.abort()
+                    server.abort()
                 dump = await slot.kill("its app did not load in time")
                 raise self._unloadable(f"importing it took longer than {timeout_s:g} s\n{dump}")
         except asyncio.CancelledError:
-            self._server.signal(slot.name, signal.SIGKILL, group=True)
+            server.signal(slot.name, signal.SIGKILL, group=True)
             raise
         if slot.refusal:
             await slot.exited()

@@ -20,6 +20,7 @@ from holdfast.vision import jpeg
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import encode
 from holdfast.vision.places import object_name
+from holdfast.vision.rate import FrameRate
 
 
 class UnreadableVideo(HoldfastError):
@@ -42,7 +43,8 @@ def stills(path: Path, *, fps: float | None = None, seconds: float | None = None
     its format tells how many frames there should be.
     """
     try:
-        with av.open(str(path)) as container:
+        # Texts in another encoding, such as a title, are no reason to refuse a video.
+        with av.open(str(path), metadata_errors="replace") as container:
             if not container.streams.video:
                 raise UnreadableVideo(f"{path} holds no video; give a file with a video stream")
             yield from _sampled(path, container, fps, seconds)
@@ -57,6 +59,10 @@ def stills(path: Path, *, fps: float | None = None, seconds: float | None = None
             f"{path} is not a video that can be read ({error.strerror});"
             " copy the file again, or convert it to MP4"
         ) from error
+    except UnreadableVideo:
+        raise
+    except Exception as error:
+        raise UnreadableVideo(f"{path} can't be read: {error!r}; convert it to MP4") from error
 
 
 def _sampled(
@@ -70,6 +76,7 @@ def _sampled(
         )
     # One converter, of one thread, for all frames: making its threads anew takes far longer than its work.
     converter = VideoReformatter()
+    rate = FrameRate(fps)
     packets = number = 0
     start_s: float | None = None
     try:
@@ -85,8 +92,7 @@ def _sampled(
                 time_s -= start_s
                 if seconds is not None and time_s >= seconds:
                     return
-                # A hair early is on time: timestamps are rounded.
-                if fps is None or time_s * fps >= number - 1e-3:
+                if rate.takes(time_s):
                     image = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
                     yield Still(number, round(time_s * 1000), encode(Image.fromarray(image)))
                     number += 1

@@ -58,7 +58,7 @@ def _opened(data: bytes, url: str) -> Iterator[Image.Image]:
                     f"frame {url} has {image.width} x {image.height} pixels; {PIXELS_MAX} is the most",
                     field="url",
                 )
-            yield image
+            yield _eight_bits(image)
     except (UnidentifiedImageError, OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         # What Pillow says of data that it can't identify names an object in memory.
         why = "" if isinstance(error, UnidentifiedImageError) else f": {error}"
@@ -67,3 +67,11 @@ def _opened(data: bytes, url: str) -> Iterator[Image.Image]:
             "ingest the video again, or skip the frame",
             field="url",
         ) from error
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """The image with 8 bits a channel. Of finer colours Pillow takes the upper 8 itself; finer grey it cuts
+    off at 255."""
+    if image.mode != "I;16":
+        return image
+    return Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))

@@ -21,11 +21,12 @@ from PIL import Image
 
 from holdfast.errors import HoldfastError, Retry
 from holdfast.extend import Clock, Objects, Outgoing, Queue
-from holdfast.extend.tools import Backoff, redact_url
+from holdfast.extend.tools import Backoff, redact, redact_url
 from holdfast.vision import jpeg
 from holdfast.vision.handler import Frame
 from holdfast.vision.jpeg import encode
 from holdfast.vision.places import object_name
+from holdfast.vision.rate import FrameRate
 
 WAITING_MAX = 64
 """Frames that wait to be sent. While so many do, those that come are left out."""
@@ -220,6 +221,8 @@ class _Reader:
                     break
         except CameraLost as error:
             lost = str(error)
+        except Exception as error:  # noqa: BLE001 - nobody else hears that this thread ends
+            lost = redact(f"{redact_url(self._source.url)} can't be read: {error!r}; check the camera")
         self._say(self._end, lost)
 
     def _say(self, what: Callable[..., None], *args: object) -> bool:
@@ -250,7 +253,8 @@ def frames(url: str, *, fps: float | None = None, timeout_s: float = 10.0) -> It
     # Over TCP nothing is lost on the way, and no port is opened here; but not every camera can do that.
     options = {"rtsp_flags": "prefer_tcp"} if url.startswith(("rtsp:", "rtsps:")) else {}
     try:
-        with av.open(url, options=options, timeout=timeout_s) as container:
+        # Texts in another encoding are no reason to see nothing.
+        with av.open(url, options=options, timeout=timeout_s, metadata_errors="replace") as container:
             if not container.streams.video:
                 raise CameraLost(f"{where} has no video; name the camera's video stream")
             video = container.streams.video[0]
@@ -275,8 +279,9 @@ def frames(url: str, *, fps: float | None = None, timeout_s: float = 10.0) -> It
 def _sampled(container: av.container.InputContainer, fps: float | None) -> Iterator[Taken]:
     stream = container.streams.video[0]
     converter = VideoReformatter()
+    rate = FrameRate(fps)
     first_s: float | None = None
-    due_s = last_s = 0.0
+    last_s = 0.0
     for packet in container.demux(stream):
         try:
             decoded = packet.decode()
@@ -290,11 +295,8 @@ def _sampled(container: av.container.InputContainer, fps: float | None) -> Itera
                 at_s = float(frame.pts * frame.time_base)
                 first_s = at_s if first_s is None else first_s
                 time_s = at_s - first_s
-            if fps is not None:
-                # A hair early is on time, for timestamps are rounded; and a clock that was set back is right.
-                if last_s <= time_s < due_s - 1e-3:
-                    continue
-                due_s = max(due_s + 1 / fps, time_s) if time_s >= last_s else time_s + 1 / fps
+            if not rate.takes(time_s):
+                continue
             last_s = time_s
             image = converter.reformat(frame, format="rgb24", threads=1).to_ndarray()
             yield Taken(max(0, round(time_s * 1000)), encode(Image.fromarray(image)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping
 from functools import reduce
+from typing import TypeGuard
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,9 +47,24 @@ def _value(value: object, kind: pa.DataType, field: str) -> pa.Scalar:
     try:
         if isinstance(value, float) and not pa.types.is_floating(kind):
             return pa.scalar(repr(value)).cast(kind)  # 0.1 is meant, not the nearest binary fraction
+        if _is_integer(value) and (pa.types.is_decimal(kind) or not -(2**63) <= value < 2**63):
+            return pa.scalar(str(value)).cast(kind)  # as an int64, it would need room for 19 digits
         return pa.scalar(value).cast(kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise InvalidMessage(f"{field}: {value!r} is no value of type {kind} ({error})", field) from error
+
+
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def applies(condition: pc.Expression, column: pa.Field) -> bool:
+    """Return whether Arrow can compare the column as it is stored."""
+    try:
+        pa.schema([column]).empty_table().filter(condition)
+    except pa.ArrowNotImplementedError:
+        return False
+    return True
 
 
 def partition_holds(

@@ -12,6 +12,9 @@ from holdfast.reports.faults import UnreadableSource
 
 TIMEOUT_S = 60.0
 REDIRECTS_MAX = 5
+EXPIRED = (400, 401, 403, 404, 410)
+"""Answers of an address that no longer holds. S3 answers 400 where the credentials that signed it ended."""
+
 READ_AHEAD_BYTES = 1024 * 1024
 """Least asked for at once: readers of footers ask for a few bytes at a time."""
 
@@ -77,16 +80,21 @@ class HttpFile(io.RawIOBase):
         size = left if size is None or size < 0 else min(size, left)
         start = self._position - self._held_at
         if not (start >= 0 and start + size <= len(self._held)):
-            self._held = self._fetch(self._position, max(size, READ_AHEAD_BYTES)) if size else b""
+            try:
+                self._held = self._fetch(self._position, max(size, READ_AHEAD_BYTES)) if size else b""
+            finally:
+                if self.closed:  # by now: Arrow reads ahead in a thread, and asks once more
+                    self._drop()
             self._held_at, start = self._position, 0
         self._position += size
         return self._held[start : start + size]
 
     def close(self) -> None:
         """Close the connection."""
-        if self._connection is not None:
-            self._connection.close()
         super().close()
+        # It stays named: whoever reads in another thread by now drops it, and any that came after it.
+        if (connection := self._connection) is not None:
+            connection.close()
 
     def _fetch(self, start: int, size: int) -> bytes:
         if self.size:
@@ -107,6 +115,17 @@ class HttpFile(io.RawIOBase):
             self._connection = None
 
     def _ask(self, start: int, size: int) -> bytes:
+        led = self._url != self._first
+        answer = self._answer(start, size)
+        if led and answer.status in EXPIRED:
+            # Where an earlier request was redirected to may hold for a while only.
+            self._drop()
+            self._url = self._first
+            answer = self._answer(start, size)
+        return self._body(answer, start, size)
+
+    def _answer(self, start: int, size: int) -> http.client.HTTPResponse:
+        """The answer of where the file is by now, redirects followed."""
         headers = {"Range": f"bytes={start}-{start + size - 1}", "Accept-Encoding": "identity"}
         if traceparent := current_traceparent():
             headers[TRACEPARENT] = traceparent
@@ -121,7 +140,7 @@ class HttpFile(io.RawIOBase):
             self._connection.request("GET", path, headers=headers)
             answer = self._connection.getresponse()
             if answer.status not in (301, 302, 303, 307, 308):
-                return self._body(answer, start, size)
+                return answer
             self._redirect(answer)
             headers.pop("Authorization", None)
         raise OSError(f"more than {REDIRECTS_MAX} redirects")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +29,22 @@ it opens must lie below. All are optional."""
 
 _PASSING = re.compile(
     r"AWS Error (NETWORK_CONNECTION|SLOW_DOWN|REQUEST_TIMEOUT|SERVICE_UNAVAILABLE|INTERNAL_FAILURE)"
-    r"|AWS Error THROTTLING|curlCode|[Tt]imeout|HTTP status 5\d\d"
+    r"|AWS Error THROTTLING|curlCode|[Tt]imeout|HTTP status (408|425|429|5\d\d)"
+)
+# A name that isn't known may be known again: a resolver without a network says the same.
+_PASSING_KINDS = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLEOFError, ssl.SSLZeroReturnError)
+_PASSING_NUMBERS = frozenset(
+    {
+        errno.EADDRNOTAVAIL,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.EMFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    }
 )
 
 
@@ -159,10 +177,17 @@ def readable(url: str) -> Iterator[None]:
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, EOFError) as error:
         raise UnreadableSource(f"{url} can't be read: {_first_line(error)}") from error
     except OSError as error:
-        # Arrow says OSError of a damaged file too; only a service's own words tell the two apart.
-        if _PASSING.search(str(error)) or isinstance(error, (ConnectionError, TimeoutError)):
+        if _passes(error):
             raise Unavailable(f"{url} can't be reached: {_first_line(error)}") from error
         raise UnreadableSource(f"{url} can't be read: {_first_line(error)}") from error
+
+
+def _passes(error: OSError) -> bool:
+    """Return whether another try may succeed."""
+    if isinstance(error, _PASSING_KINDS) or error.errno in _PASSING_NUMBERS:
+        return True
+    # Arrow says OSError of a damaged file too; only a service's own words tell the two apart.
+    return _PASSING.search(str(error)) is not None
 
 
 def _first_line(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from holdfast.extend.tracing import span
 from holdfast.reports.faults import UnreadableSource
 from holdfast.reports.order import Column, Table
 from holdfast.reports.sources.files import FormatReader, Piece, Shape, rows_a_batch
-from holdfast.reports.sources.filters import both, expression, partition_holds
+from holdfast.reports.sources.filters import applies, both, expression, partition_holds
 from holdfast.reports.sources.formats import files_for
 from holdfast.reports.sources.places import (
     Secrets,
@@ -42,6 +42,7 @@ _HEADS_AT_ONCE = 8
 class _File:
     place: SourceFile
     files: FormatReader
+    stored: pa.Schema
     schema: Mapping[str, pa.DataType]
     rows: int | None
 
@@ -65,7 +66,7 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
         shapes = list(pool.map(_shape, readers, places))
     files = []
     for place, reader, shape in zip(places, readers, shapes, strict=True):
-        files.append(_File(place, reader, _columns(place, shape), shape.rows))
+        files.append(_File(place, reader, shape.schema, _columns(place, shape), shape.rows))
     return TableReader(table, files, field)
 
 
@@ -200,7 +201,13 @@ class TableReader:
             if name in own and name not in place.partition
         ]
         pushed = both(
-            [keep for name, keep in self._conditions if name in inside and own[name] == self._types[name]]
+            [
+                keep
+                for name, keep in self._conditions
+                if name in inside
+                and own[name] == self._types[name]
+                and applies(keep, file.stored.field(name))
+            ]
         )
         keep = both([keep for _, keep in self._conditions])
         with readable(place.url):
