@@ -124,7 +124,7 @@ async def test_when_the_schedule_can_t_be_read_for_want_of_descriptors_nothing_i
         await rig.clock.sleep(1.0)
         raise OSError(errno.EMFILE, "Too many open files")
 
-    rig.registry.changed = changed  # type: ignore[assignment]
+    rig.registry.changed = changed  # type: ignore[method-assign]
     with pytest.raises(OSError, match="Too many open files"):
         await rig.follower(periodic()).run()
     assert rig.led == ["nightly"]
