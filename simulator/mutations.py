@@ -259,7 +259,7 @@ def _effects_early(
     _end(self, item, end, letter)
 
 
-async def _forget_then_send(self: Producer, delayed: Any) -> None:
+async def _forget_then_send(self: Producer, delayed: Any, ahead_s: float) -> None:
     await self._store.messages_sent([each.trace for each in delayed])
     await self._clock.sleep(0.2)
     await self._queue_of(delayed[0].type).send([Outgoing(each.message, key=each.trace) for each in delayed])
