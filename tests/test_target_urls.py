@@ -42,6 +42,7 @@ async def test_a_queue_takes_the_body_as_it_is(services: Services, tmp_path: Pat
         ("sqlite:///other.db", "names no queue; put the queue's name behind it"),
         ("sqlite:///other.db#", "names no queue"),
         ("sqlite://user:pw1234@host/other.db#x", "holds a password.*target_secrets"),
+        ("redis://[::1/0#x", "target is 'redis://.*': it is no URL"),
         ("sqs://eu-west-1/", "names no queue"),
         ("sqs://eu-west-1/frames-{stream}", "names no queue"),
         ("sqs+https://", "target is 'sqs\\+https://': use one such as"),
@@ -53,6 +54,11 @@ def test_a_url_that_names_no_target_is_refused(services: Services, url: str, sai
     assert "pw1234" not in str(caught.value)
     with pytest.raises(EffectRefused, match=said):
         TargetUrls(services)(url)
+
+
+def test_a_url_that_only_its_service_finds_wrong_is_refused(services: Services) -> None:
+    with pytest.raises(EffectRefused, match=r"target is .sqlite:///.*null"):
+        TargetUrls(services)("sqlite:///a\0b.db#x")
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeVar, overload
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import ConfigError
 from holdfast.urls import has_password, nothing_serves, shown
@@ -334,6 +334,10 @@ def check_target(target: str, declared: Collection[str] = ()) -> None:
             " whose messages have a seq can't be a target)"
         )
     service = target_service(target)
+    try:
+        urlsplit(target)
+    except ValueError as error:  # whose text repeats no more than a part of the host
+        raise ConfigError(f"target is {shown(target)!r}: it is no URL ({error})") from None
     if has_password(target):
         raise ConfigError(
             f"target is {shown(target)!r}: it holds a password, which would be stored with each effect;"

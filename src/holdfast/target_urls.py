@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.common.acts import HOPS
+from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, EffectRefused
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.registration import TargetService, check_target, target_service
-from holdfast.urls import with_password
+from holdfast.urls import shown, with_password
 from holdfast.wiring import Services
 
 SENDER = "source"
@@ -31,6 +32,12 @@ class TargetUrls:
             check_target(url)
         except ConfigError as error:
             raise EffectRefused(str(error)) from None
+        try:
+            return self._open(url)
+        except ValueError as error:
+            raise EffectRefused(f"target is {shown(url)!r}: {redact(str(error))}") from error
+
+    def _open(self, url: str) -> Target:
         service = target_service(url)
         if isinstance(service, TargetService):
             return service.target(self._services.target_opening(url))

@@ -36,6 +36,8 @@ class Office:
         self.opened.append(url)
         if "broken" in url:
             raise ConfigError("no library")
+        if "odd" in url:
+            raise ValueError("odd")
         if "wrong" in url:
             raise EffectRefused("nothing serves that")
         return self
@@ -159,6 +161,11 @@ async def test_a_url_that_this_node_cannot_open_waits_and_a_wrong_one_is_refused
         "broken://x": "no library",
         "undeclared": "it is not declared on this node",
     }
+
+
+async def test_a_package_that_fails_to_open_a_target_ends_no_node(bench: Bench) -> None:
+    assert await bench.hand_over("a", target="odd://x") == [("a", "failed", "ValueError('odd')")]
+    assert bench.deliverer.errors == {"odd://x": "ValueError('odd')"}
 
 
 async def test_the_last_error_of_a_target_is_known_until_it_takes_effects(bench: Bench) -> None:

@@ -748,6 +748,58 @@ CORE = [
         "::test_a_savepoint_that_was_rolled_back_has_told_nobody",
     ),
     _at(
+        "src/holdfast/streams/rules/owner.py",
+        "a target's answer is lost that comes while a stream moves, which stays in the end",
+        "            OwnerPhase.TRANSFERRING,\n        )\n",
+        "        )\n",
+        "tests/streams/rules/test_acting.py"
+        "::test_an_answer_of_a_target_counts_also_while_a_stream_moves_that_stays_in_the_end",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "a handler that was opened in advance stays open where its stream came and doesn't run",
+        "if (entry is None or entry.seat is not seat) and",
+        "if entry is None and",
+        "tests/streams/test_owners.py"
+        "::test_what_was_warmed_for_a_stream_that_came_and_does_not_run_is_let_go",
+    ),
+    _at(
+        "src/holdfast/services/redis/service.py",
+        "effects for a second Redis go to the first",
+        '("redis", opening.setting, opening.url, app)',
+        '("redis", opening.setting, app)',
+        "tests/services/redis/test_target.py::test_each_target_gets_its_own_effects",
+    ),
+    _at(
+        "src/holdfast/services/redis/service.py",
+        "effects for one Redis wait for the replicas of another",
+        '("redis", "confirmed", opening.url)',
+        '("redis", "confirmed")',
+        "tests/services/redis/test_target.py::test_each_target_waits_for_its_own_replicas",
+    ),
+    _at(
+        "src/holdfast/target_urls.py",
+        "a target's URL that only its service finds wrong ends each node",
+        "        except ValueError as error:\n",
+        "        except KeyError as error:\n",
+        "tests/test_target_urls.py::test_a_url_that_only_its_service_finds_wrong_is_refused",
+    ),
+    _at(
+        "src/holdfast/registration.py",
+        "a handler may send to what is no URL",
+        "        urlsplit(target)\n",
+        "        pass\n",
+        "tests/test_target_urls.py::test_a_url_that_names_no_target_is_refused",
+    ),
+    _at(
+        "src/holdfast/cluster/deliverer.py",
+        "a package that fails to open a target ends the node",
+        "        except Exception as error:  # noqa: BLE001 - a target of another package may raise anything\n"
+        "            self._fails(name, error)\n            self._tasks",
+        "        except KeyError as error:\n            self._fails(name, error)\n            self._tasks",
+        "tests/cluster/test_deliverer.py::test_a_package_that_fails_to_open_a_target_ends_no_node",
+    ),
+    _at(
         "src/holdfast/devices/dispatcher.py",
         "a turn takes what a shard has heard that it doesn't name",
         "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",

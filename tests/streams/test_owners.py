@@ -820,6 +820,19 @@ async def test_what_was_warmed_in_vain_is_let_go(town: Town) -> None:
     assert a.owns(KEY)
 
 
+async def test_what_was_warmed_for_a_stream_that_came_and_does_not_run_is_let_go(town: Town) -> None:
+    a, b = await two(town)
+    await town.send(*numbers(3))  # behind a gap
+    await town.until(lambda: sum(entry.owner.waiting for entry in a.work.owners) == 1)
+    assert await a.work.move(KEY, b.id) == ""
+    await town.until(lambda: b.owns(KEY) and not a.owns(KEY))
+    await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
+    assert Sum.story == ["open k 1", "close k 1", "close k 1"]
+    await town.send(*numbers(2))
+    await finished(town, 4)
+    assert Sum.story[3:] == ["open k 1"]
+
+
 async def test_a_drain_moves_all_and_gives_back_the_rest(town: Town) -> None:
     a = await town.start(app_of(), "a")
     for i in range(20):

@@ -122,6 +122,10 @@ class Deliverer:
         except HoldfastError as error:
             self._tasks.spawn(self._not_opened(WaitingRun(sender, effects, answer), name, error))
             return
+        except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
+            self._fails(name, error)
+            self._tasks.spawn(self._fail(WaitingRun(sender, effects, answer), self.errors[name]))
+            return
         run = WaitingRun(sender, lane.first_of(effects), answer)
         if self._host.clock.monotonic() < lane.paused_until:
             self._tasks.spawn(self._fail(run, self.errors.get(name, "")))
@@ -161,6 +165,10 @@ class Deliverer:
 
     async def _fail(self, run: WaitingRun, error: str) -> None:
         run.tell("failed", error)
+
+    def _fails(self, name: str, error: Exception) -> None:
+        self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
+        self._note(name, repr(error))
 
     def _note(self, name: str, error: str) -> None:
         """Note the last error of a target, or with "" that it takes effects."""
@@ -212,8 +220,7 @@ class Deliverer:
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
             _end_spans(spans, error)
-            self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
-            self._note(name, repr(error))
+            self._fails(name, error)
             _tell(runs, "failed", self.errors[name])
             return
         _end_spans(spans)

@@ -548,7 +548,8 @@ class Owners:
         if self._warm.get(key) is warming:
             del self._warm[key]
             self._pool.leave(seat, spec.models)
-            if key not in self._entries and seat.slot is not None:
+            entry = self._entries.get(key)
+            if (entry is None or entry.seat is not seat) and seat.slot is not None:
                 await self._pool.close_stream(seat.slot, spec.name, plain, spec.timeout_s)
 
     async def _open_warm(self, spec: StreamSpec, key: str, warming: Warming) -> str:

@@ -421,6 +421,27 @@ def test_a_move_waits_for_no_target_and_first_drops_what_was_taken() -> None:
     bench.only(Transfer)
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_an_answer_of_a_target_counts_also_while_a_stream_moves_that_stays_in_the_end(taken: bool) -> None:
+    bench = ActingBench()
+    bench.opened()
+    first, second = bench.sent(0, to("a"), to("a")).effects
+    bench.answered()
+    bench.owner.move("other", bench.now)
+    bench.only(Transfer)
+    if taken:
+        bench.taken(first)
+    else:
+        bench.owner.effect_failed(first.id, 1, bench.now, "no answer")
+    bench.silent()
+    bench.owner.transferred("kept", bench.now)
+    handed = handed_over(bench.out())
+    while not handed:
+        bench.tick()
+        handed = handed_over(bench.out())
+    assert handed[0].id == (second if taken else first).id
+
+
 def written(bench: ActingBench) -> list[Commit]:
     return [command.commit for command in bench.out() if isinstance(command, Write)]
 

@@ -25,11 +25,12 @@ class RedisService(Service):
         from holdfast.services.redis.queue import RedisQueue, bell_of  # noqa: PLC0415
         from holdfast.services.redis.replicas import ConfirmedConnection  # noqa: PLC0415
 
-        bell = opening.shared(("redis", "bell"), lambda: bell_of(connection, opening.clock))
+        bell = opening.shared(("redis", "bell", opening.url), lambda: bell_of(connection, opening.clock))
         confirmed = None
         if connection.address.wait_replicas:
             confirmed = opening.shared(
-                ("redis", "confirmed"), lambda: ConfirmedConnection(connection.address, opening.meter)
+                ("redis", "confirmed", opening.url),
+                lambda: ConfirmedConnection(connection.address, opening.meter),
             )
         return RedisQueue(
             connection,
@@ -88,7 +89,8 @@ def _connection(opening: Opening, app: str = "") -> RedisConnection:
         from holdfast.services.redis.connection import RedisConnection, parse  # noqa: PLC0415
     with named(opening.setting, opening.url):
         return opening.shared(
-            ("redis", opening.setting, app), lambda: RedisConnection(parse(opening.url), opening.meter)
+            ("redis", opening.setting, opening.url, app),
+            lambda: RedisConnection(parse(opening.url), opening.meter),
         )
 
 

@@ -824,8 +824,12 @@ class Owner:
 
     def _is_answer(self, epoch: int) -> bool:
         """Return True unless an answer is for an opening that is over, whose effects a later one hands over
-        again."""
-        return epoch == self.epoch and self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING)
+        again. One that moves may yet stay."""
+        return epoch == self.epoch and self.phase in (
+            OwnerPhase.OWNER,
+            OwnerPhase.MOVING,
+            OwnerPhase.TRANSFERRING,
+        )
 
     def _wake(self, at: float) -> None:
         self.wake_at = at if self.wake_at is None else min(self.wake_at, at)
