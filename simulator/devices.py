@@ -35,7 +35,7 @@ from holdfast.devices.rules.device_queue import (
     shard_of,
 )
 from holdfast.devices.rules.device_turn import Turn, Turned
-from holdfast.devices.rules.group_rate import BURST_S, MISSED_S
+from holdfast.devices.rules.group_rate import BURST_S, LATE_S
 from holdfast.devices.rules.presence import PresenceRules
 from holdfast.devices.services.memory.device import MemoryBroker, MemoryDevices, MemoryFleet
 from holdfast.devices.services.memory.outbox import MemoryOutbox, Tables
@@ -724,7 +724,7 @@ def check(world: DeviceWorld, unfinished: str) -> list[str]:
 
 def _flood(times: Sequence[float], rate: float) -> Sequence[float]:
     """The first of ``times`` that are more than a small bucket allows, and what is late."""
-    full = rate * (BURST_S + MISSED_S + PATIENCE.late_s) + 1.0
+    full = rate * (BURST_S + LATE_S + PATIENCE.late_s) + 1.0
     tokens, before = full, 0.0
     for number, at in enumerate(times):
         tokens = min(full, tokens + (at - before) * rate * DRIFT) - 1.0

@@ -1,6 +1,7 @@
 """What the registry tells of an app."""
 
 import asyncio
+from collections.abc import Callable
 from random import Random
 from typing import Any
 
@@ -84,6 +85,35 @@ def test_who_may_read_the_registry_knows_its_password() -> None:
     )
     assert listing.settings == {"queue_url": "sqs://eu-north-1/", "tasks_url": "redis://h"}
     assert rules.announced(listing, "m1", A, (), {"queue_url": "sqs://x/"}).settings == listing.settings
+
+
+async def test_a_node_that_leaves_while_it_announces_a_new_app_ends_in_order() -> None:
+    clock, members = SimClock(Random(0), "clock"), StandingMembership()
+    members.view = {members.id: Member(members.id, "node-a", "")}
+    directory, asked, go_on = Directory(Moody(clock), "app", clock), asyncio.Event(), asyncio.Event()
+    announcer = Announcer(
+        directory,
+        make_host(clock, log=Quiet(), name="node-a", membership=members),
+        types=A.types,
+        deeds=A.deeds,
+        times=A.times,
+        settings={"queue_url": "sqs://eu-west-1/"},
+    )
+    change = directory.change
+
+    async def slow(work: Callable[[Listing], Listing]) -> Listing:
+        asked.set()
+        await go_on.wait()
+        return await change(work)
+
+    directory.change = slow  # type: ignore[method-assign]
+    run = asyncio.create_task(announcer.run(A.address))
+    await asked.wait()
+    leaving = asyncio.create_task(announcer.leave())
+    await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(run, leaving)
+    assert await directory.read() == Listing()
 
 
 async def test_entries_of_dead_nodes_are_removed() -> None:

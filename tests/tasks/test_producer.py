@@ -182,6 +182,51 @@ async def test_what_is_no_brief_is_set_aside_and_stops_nobody(rig: Rig) -> None:
     assert [letter.body for letter in queue.letters.values()] == [b"junk"]
 
 
+async def test_a_brief_that_can_t_be_set_aside_now_ends_no_reader_and_comes_again(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queue(brief_queue(APP))
+    await queue.send([Outgoing(b"junk")])
+    (trace,) = await rig.producer.send([ORDER])
+    await rig.end(trace)
+    bury, errors = queue.bury, [Unavailable("away")]
+
+    async def fail(letters: Sequence[DeadLetter]) -> None:
+        if errors:
+            raise errors.pop()
+        await bury(letters)
+
+    monkeypatch.setattr(queue, "bury", fail)
+    briefs = rig.producer.briefs()
+    brief = await anext(briefs)
+    brief.ack()
+    assert brief.outcome.trace_id == trace
+    waiting = asyncio.ensure_future(anext(briefs))
+    while not queue.letters:
+        await rig.clock.sleep(1.0)
+    waiting.cancel()
+    assert [letter.body for letter in queue.letters.values()] == [b"junk"]
+
+
+async def test_a_brief_whose_letter_is_too_large_is_set_aside_without_its_body(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue = rig.queue(brief_queue(APP))
+    await queue.send([Outgoing(b"junk")])
+    bury = queue.bury
+
+    async def tight(letters: Sequence[DeadLetter]) -> None:
+        if any(letter.body for letter in letters):
+            raise TooLarge("with its reason")
+        await bury(letters)
+
+    monkeypatch.setattr(queue, "bury", tight)
+    assert [brief async for brief in rig.producer.briefs(follow=False)] == []
+    [letter] = queue.letters.values()
+    assert (letter.body, letter.reason.partition(":")[0]) == (b"", "malformed")
+    assert not queue.messages
+
+
 async def test_a_redriven_task_has_all_its_tries_again(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     await rig.end(trace, State.FAILED)

@@ -14,6 +14,7 @@ from google.protobuf.wrappers_pb2 import StringValue
 import holdfast.tasks
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.proto import TaskBrief, TaskMessage
 from holdfast.tasks.rules.task import State
@@ -347,6 +348,33 @@ def test_a_follow_up_that_can_not_be_sent_is_refused_with_its_task(wrong: Follow
         decode_task(encode_task(SentTask(SENT, body_of(1), (wrong,))), DEFAULT)
     assert refusal.value.envelope is not None
     assert refusal.value.envelope.trace_id == "t-1", "its producer is told"
+
+
+def json_chain(length: int, body: bytes = b"1") -> bytes:
+    """A task in JSON upon which so many follow, one upon another."""
+    task = b'{"Envelop":{"TaskType":"mail.send"},"Body":%s}' % body
+    for _ in range(length):
+        task = b'{"Envelop":{"TaskType":"mail.send"},"Body":1,"FollowUps":[{"Task":%s}]}' % task
+    return task
+
+
+@pytest.mark.parametrize(
+    "wrong, said",
+    [
+        (json_chain(1, b'"\xff"'), "'Body' can't be read"),
+        (json_chain(FOLLOW_UPS_MAX + 1), "more than 16 tasks follow each other"),
+        (json_chain(60), "more than 16 tasks follow each other"),
+    ],
+)
+def test_a_follow_up_in_json_that_no_record_could_hold_is_refused(wrong: bytes, said: str) -> None:
+    with pytest.raises(Unreadable, match=f"field 'FollowUps': .*{said}") as refusal:
+        decode_task(wrong, DEFAULT)
+    assert refusal.value.envelope is not None
+
+
+def test_as_many_may_follow_each_other_in_json_as_in_an_order() -> None:
+    record = encode_follow_ups(decode_task(json_chain(FOLLOW_UPS_MAX), DEFAULT).follow_ups)
+    assert encode_follow_ups(decode_follow_ups(record, DEFAULT.app)) == record
 
 
 def test_a_follow_up_of_another_app_is_refused() -> None:

@@ -218,6 +218,8 @@ class Announcer:
                 listing if self._left.is_set() else announced(listing, member, entry, living, self._settings)
             )
         )
+        if self._left.is_set():
+            return  # without this node's entry, the settings may be missing too
         self._announced = listing.nodes
         for name, value in self._settings.items():
             other = listing.settings[name]

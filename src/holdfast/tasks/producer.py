@@ -551,11 +551,21 @@ class Producer:
                 reason=redact(f"malformed: {error}"),
                 attributes=delivery.attributes,
             )
-            await queue.bury([letter])
-            await queue.delete([delivery.receipt])
+            await self._set_aside(queue, delivery, letter)
         except HoldfastError as error:
             self._log.warning("the value in a brief can't be read", message=delivery.id, error=str(error))
         return None
+
+    async def _set_aside(self, queue: Queue, delivery: Delivery, letter: DeadLetter) -> None:
+        """Dead-letter a brief. If the queue can't do so now, the brief comes again."""
+        try:
+            try:
+                await queue.bury([letter])
+            except TooLarge:  # with the reason
+                await queue.bury([msgspec.structs.replace(letter, body=b"")])
+            await queue.delete([delivery.receipt])
+        except HoldfastError as error:
+            self._log.warning("could not set a brief aside", message=delivery.id, error=str(error))
 
     async def _give_back(self, queue: Queue, unread: collections.deque[Delivery]) -> None:
         """Give back briefs that nobody here has read, so that others get them."""

@@ -21,6 +21,7 @@ from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.common.stored import StoredValue
 from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body
+from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.proto import FollowUp as WireFollowUp
@@ -440,7 +441,8 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
     return _from_json_task(task, default)
 
 
-def _from_json_task(task: _JsonTask, default: Envelope) -> SentTask:
+def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> SentTask:
+    """Return a task that follows upon so many others."""
     told = task.Envelop
     envelope = Envelope(
         app=told.App or default.app,
@@ -453,16 +455,22 @@ def _from_json_task(task: _JsonTask, default: Envelope) -> SentTask:
         tries=told.Tries,
     )
     envelope = _checked(envelope, default)
+    if before > FOLLOW_UPS_MAX:
+        raise Unreadable(f"more than {FOLLOW_UPS_MAX} tasks follow each other")
     try:
+        if before:
+            bytes(task.Body).decode()  # it goes into the record of the task before it
         follow_ups = tuple(
             _follow_up(
-                _from_json_task(each.Task, _unnamed(default.app)),
+                _from_json_task(each.Task, _unnamed(default.app), before + 1),
                 each.Task.Envelop.TraceID,
                 each.OnFailure,
                 each.DelayS,
             )
             for each in task.FollowUps
         )
+    except UnicodeDecodeError as error:
+        raise Unreadable(f"field 'Body' can't be read: {error}") from None
     except Unreadable as error:
         raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
     return SentTask(envelope, Body(bytes(task.Body)), follow_ups)

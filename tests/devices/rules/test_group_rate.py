@@ -24,6 +24,19 @@ def test_moments_that_passed_while_nothing_could_be_sent_don_t_come_all_at_once(
     assert [groups.wait_until(pair, 200.0) for pair in pairs].count(0.0) == 1
 
 
+def test_heads_that_are_looked_at_late_go_on_at_the_rate() -> None:
+    """Each moment has passed for a second when its head is looked at: others go first."""
+    groups = GroupRate(lambda _: "", {"": 10.0})
+    looks, went, now = {(f"d{n}", 0): 100.0 for n in range(100)}, 0, 100.0
+    while now < 160.0:
+        for pair in [pair for pair, at in looks.items() if at <= now]:
+            at = groups.wait_until(pair, now)
+            went += at == 0.0
+            looks[pair] = max(at, now) + 1.0
+        now += 0.05
+    assert 540 <= went <= 610
+
+
 def test_rounded_wall_times_make_no_moment() -> None:
     groups = GroupRate(lambda _: "", {"": 6.0})
     for n in range(100):

@@ -14,21 +14,21 @@ ROLLOUTS_MAX = 1_000
 BURST_S = 0.05
 """With a limited rate, what may go at once is what this time allows."""
 
-MISSED_S = 0.25
-"""A moment that passed so long ago, while nothing could be sent, is void: else all would go at once."""
+LATE_S = 0.25
+"""What may go at once after nothing could be sent for a while, is what this time allows too."""
 
 
 ROUNDING_S = 0.001
-"""A shorter wait is none: wall times are rounded, and a moment that is over before the next turn looks for it
-would be void, each time."""
+"""A shorter wait is none: wall times are rounded."""
 
 
 class GroupRate:
     """At most so many commands a second to each group, of which this has a share.
 
     A head that has to wait is given its own moment, so that it is looked at once more and not each time that
-    anything is sent to its group. ``wait_until`` is for one thread at a time, which may be another one than
-    that of ``take_share``.
+    anything is sent to its group. Heads whose moments have passed while nothing could be sent still go no
+    faster than the rate: those that would are given new moments. ``wait_until`` is for one thread at a time,
+    which may be another one than that of ``take_share``.
 
     Args:
         group: the group of a device; None for no group, and so no limit.
@@ -41,9 +41,10 @@ class GroupRate:
     ) -> None:
         self._group = group
         self._rates = rates
-        self._limiter = Limiter(None)
+        self._moments, self._again, self._sent = Limiter(None), Limiter(None), Limiter(None)
+        """For the first moments of heads, for their new ones, and for what goes."""
         self._limited_to: float | None = None
-        """The share that the limiter has; another one is applied by whoever asks next."""
+        """The share that the limiters have; another one is applied by whoever asks next."""
         self._given: dict[Pair, float] = {}
         self._share = share
 
@@ -57,16 +58,20 @@ class GroupRate:
         given = self._given.get(pair)
         if given is not None and given > now:
             return given
-        if given is not None:
-            del self._given[pair]
-            if now - given <= MISSED_S:
-                return 0.0
+        self._given.pop(pair, None)
         group = self._group(pair[0])
-        wait_s = 0.0 if group is None else self._limiter.spend(group, 1.0, now)
-        if wait_s <= ROUNDING_S:
+        wait_s = 0.0 if group is None else self._wait_s(group, now, is_new=given is None)
+        if not wait_s:
             return 0.0
         given = self._given[pair] = now + wait_s
         return given
+
+    def _wait_s(self, group: str, now: float, *, is_new: bool) -> float:
+        wait_s = self._moments.spend(group, 1.0, now) if is_new else 0.0
+        if wait_s > ROUNDING_S:
+            return wait_s
+        wait_s = self._sent.take(group, 1.0, now + ROUNDING_S)
+        return wait_s + self._again.spend(group, 1.0, now) if wait_s else 0.0
 
     def _apply(self, share: float) -> None:
         if share == self._limited_to:
@@ -75,7 +80,10 @@ class GroupRate:
         shared = {name: rate * share for name, rate in self._rates.items() if share > 0}
         # Not what a second allows: with what that second brings it would be twice the rate.
         rates = {name: Rate(rate, max(1.0, rate * BURST_S)) for name, rate in shared.items()}
-        self._limiter.change(None, rates)
+        self._moments.change(None, rates)
+        self._again.change(None, rates)
+        late_s = BURST_S + LATE_S
+        self._sent.change(None, {name: Rate(rate, max(1.0, rate * late_s)) for name, rate in shared.items()})
 
 
 class RolloutRates:
