@@ -2512,6 +2512,13 @@ ADAPTERS = [
     ),
     _at(
         "src/holdfast/services/aws/client.py",
+        "a corrected clock is no help to calls under way",
+        "if abs(theirs - signed_at) < SKEW_S:",
+        "if abs(theirs - self._now()) < SKEW_S:",
+        "tests/services/aws/test_client.py::test_a_clock_that_is_wrong_is_corrected_for_all_calls_under_way",
+    ),
+    _at(
+        "src/holdfast/services/aws/client.py",
         "a lost answer to a read may have had an effect",
         "outcome.cause is TryFailure.BROKEN and method not in READING",
         "outcome.cause is TryFailure.BROKEN",
