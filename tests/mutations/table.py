@@ -2511,6 +2511,21 @@ ADAPTERS = [
         "tests/services/aws/test_queue.py::test_what_nobody_waits_for_is_given_back",
     ),
     _at(
+        "src/holdfast/services/redis/tasks.py",
+        "a part of the store that is away holds up all delayed tasks",
+        "pages = await answers_of([lease(*share) for share in shares.items()])",
+        "pages = await asyncio.gather(*(lease(*share) for share in shares.items()))",
+        "tests/services/redis/test_tasks.py"
+        "::test_delayed_tasks_of_a_server_that_is_away_don_t_hold_up_others[task_due]",
+    ),
+    _at(
+        "src/holdfast/services/redis/tasks.py",
+        "each part of the store hands out as many delayed tasks as all may",
+        "for _, shard in seen[:limit])",
+        "for _, shard in seen)",
+        "tests/services/redis/test_tasks.py::test_no_more_delayed_tasks_are_handed_out_than_were_asked_for",
+    ),
+    _at(
         "src/holdfast/services/aws/client.py",
         "a corrected clock is no help to calls under way",
         "if abs(theirs - signed_at) < SKEW_S:",
