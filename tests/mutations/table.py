@@ -2606,6 +2606,28 @@ ADAPTERS = [
         "tests/services/aws/test_queue.py::test_what_nobody_waits_for_is_given_back",
     ),
     _at(
+        "src/holdfast/services/redis/tasks.py",
+        "a part of the store that is away holds up all delayed tasks",
+        "pages = await answers_of([lease(*share) for share in shares.items()])",
+        "pages = await asyncio.gather(*(lease(*share) for share in shares.items()))",
+        "tests/services/redis/test_tasks.py"
+        "::test_delayed_tasks_of_a_server_that_is_away_don_t_hold_up_others[task_due]",
+    ),
+    _at(
+        "src/holdfast/services/redis/tasks.py",
+        "each part of the store hands out as many delayed tasks as all may",
+        "for _, shard in seen[:limit])",
+        "for _, shard in seen)",
+        "tests/services/redis/test_tasks.py::test_no_more_delayed_tasks_are_handed_out_than_were_asked_for",
+    ),
+    _at(
+        "src/holdfast/services/aws/client.py",
+        "a corrected clock is no help to calls under way",
+        "if abs(theirs - signed_at) < SKEW_S:",
+        "if abs(theirs - self._now()) < SKEW_S:",
+        "tests/services/aws/test_client.py::test_a_clock_that_is_wrong_is_corrected_for_all_calls_under_way",
+    ),
+    _at(
         "src/holdfast/services/aws/client.py",
         "a lost answer to a read may have had an effect",
         "outcome.cause is TryFailure.BROKEN and method not in READING",

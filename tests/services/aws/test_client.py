@@ -493,6 +493,28 @@ async def test_a_clock_that_is_wrong_is_corrected(client: AwsClient, service: Se
     assert len(service.requests) == 3
 
 
+async def test_a_clock_that_is_wrong_is_corrected_for_all_calls_under_way(make_client: MakeClient) -> None:
+    now = dt.datetime.now(dt.UTC)
+    date = format_datetime(now + dt.timedelta(hours=1), usegmt=True)
+    oldest = (now + dt.timedelta(minutes=30)).strftime("%Y%m%dT%H%M%SZ")
+    all_came, signed = asyncio.Event(), list[str]()
+
+    async def answer(request: web.BaseRequest) -> web.Response:
+        signed.append(request.headers["X-Amz-Date"])
+        if len(signed) == 3:
+            all_came.set()
+        await all_came.wait()
+        if request.headers["X-Amz-Date"] >= oldest:
+            return web.Response(text=OK[1])
+        text = "<Error><Code>RequestTimeTooSkewed</Code></Error>"
+        return web.Response(status=403, text=text, headers={"Date": date})
+
+    async with RawTestServer(answer) as server:
+        client = make_client(region="eu-west-1", endpoint=str(server.make_url("")))
+        await asyncio.gather(*(call(client) for _ in range(3)))
+    assert [at >= oldest for at in signed] == [False] * 3 + [True] * 3
+
+
 async def test_a_closed_client_sends_nothing(client: AwsClient, service: Service) -> None:
     await call(client)
     await client.close()

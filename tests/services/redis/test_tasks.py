@@ -2,7 +2,8 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -12,10 +13,10 @@ from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.tasks import TaskStore
 from holdfast.services.redis import tasks as module
-from holdfast.services.redis.connection import RedisConnection, parse
+from holdfast.services.redis.connection import RedisConnection, Script, parse
 from holdfast.services.redis.tasks import RedisTasks
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules.task import EndAttempt, State, Task
+from holdfast.tasks.rules.task import DelayTask, EndAttempt, State, Task
 from holdfast.testing.conformance import TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish
@@ -139,6 +140,39 @@ async def test_a_batch_is_one_call_a_shard(redis_server: RedisServer, make_tasks
     begun = await tasks.start([wish(f"k{i}") for i in range(60)])
     await tasks.end([EndAttempt(task.trace, task.epoch, State.SUCCEED) for task in begun])
     assert sum(meter.calls.values()) - before == 6
+
+
+@pytest.mark.parametrize("away", ["task_soonest", "task_due"])
+async def test_delayed_tasks_of_a_server_that_is_away_don_t_hold_up_others(
+    redis_server: RedisServer, make_tasks: MakeTasks, monkeypatch: pytest.MonkeyPatch, away: str
+) -> None:
+    tasks = make_tasks(redis_server.url + "?shards=5")
+    traces = {tasks._shards.of(f"k{n}"): f"k{n}" for n in range(100)}
+    await tasks.delay([DelayTask(trace, "t", 5.0, b"m") for trace in traces.values()])
+    script = tasks._connection.script
+
+    async def script_of_others(called: Script, names: Sequence[str], *words: Any) -> Any:
+        if called.name == away and names[0].startswith("{holdfast:0}"):
+            raise Unavailable("this server is away")
+        return await script(called, names, *words)
+
+    monkeypatch.setattr(tasks._connection, "script", script_of_others)
+    due = await tasks.due(60.0, 10, 1000.0)
+    assert {task.trace for task in due} == {traces[shard] for shard in range(1, 5)}
+    with pytest.raises(Unavailable, match="away"):
+        await tasks.due(60.0, 10, 1000.0)
+    monkeypatch.undo()
+    assert [task.trace for task in await tasks.due(60.0, 10, 1000.0)] == [traces[0]]
+
+
+async def test_no_more_delayed_tasks_are_handed_out_than_were_asked_for(
+    redis_server: RedisServer, make_tasks: MakeTasks
+) -> None:
+    tasks = make_tasks(redis_server.url + "?shards=5")
+    await tasks.delay([DelayTask(f"k{n:02}", "t", 5.0 + n, b"m") for n in range(20)])
+    for begin in range(0, 20, 4):
+        due = await tasks.due(60.0, 4, 1000.0)
+        assert sorted(task.trace for task in due) == [f"k{n:02}" for n in range(begin, begin + 4)]
 
 
 async def test_expiry_in_small_batches_drops_all_that_is_old(

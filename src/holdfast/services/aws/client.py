@@ -269,7 +269,7 @@ class AwsClient:
             if isinstance(outcome, AwsResponse):
                 return outcome
             unknown |= outcome.cause is TryFailure.BROKEN and method not in READING
-            if outcome.answer is not None and not await self._may_try_again(outcome, used):
+            if outcome.answer is not None and not await self._may_try_again(outcome, used, draft.at):
                 raise AwsRefused(self._refusal(what, operation, outcome), outcome.code, outcome.answer)
             if tried >= place.tries:
                 if unknown:
@@ -323,25 +323,25 @@ class AwsClient:
             return Failure(TryFailure.BROKEN, "", describe_http_error(error))
         return answer if answer.status < 300 else judge(answer)
 
-    async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials) -> bool:
+    async def _may_try_again(self, failure: Failure, used: ReadOnlyCredentials, signed_at: float) -> bool:
         """Correct what can be corrected before another try; return False if the service would refuse
         again."""
         if failure.cause is TryFailure.SKEWED:
-            return self._correct_skew(failure)
+            return self._correct_skew(failure, signed_at)
         if failure.cause is TryFailure.EXPIRED:
             return await self._credentials.renew(used)
         return failure.cause is not TryFailure.REFUSED
 
-    def _correct_skew(self, failure: Failure) -> bool:
+    def _correct_skew(self, failure: Failure, signed_at: float) -> bool:
         """Use the service's clock if it refused because of this one."""
         assert failure.answer is not None
         try:
             theirs = parsedate_to_datetime(failure.answer.headers["Date"]).timestamp()
         except (KeyError, ValueError):
             return False
-        if abs(theirs - self._now()) < SKEW_S:
+        if abs(theirs - signed_at) < SKEW_S:
             return False
-        self._skew_s += theirs - self._now()
+        self._skew_s += theirs - self._now()  # nearly nothing if another call has corrected it since
         return True
 
     def _refusal(self, what: str, operation: str, failure: Failure) -> str:

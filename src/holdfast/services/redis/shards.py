@@ -3,13 +3,16 @@ Cluster."""
 
 from __future__ import annotations
 
+import asyncio
 import zlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Sequence
+from typing import Any, TypeVar
 
-from holdfast.errors import ConfigError, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
+
+T = TypeVar("T")
 
 RECORDS_MAX = 3
 """How often a call is tried that finds a shard without record: an emptied Redis may be emptied again."""
@@ -60,3 +63,14 @@ class StateShards:
                 f" {int(standing)} shards, but the settings say {self.count}; write shards={int(standing)}"
                 " in state_url, or choose another namespace"
             )
+
+
+async def answers_of(calls: Sequence[Awaitable[list[T]]]) -> list[list[T]]:
+    """Return the answers of all shards that give one. Raises the error of one that doesn't if the others have
+    nothing."""
+    outcomes = await asyncio.gather(*calls, return_exceptions=True)
+    answers = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not (isinstance(outcome, HoldfastError) and any(answers)):
+            raise outcome
+    return answers

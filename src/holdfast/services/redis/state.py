@@ -11,9 +11,9 @@ restart or fail-over, and these must stay fenced.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import msgspec
 
@@ -26,7 +26,7 @@ from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection, Replicas
 from holdfast.services.redis.results import Results, micros, stream_of
-from holdfast.services.redis.shards import StateShards
+from holdfast.services.redis.shards import StateShards, answers_of
 from holdfast.streams.rules.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started, Timer
 
 INLINE_BYTES = 128 << 10
@@ -75,7 +75,6 @@ RESTORE = Script.load("restore", "shard")
 EFFECT, REFUSED = b"effect:", b"refused:"
 """What the fields of a stream's effects begin with: the id follows."""
 
-T = TypeVar("T")
 Detail = tuple[RunLog | None, tuple[RunLog, ...], str]
 
 _encode = msgspec.json.encode
@@ -346,7 +345,7 @@ class RedisState:
             with reading(f"the list of keys {name}"):
                 return [DueKey(float(due), key.decode(), shard, due) for key, due in _fields(found).items()]
 
-        pages = await _answers([look(shard) for shard in range(self._shards.count)])
+        pages = await answers_of([look(shard) for shard in range(self._shards.count)])
         return sorted(found for page in pages for found in page)[:limit]
 
     async def _lease(self, seen: Sequence[DueKey], until: float) -> list[str]:
@@ -358,7 +357,7 @@ class RedisState:
             _, keys = await self._shards.run(LEASE, shard, names, repr(until), prefix, *words)
             return [key.decode() for key in keys]
 
-        pages = await _answers([lease(shard) for shard in {found.shard for found in seen}])
+        pages = await answers_of([lease(shard) for shard in {found.shard for found in seen}])
         won = {key for page in pages for key in page}
         return [found.key for found in seen if found.key in won]
 
@@ -382,17 +381,6 @@ class RedisState:
 
     def _names(self, shard: int, key: str, *kinds: str) -> list[str]:
         return [self._shards.name(shard, *((kind, key) if key else (kind,))) for kind in kinds]
-
-
-async def _answers(calls: Sequence[Awaitable[list[T]]]) -> list[list[T]]:
-    """Return the answers of all shards that give one. Raises the error of one that doesn't if the others have
-    nothing."""
-    outcomes = await asyncio.gather(*calls, return_exceptions=True)
-    answers = [outcome for outcome in outcomes if not isinstance(outcome, BaseException)]
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not (isinstance(outcome, HoldfastError) and any(answers)):
-            raise outcome
-    return answers
 
 
 def _fate(commit: Commit) -> tuple[str, Word]:

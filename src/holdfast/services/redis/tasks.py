@@ -1,7 +1,7 @@
 """The task store in Redis. A script implements the rules of tasks, each request in one step.
 
 A task is a hash, and lies in the shard of its trace. All requests of a call that go to one shard are one
-script; a call is one round trip to all its shards.
+script; a call is one round trip to all its shards. Only ``due`` takes a second where it finds something.
 
 A new epoch isn't the next number, but one that was never issued: Redis may lose the last attempts in a
 restart or fail-over, and these must stay fenced.
@@ -23,7 +23,7 @@ from holdfast.ports.clock import Clock
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
-from holdfast.services.redis.shards import StateShards
+from holdfast.services.redis.shards import StateShards, answers_of
 from holdfast.tasks.rules.task import (
     EFFECTS_KEEP_S,
     AttemptBeat,
@@ -47,9 +47,9 @@ CHANCE = 1 << 20
 EXPIRE_BATCH = 100
 
 NOW = Script.load("now", "shard")
-CHANGE, FIND, COUNTS, EXPIRE, DUE = (
+CHANGE, FIND, COUNTS, EXPIRE, SOONEST, DUE = (
     Script.load(name, "shard", "tasks")
-    for name in ("task_change", "task_find", "task_counts", "task_expire", "task_due")
+    for name in ("task_change", "task_find", "task_counts", "task_expire", "task_soonest", "task_due")
 )
 
 _TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members")
@@ -91,9 +91,23 @@ class RedisTasks:
         return cast("list[Task]", await self._change("delay", rows))
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
-        found = await self._everywhere(DUE, _micros(ahead_s), limit, _micros(lease_s))
-        tasks = [_task(told[0].decode(), told[1:]) for [some] in found for told in some]
-        return sorted(tasks, key=lambda task: (task.send_at, task.trace))
+        async def look(shard: int) -> list[tuple[int, int]]:
+            [times] = await self._in_shard(SOONEST, shard, _micros(ahead_s), limit)
+            return [(at, shard) for at in times]
+
+        async def lease(shard: int, most: int) -> list[Task]:
+            [found] = await self._in_shard(DUE, shard, _micros(ahead_s), most, _micros(lease_s))
+            return [_task(told[0].decode(), told[1:]) for told in found]
+
+        # A shard that is away must neither take from what the others hand out, nor hold it up.
+        seen = sorted(
+            each
+            for some in await answers_of([look(shard) for shard in range(self._shards.count)])
+            for each in some
+        )
+        shares = Counter(shard for _, shard in seen[:limit])
+        pages = await answers_of([lease(*share) for share in shares.items()])
+        return sorted((task for page in pages for task in page), key=lambda task: (task.send_at, task.trace))
 
     async def messages_sent(self, traces: Sequence[str]) -> None:
         await self._change("message_sent", [(trace,) for trace in traces], self._shards)
