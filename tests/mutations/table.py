@@ -2181,6 +2181,13 @@ ADAPTERS = [
         "tests/services/postgres/test_bells.py::test_a_listener_for_which_no_thread_could_be_started_is_tried_again",
     ),
     _at(
+        "src/holdfast/services/otel/metrics.py",
+        "a push for which no thread can be started ends the program",
+        "except Exception as error:",
+        "except TimeoutError as error:",
+        "tests/services/otel/test_metrics.py::test_a_push_for_which_no_thread_can_be_started_ends_nothing",
+    ),
+    _at(
         "src/holdfast/services/postgres/lane.py",
         "one call fails all that came with it",
         "if isinstance(results, Exception) and len(batch) > 1",
