@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Iterable, Iterator
 from typing import cast
 
@@ -86,6 +87,31 @@ async def test_a_collector_that_never_answers_holds_up_no_end(monkeypatch: pytes
         metrics = push(f"http://127.0.0.1:{silent.getsockname()[1]}", Log())
         async with asyncio.timeout(5):
             await metrics.close()
+
+
+async def test_a_push_for_which_no_thread_can_be_started_ends_nothing(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started, refused = threading.Thread.start, asyncio.Event()
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-metrics":
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    log = Log()
+    metrics, closed = push(collector.url, log), push(collector.url, Log())
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        await closed.close()
+        refused.clear()
+        running = asyncio.create_task(metrics.run())
+        await asyncio.wait({asyncio.create_task(refused.wait()), running}, return_when="FIRST_COMPLETED")
+        assert not running.done()
+    await asyncio.to_thread(log.until, "takes metrics again")
+    running.cancel()
+    await metrics.close()
 
 
 def test_a_node_brings_what_its_page_of_metrics_has(collector: Collector) -> None:

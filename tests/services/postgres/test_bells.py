@@ -5,8 +5,10 @@ from collections.abc import AsyncIterator, Iterable
 
 import psycopg
 import pytest
+from structlog.testing import capture_logs
 
 from holdfast.services.postgres.bells import CHANNEL_MAX_BYTES, PostgresBells
+from holdfast.services.postgres.lane import Connection
 from simulator.proxies import TcpFaults
 from simulator.servers import PostgresqlServer
 from simulator.servers.server import until
@@ -153,6 +155,45 @@ async def test_a_listener_whose_server_stands_still_is_made_anew(
         wire.thaw()
         await heard(bells)
         await rings(event)
+
+
+async def test_a_listener_for_which_no_thread_could_be_started_is_tried_again(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.bells.AGAIN_S", 0.0)
+    tries, again = 0, asyncio.Event()
+
+    async def connect(*_: object, **__: object) -> Connection:
+        nonlocal tries
+        tries += 1
+        if tries > 2:
+            again.set()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", connect)
+    database = make_database("postgresql://me@db.example/x")
+    with capture_logs() as logged, database.bells.listen("t"):
+        await rings(again)
+        await asyncio.wait_for(database.close(), PATIENCE_S)
+    assert [each["log_level"] for each in logged].count("warning") == 1
+
+
+async def test_a_listener_that_ends_while_it_fails_to_connect_does_end(
+    make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connecting, fails = asyncio.Event(), asyncio.Event()
+
+    async def connect(*_: object, **__: object) -> Connection:
+        connecting.set()
+        await fails.wait()
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(psycopg.AsyncConnection, "connect", connect)
+    database = make_database("postgresql://me@db.example/x")
+    with database.bells.listen("t"):
+        await rings(connecting)
+        asyncio.get_running_loop().call_soon(fails.set)  # once the listener has been told to end
+        await asyncio.wait_for(database.close(), PATIENCE_S)
 
 
 async def test_what_was_rung_is_told_before_the_end(

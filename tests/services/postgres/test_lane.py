@@ -7,8 +7,15 @@ from itertools import count
 import psycopg
 import pytest
 
-from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, OutcomeUnknown, Unavailable
-from holdfast.services.postgres.lane import BATCH_MAX, Connection
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    InvalidMessage,
+    OperationRefused,
+    OutcomeUnknown,
+    Unavailable,
+)
+from holdfast.services.postgres.lane import BATCH_MAX, Connect, Connection, PostgresLane
 from simulator.proxies import TcpFaults
 from simulator.servers import PostgresqlServer
 from simulator.servers.server import until
@@ -175,6 +182,53 @@ async def test_after_its_end_it_serves_nobody(places: PostgresqlServer, make_dat
     assert await last == 1
     with pytest.raises(Unavailable, match="closed"):
         await lane.write_many(write, 2)
+
+
+# --- no connection
+
+
+def lane_by(connect: Connect) -> PostgresLane:
+    return PostgresLane("a database", connect, lambda: None, end_stopped=b"")
+
+
+async def test_calls_are_answered_where_no_thread_can_be_started_to_connect() -> None:
+    async def connect() -> Connection:
+        raise RuntimeError("can't start new thread")
+
+    lane, write = lane_by(connect), Writer()
+    async with asyncio.timeout(PATIENCE_S):
+        for _ in range(2):  # the lane serves on
+            calls = (lane.write_many(write, 1), lane.write_many(write, 2), lane.write_many(Writer(), 3))
+            errors = await asyncio.gather(*calls, return_exceptions=True)
+            assert [type(error) for error in errors] == [Unavailable] * 3
+            assert "can't start new thread" in str(errors[0])
+
+
+async def test_calls_are_answered_where_the_task_that_serves_them_ends() -> None:
+    ends = asyncio.Event()
+
+    async def connect() -> Connection:
+        await ends.wait()
+        raise asyncio.CancelledError
+
+    lane, write = lane_by(connect), Writer()
+    under_way, behind = (asyncio.ensure_future(lane.write_many(each, 1)) for each in (write, Writer()))
+    await asyncio.sleep(0)
+    ends.set()
+    async with asyncio.timeout(PATIENCE_S):
+        with pytest.raises(OutcomeUnknown):
+            await under_way
+        with pytest.raises(Unavailable):
+            await behind
+
+
+async def test_a_host_that_can_t_be_one_is_a_mistake_in_the_url(make_database: MakeDatabase) -> None:
+    database = make_database("postgresql://me:secret@db..example/x")
+    async with asyncio.timeout(PATIENCE_S):
+        for call in (database.lane("state").write_many(Writer(), 1), database.schema_steps()):
+            with pytest.raises(ConfigError, match=r"db\.\.example.* no host can have this name") as refused:
+                await call
+            assert "secret" not in str(refused.value)
 
 
 # --- faults of the connection

@@ -68,6 +68,7 @@ class OtlpMetrics:
         self._clock = clock
         self._before = before
         self._began_ns = int(clock.wall() * 1e9)
+        self._log = log
         self._collector = CollectorState(url, log, "metrics")
         self._closed = False
         logging.getLogger(NOISY).setLevel(logging.CRITICAL)
@@ -93,14 +94,22 @@ class OtlpMetrics:
         self._exporter.shutdown()
 
     async def _push(self) -> None:
+        try:
+            done = await self._export()
+        except Exception as error:  # noqa: BLE001 - a source may raise anything, or no thread be started
+            self._log.debug("metrics could not be exported", error=str(error))
+            done = False
+        self._collector.told(done)
+
+    async def _export(self) -> bool:
+        """Return True if the collector took them."""
         if self._before is not None:
             await self._before()
         now_ns = int(self._clock.wall() * 1e9)
         metrics = [metric for family in self._registry.collect() for metric in self._metrics(family, now_ns)]
         scope = scope_of()
         told = ResourceMetrics(self._resource, [ScopeMetrics(scope, metrics, scope.schema_url or "")], "")
-        done = await _in_thread(lambda: self._exporter.export(MetricsData([told])))
-        self._collector.told(done)
+        return await _in_thread(lambda: self._exporter.export(MetricsData([told])))
 
     def _metrics(self, family: Family, now_ns: int) -> Iterable[Metric]:
         """The metric of one family, if there are any numbers of it."""

@@ -116,6 +116,7 @@ class PostgresBells:
     # --- the listener
 
     async def _hear(self, listen_to: Callable[[], Awaitable[Connection]]) -> None:
+        told = False
         while True:
             try:
                 connection = await listen_to()
@@ -129,8 +130,11 @@ class PostgresBells:
                     self.hears.clear()
                     cut(connection)
                     await connection.close()
-            except (psycopg.Error, OSError, HoldfastError) as error:
-                log.debug("postgres.listener_lost", error=str(error).strip())
+            except Exception as error:  # noqa: BLE001 - nothing else would listen again
+                foreseen = isinstance(error, psycopg.Error | OSError | HoldfastError)
+                say = log.debug if foreseen or told else log.warning
+                say("postgres.listener_lost", error=str(error).strip())
+                told = told or not foreseen
                 await self._clock.sleep(AGAIN_S)
 
     async def _hear_all(self, connection: Connection) -> None:

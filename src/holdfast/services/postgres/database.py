@@ -15,6 +15,7 @@ from typing import Literal
 import psycopg
 
 from holdfast.common.migrations import SchemaSteps
+from holdfast.errors import ConfigError
 from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.services.postgres import refusals, schema
@@ -181,8 +182,10 @@ class PostgresDatabase:
         )
         try:
             return await asyncio.shield(connecting)
+        except UnicodeError as error:  # what a look-up says of such a name, instead of that there is none
+            raise ConfigError(f"{self.address}: no host can have this name: {error}") from error
         except asyncio.CancelledError:  # given up half made, it would leave its socket open
-            with contextlib.suppress(psycopg.Error, OSError):
+            with contextlib.suppress(Exception):
                 await (await connecting).close()
             raise
 

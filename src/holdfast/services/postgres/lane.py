@@ -22,7 +22,7 @@ import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
 from psycopg.pq import PipelineStatus
 
-from holdfast.errors import HoldfastError, Unavailable
+from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.services.postgres import refusals
 
 T = TypeVar("T")
@@ -191,6 +191,7 @@ class PostgresLane:
     # --- the worker
 
     async def _work(self) -> None:
+        batch: list[_LaneCall] = []
         try:
             while self._calls:
                 batch = _together(self._calls)
@@ -199,6 +200,15 @@ class PostgresLane:
                 batch = [c for c in batch if not c.future.cancelled()]
                 if batch:
                     await self._serve(batch)
+        except BaseException:  # nobody else would answer these calls, or knows what the connection is amid
+            ended = f"{self._name}: the connection was closed before the answer"
+            for call in batch:
+                call.answer((OutcomeUnknown if call.writes else Unavailable)(ended))
+            for call in self._calls:
+                call.answer(Unavailable(f"{self._name}: the connection was closed before the call was sent"))
+            self._calls.clear()
+            await self._disconnect()
+            raise
         finally:
             self._worker = None
 
@@ -280,6 +290,10 @@ class PostgresLane:
                 self._connection = await self._connect()
             except psycopg.Error as error:
                 raise refusals.explain(self._name, error) from error
+            except HoldfastError:
+                raise
+            except Exception as error:  # such as that no thread can be started, to look up the host
+                raise Unavailable(f"{self._name}: no connection can be made: {error}") from error
         return self._connection
 
     async def _disconnect(self) -> None:
