@@ -106,7 +106,7 @@ async def test_a_node_that_leaves_while_it_announces_a_new_app_ends_in_order() -
         await go_on.wait()
         return await change(work)
 
-    directory.change = slow  # type: ignore[method-assign]
+    directory.change = slow  # type: ignore[method-assign, assignment]
     run = asyncio.create_task(announcer.run(A.address))
     await asked.wait()
     leaving = asyncio.create_task(announcer.leave())
