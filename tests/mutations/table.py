@@ -843,6 +843,13 @@ CORE = [
         "tests/tasks/test_discovery.py::test_a_node_that_leaves_while_it_announces_a_new_app_ends_in_order",
     ),
     _at(
+        "src/holdfast/streams/requests.py",
+        "a client hears that its message was set aside, though its dead letter was refused",
+        "if held.aside and held.life is not Life.DELETED:",
+        "if False:",
+        "tests/streams/test_requests.py::test_what_can_t_be_set_aside_is_not_said_to_be_until_it_is",
+    ),
+    _at(
         "src/holdfast/devices/dispatcher.py",
         "a turn takes what a shard has heard that it doesn't name",
         "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",
@@ -3492,14 +3499,14 @@ OTHERS = [
     _at(
         "src/holdfast/reports/formats/cells.py",
         "zeros at the end of a fraction are digits",
-        'text.str.strip_chars_end("0") if type_.scale else text',
+        'text.str.strip_chars_end("0") if type_.scale > 0 else text',
         "text",
         "tests/reports/test_xlsx.py::test_zeros_at_the_end_of_a_fraction_are_no_digits_that_excel_would_round",
     ),
     _at(
         "src/holdfast/reports/formats/cells.py",
         "zeros at the end of whole numbers are no digits",
-        'text.str.strip_chars_end("0") if type_.scale else text',
+        'text.str.strip_chars_end("0") if type_.scale > 0 else text',
         'text.str.strip_chars_end("0")',
         "tests/reports/test_xlsx.py::test_zeros_at_the_end_of_a_fraction_are_no_digits_that_excel_would_round",
     ),

@@ -12,7 +12,17 @@ from holdfast import App, Context, StreamHandler
 from holdfast.common.message import Place
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.retry import Backoff
-from holdfast.errors import Busy, MembershipLost, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
+from holdfast.errors import (
+    Busy,
+    ConfigError,
+    MembershipLost,
+    NotOwner,
+    OutcomeUnknown,
+    SetAside,
+    TargetAway,
+    Unavailable,
+)
+from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.requests import RequestAnswer
@@ -197,6 +207,23 @@ async def test_what_the_handler_fails_on_is_set_aside_and_said(town: Town) -> No
     await town.until(lambda: len(town.letters()) == 1)
     with pytest.raises(SetAside, match="skipped before"):
         await ask(node, 0)
+
+
+async def test_what_can_t_be_set_aside_is_not_said_to_be_until_it_is(town: Town) -> None:
+    node = await town.start(app())
+
+    async def refuse(letters: Sequence[DeadLetter]) -> None:
+        raise ConfigError("access to the dead letters is denied")
+
+    node.queues["s"].instead["bury"] = refuse
+    for _ in range(2):
+        with pytest.raises(Unavailable, match="can't be set aside at present"):
+            await ask(node, 0, do="raise")
+    assert town.letters() == []
+    del node.queues["s"].instead["bury"]
+    with pytest.raises(SetAside, match="skipped before"):
+        await ask(node, 0, do="raise")
+    assert len(town.letters()) == 1
 
 
 async def test_a_request_to_a_full_inbox_is_told_busy(town: Town) -> None:

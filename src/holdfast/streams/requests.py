@@ -17,7 +17,7 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.common.held import Held, Receipt
-from holdfast.common.message import Place
+from holdfast.common.message import Life, Place
 from holdfast.errors import Busy, MembershipLost, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
@@ -265,7 +265,9 @@ class Requests:
         for waiting in self._of(held):
             waiting.held, waiting.duplicate = held, duplicate
             self._pace.answered(now)
-            if held.aside:
+            if held.aside and held.life is not Life.DELETED:  # its dead letter was refused
+                waiting.error = Unavailable(f"{key}: it can't be set aside at present; send the same again")
+            elif held.aside:
                 waiting.error = SetAside(f"{key}: {held.aside}")
             waiting.over.set()
 

@@ -165,7 +165,7 @@ class Cells:
             case ColumnKind.DECIMAL:
                 if type_.precision <= DIGITS_MAX:
                     return text, []
-                exact = text.str.strip_chars_end("0") if type_.scale else text
+                exact = text.str.strip_chars_end("0") if type_.scale > 0 else text
                 digits = exact.str.replace_all(r"[-.]", "").str.strip_chars_start("0").str.len_bytes()
                 return text, self._long(name, column, digits > DIGITS_MAX, text)
             case ColumnKind.FLOAT:
