@@ -176,6 +176,35 @@ print(count.send({}, trace_id="a"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
 
 
+def test_after_a_fork_an_app_sends_where_it_was_connected(tmp_path: Path) -> None:
+    program = """
+import os
+from holdfast import App
+app = App("reports")
+count = app.task("count")(lambda body, job: None)
+app.connect(url="sqlite:///connected.db")
+client = app.client
+if not (child := os.fork()):
+    print(count.send({}, trace_id="a"))
+    try:
+        client.status("a")
+    except RuntimeError as error:
+        print(error, flush=True)
+    client.close()
+    os._exit(0)
+os.waitpid(child, 0)
+print(app.client.status("a").type)
+app.disconnect()
+print(count.send({}, trace_id="b"))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    said = ["a", "the client was made before a fork; make one in each process", "count", "b"]
+    assert (done.returncode, done.stdout.splitlines()) == (0, said), done.stderr
+    assert (tmp_path / "holdfast.db").exists(), "what was connected ends with disconnect"
+
+
 def test_what_a_task_gets_is_of_the_type_that_was_sent(tmp_path: Path) -> None:
     import pydantic
 

@@ -76,6 +76,8 @@ class App:
         self._more_targets: dict[str, list[str]] = {}
         self._client: Client | None = None
         self._client_pid = 0
+        self._services: tuple[Path | None, ClientSettings] = None, {}
+        """What ``connect`` was told: after a fork, the client is made anew with it."""
         self._connecting = threading.Lock()
 
     @property
@@ -101,7 +103,7 @@ class App:
         it."""
         with self._connecting:
             if self._client is None or self._client_pid != os.getpid():
-                self._connect()
+                self._connect(*self._services)
             assert self._client is not None
             return self._client
 
@@ -110,17 +112,19 @@ class App:
         :class:`holdfast.Client`. Raises ConfigError."""
         self.disconnect()
         with self._connecting:
-            self._connect(config, **settings)
+            self._connect(config, settings)
+            self._services = config, settings
 
     def disconnect(self) -> None:
         """Close the app's client, for a program that no longer needs it. The next ``send`` opens another
         client, with the settings of a node."""
         with self._connecting:
             client, self._client = self._client, None
+            self._services = None, {}
             if client is not None and self._client_pid == os.getpid():
                 client.close()
 
-    def _connect(self, config: Path | None = None, **settings: Unpack[ClientSettings]) -> None:
+    def _connect(self, config: Path | None, settings: ClientSettings) -> None:
         from holdfast.client import Client  # noqa: PLC0415 - all services, for those who send
 
         self._client, self._client_pid = Client(self, config=config, **settings), os.getpid()

@@ -7,6 +7,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import math
+import os
 import threading
 from collections.abc import (
     AsyncGenerator,
@@ -385,6 +386,7 @@ class StreamSender:
 
     def send_many(self, messages: Iterable[Any], *, connection: Any = None) -> list[str]:
         """As :meth:`AsyncStreamSender.send_many`."""
+        messages = _wrapped(messages)  # in the thread that calls: what they come from may belong to it
         if connection is None:
             return self._client._run(self._stream.send_many(messages))
         if is_async(connection):
@@ -399,6 +401,7 @@ class Client:
     def __init__(
         self, app: str | App, *, config: Path | None = None, **settings: Unpack[ClientSettings]
     ) -> None:
+        self._pid = os.getpid()
         self._lock = threading.Lock()
         self._closed = False
         self._calls: set[concurrent.futures.Future[Any]] = set()
@@ -420,7 +423,10 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections. Calls that wait in other threads end with RuntimeError."""
+        """Close all connections. Calls that wait in other threads end with RuntimeError. After a fork, this
+        does nothing: the connections are those of the process before it."""
+        if self._pid != os.getpid():
+            return
         with self._lock:
             self._closed, closing = True, not self._closed
         if closing:
@@ -504,7 +510,7 @@ class Client:
             while (brief := self._run(_next(briefs))) is not None:
                 yield brief
         finally:
-            self._run(briefs.aclose())
+            self._run(_close(briefs))
 
     def cancel(self, trace_id: str, reason: str = "cancelled by its producer") -> Task | None:
         """As :meth:`AsyncClient.cancel`."""
@@ -543,6 +549,9 @@ class Client:
         )
 
     def _begin(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
+        if self._pid != os.getpid():
+            work.close()
+            raise RuntimeError("the client was made before a fork; make one in each process")
         with self._lock:
             if self._closed:
                 work.close()
@@ -553,10 +562,14 @@ class Client:
         return future
 
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
+        future = self._begin(work)
         try:
-            return self._begin(work).result()
+            return future.result()
         except concurrent.futures.CancelledError:
             raise RuntimeError("the client is closed") from None
+        except BaseException:  # such as KeyboardInterrupt: nobody waits for the answer any more
+            future.cancel()
+            raise
 
     def _end(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -574,3 +587,9 @@ async def _make(app: str | App, config: Path | None, settings: ClientSettings) -
 
 async def _next(briefs: AsyncGenerator[Brief]) -> Brief | None:
     return await anext(briefs, None)
+
+
+async def _close(briefs: AsyncGenerator[Brief]) -> None:
+    while briefs.ag_running:  # noqa: ASYNC110 - until the call that was given up has ended; nobody tells
+        await asyncio.sleep(0)
+    await briefs.aclose()

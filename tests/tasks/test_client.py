@@ -2,11 +2,13 @@
 
 import asyncio
 import threading
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import AsyncClient, Client, Order
+from holdfast import App, AsyncClient, Client, Order, StreamHandler
 from holdfast.errors import InvalidMessage, OperationRefused
 from holdfast.tasks.rules.task import State
 from tests.nodes.cluster import until
@@ -175,3 +177,38 @@ async def test_closing_ends_calls_that_wait_in_other_threads(tmp_path: Path) -> 
         assert told == ["the client is closed"]
 
     await asyncio.to_thread(produce)
+
+
+def test_messages_are_made_in_the_thread_that_sends_them(tmp_path: Path) -> None:
+    app = App("reader")
+    app.stream("readings", key="key")(StreamHandler)
+    threads = []
+
+    def messages() -> Iterator[dict[str, str]]:
+        threads.append(threading.current_thread())
+        yield {"key": "a"}
+
+    with Client(app, url=url(tmp_path)) as client:
+        assert len(client.stream("readings").send_many(messages())) == 1
+    assert threads == [threading.current_thread()]
+
+
+def test_who_interrupts_the_wait_for_a_brief_hears_of_that_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(timeout_s: float | None = None) -> Any:
+        raise KeyboardInterrupt
+
+    with Client(APP, url=url(tmp_path)) as client:
+        begin, begun = client._begin, []
+
+        def begin_once(work: Coroutine[Any, Any, Any]) -> Any:
+            begun.append(begin(work))
+            if len(begun) == 1:
+                begun[0].result = interrupt
+            return begun[-1]
+
+        monkeypatch.setattr(client, "_begin", begin_once)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(client.briefs()))
+        assert begun[0].cancelled(), "nobody waits for it any more"

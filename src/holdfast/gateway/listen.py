@@ -84,11 +84,11 @@ def listen(host: str, port: int) -> list[socket.socket]:
             listening.bind((address[0], port, *address[2:]))
             listening.listen(BACKLOG)
             port = listening.getsockname()[1]
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the latter for a port that can't be one
         for listening in sockets:
             listening.close()
+        reason = getattr(error, "strerror", None) or error
         raise ConfigError(
-            f"can't listen on {host}:{port}: {error.strerror or error}; choose another place with --host or"
-            " --port"
+            f"can't listen on {host}:{port}: {reason}; choose another place with --host or --port"
         ) from error
     return sockets
