@@ -590,6 +590,7 @@ async def _next(briefs: AsyncGenerator[Brief]) -> Brief | None:
 
 
 async def _close(briefs: AsyncGenerator[Brief]) -> None:
-    while briefs.ag_running:  # noqa: ASYNC110 - until the call that was given up has ended; nobody tells
+    # Until the call that was given up has ended, which nobody tells.
+    while getattr(briefs, "ag_running", False):  # noqa: ASYNC110
         await asyncio.sleep(0)
     await briefs.aclose()

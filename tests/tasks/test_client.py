@@ -179,9 +179,13 @@ async def test_closing_ends_calls_that_wait_in_other_threads(tmp_path: Path) -> 
     await asyncio.to_thread(produce)
 
 
+class Readings(StreamHandler[dict[str, Any]]):
+    """Messages are only sent here."""
+
+
 def test_messages_are_made_in_the_thread_that_sends_them(tmp_path: Path) -> None:
     app = App("reader")
-    app.stream("readings", key="key")(StreamHandler)
+    app.stream("readings", key="key")(Readings)
     threads = []
 
     def messages() -> Iterator[dict[str, str]]:
@@ -205,7 +209,7 @@ def test_who_interrupts_the_wait_for_a_brief_hears_of_that_alone(
         def begin_once(work: Coroutine[Any, Any, Any]) -> Any:
             begun.append(begin(work))
             if len(begun) == 1:
-                begun[0].result = interrupt
+                monkeypatch.setattr(begun[0], "result", interrupt)
             return begun[-1]
 
         monkeypatch.setattr(client, "_begin", begin_once)
