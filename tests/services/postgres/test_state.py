@@ -224,6 +224,8 @@ async def test_a_reader_misses_no_commit_that_comes_late(
     """A commit has its cursors and isn't committed yet, when another one comes and somebody reads."""
     patient = make_database(postgresql_server.url, timeout_s=3 * PATIENCE_S, lock_timeout_s=2 * PATIENCE_S)
     state = PostgresState(patient, SystemClock())  # the server ends a transaction that stands still longer
+    # Numbers are by chance: two writers that have the same one wait for each other.
+    state._changes._writer, other._changes._writer = 1, 2
     opened = {key: await state.open(key, 0, "member") for key in ("s/late", "s/other")}
     logged, go_on = asyncio.Event(), asyncio.Event()
     apply = state._changes.apply
