@@ -801,7 +801,7 @@ CORE = [
     _at(
         "src/holdfast/cluster/deliverer.py",
         "a package that fails to open a target ends the node",
-        " - a target of another package may raise anything\n            self._fails(name, error)\n"
+        " - a target of another package may raise anything\n            self._note_failure(name, error)\n"
         "            self._tasks",
         "\n            raise\n            self._tasks",
         "tests/cluster/test_deliverer.py::test_a_package_that_fails_to_open_a_target_ends_no_node",
@@ -887,8 +887,8 @@ CORE = [
     _at(
         "src/holdfast/devices/dispatcher.py",
         "a turn takes what a shard has heard that it doesn't name",
-        "self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]\n",
-        "self._heard, served = [], heard\n",
+        "(served if shard_of(each.device, shards) in self.shards else self._heard).append(each)",
+        "served.append(each)",
         "tests/devices/simulated/test_dispatcher.py::test_what_a_shard_has_heard_is_kept_until_it_comes_back",
     ),
     _at(

@@ -123,7 +123,7 @@ class Deliverer:
             self._tasks.spawn(self._not_opened(WaitingRun(sender, effects, answer), name, error))
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
-            self._fails(name, error)
+            self._note_failure(name, error)
             self._tasks.spawn(self._fail(WaitingRun(sender, effects, answer), self.errors[name]))
             return
         run = WaitingRun(sender, lane.first_of(effects), answer)
@@ -166,7 +166,7 @@ class Deliverer:
     async def _fail(self, run: WaitingRun, error: str) -> None:
         run.tell("failed", error)
 
-    def _fails(self, name: str, error: Exception) -> None:
+    def _note_failure(self, name: str, error: Exception) -> None:
         self._log.error("a target fails", target=redact(name), error=redact(repr(error)))
         self._note(name, repr(error))
 
@@ -220,7 +220,7 @@ class Deliverer:
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
             _end_spans(spans, error)
-            self._fails(name, error)
+            self._note_failure(name, error)
             _tell(runs, "failed", self.errors[name])
             return
         _end_spans(spans)

@@ -2,6 +2,21 @@
 
 from __future__ import annotations
 
+import errno
+
+OWN_FAILURES = frozenset(
+    {
+        errno.EADDRNOTAVAIL,
+        errno.EMFILE,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENFILE,
+        errno.ENOBUFS,
+        errno.ENOMEM,
+    }
+)
+"""Numbers of errors that a connection ends in because of this host: they say nothing of the other one."""
+
 
 def describe_http_error(error: BaseException) -> str:
     """Return why a request failed, without the client's own terms such as ``ssl:default``. That of a refused

@@ -478,11 +478,15 @@ class Dispatcher:
         """Take what was heard, and what is still out, of the shards that are served. Of a shard that goes
         just now nothing fits any more; it is kept until the shard comes back."""
         shards = self._spec.shards
-        heard, still_out = self._heard, self._still_out
-        served = [each for each in heard if shard_of(each.device, shards) in self.shards]
-        self._heard = [each for each in heard if shard_of(each.device, shards) not in self.shards]
-        self._still_out = [sending for sending in still_out if sending.shard not in self.shards]
-        return served, [sending for sending in still_out if sending.shard in self.shards]
+        heard, self._heard = self._heard, []
+        still_out, self._still_out = self._still_out, []
+        served: list[Heard] = []
+        for each in heard:
+            (served if shard_of(each.device, shards) in self.shards else self._heard).append(each)
+        sent: list[Sending] = []
+        for sending in still_out:
+            (sent if sending.shard in self.shards else self._still_out).append(sending)
+        return served, sent
 
     def _took(self, turn: Turn, turned: Turned) -> None:
         counts = self.counts

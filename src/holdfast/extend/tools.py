@@ -6,11 +6,12 @@
 * JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
 * Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL.
 * :func:`describe_http_error` says in words why a request of ``aiohttp`` failed.
+* ``OWN_FAILURES`` has the numbers of errors of connections that this host is the cause of.
 """
 
 from holdfast.common.exact_json import decode_plain as decode_json
 from holdfast.common.exact_json import encode as encode_json
-from holdfast.common.http_errors import describe_http_error
+from holdfast.common.http_errors import OWN_FAILURES, describe_http_error
 from holdfast.common.message import check_key
 from holdfast.common.once import Once
 from holdfast.common.rate import Limiter, Rate
@@ -34,6 +35,7 @@ from holdfast.common.settings import (
 )
 
 __all__ = [
+    "OWN_FAILURES",
     "SECONDS_MAX",
     "UNREADABLE",
     "Backoff",

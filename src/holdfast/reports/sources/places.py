@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 from holdfast.errors import InvalidMessage, Unavailable
-from holdfast.extend.tools import redact_url
+from holdfast.extend.tools import OWN_FAILURES, redact_url
 from holdfast.reports import deliver_root
 from holdfast.reports.faults import UnreadableSource
 from holdfast.reports.sources.http import HttpFile
@@ -33,19 +33,7 @@ _PASSING = re.compile(
 )
 # A name that isn't known may be known again: a resolver without a network says the same.
 _PASSING_KINDS = (ConnectionError, TimeoutError, socket.gaierror, ssl.SSLEOFError, ssl.SSLZeroReturnError)
-_PASSING_NUMBERS = frozenset(
-    {
-        errno.EADDRNOTAVAIL,
-        errno.EHOSTDOWN,
-        errno.EHOSTUNREACH,
-        errno.EMFILE,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.ENFILE,
-        errno.ENOBUFS,
-        errno.ENOMEM,
-    }
-)
+_PASSING_NUMBERS = OWN_FAILURES | {errno.EHOSTDOWN, errno.EHOSTUNREACH}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ import structlog
 from aiohttp import web
 from yarl import URL
 
+from holdfast.common.http_errors import OWN_FAILURES
 from holdfast.common.protocol import Probe, Reply, Request, Stranger
 from holdfast.common.record import UNREADABLE
 from holdfast.common.redaction import redact
@@ -486,19 +487,6 @@ class HttpPeer:
         return f"can't listen on {place}: {error.strerror or error}; check host and port"
 
 
-_OWN_FAILURES = frozenset(
-    {
-        errno.EADDRNOTAVAIL,
-        errno.EMFILE,
-        errno.ENETDOWN,
-        errno.ENETUNREACH,
-        errno.ENFILE,
-        errno.ENOBUFS,
-        errno.ENOMEM,
-    }
-)
-
-
 def _refuse(kind: type[web.HTTPError], text: str) -> web.HTTPError:
     return kind(text=f"{redact(text)}\n")
 
@@ -516,7 +504,7 @@ def _is_own_failure(error: Exception) -> bool:
     """Return True if the error says nothing about the called node, such as for a wrong address. A certificate
     that isn't accepted doesn't either: a process that presents a certificate runs."""
     foreign = aiohttp.ClientConnectorDNSError | aiohttp.ClientSSLError | ValueError
-    return isinstance(error, foreign) or getattr(error, "errno", None) in _OWN_FAILURES
+    return isinstance(error, foreign) or getattr(error, "errno", None) in OWN_FAILURES
 
 
 def _words(error: Exception) -> str:
