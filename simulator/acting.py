@@ -56,6 +56,12 @@ BEGINS_IN_S = 10.0
 """So long it may take to begin a timer that is due. Its node's clock may be set back meanwhile."""
 QUERY_TIMEOUT_S = 5.0
 OPERATOR = "operator"
+LEFT = "left"
+"""The membership of a node that has left."""
+
+LEAVES = 0.02
+"""How often a stream is moved to it, a call of a target."""
+
 ASKED_SEEDS = 0.25
 """The share of seeds in which queries are asked. They take time in slots, so the other seeds go on meaning
 what they meant."""
@@ -172,6 +178,7 @@ class Sink:
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         now = asyncio.get_running_loop().time()
+        self._world.move_in_vain(effects[0].sender)
         if self._name == PICKY:
             raise InvalidMessage("it takes nothing, ever")
         if any(away.begin_s <= now < away.end_s for away in self._world.away):
@@ -229,6 +236,7 @@ class ActingWorld(World):
         self.failed: dict[str, set[str]] = defaultdict(set)
         """By target: the effects of calls that it failed after it had taken some."""
         self.early: list[str] = []
+        self._leavers = scenario.random("leavers")
         self._questions = scenario.random("queries")
         self._has_asker = self._questions.random() > 1.0 - ASKED_SEEDS
         self.timers_kill = not any(
@@ -318,6 +326,14 @@ class ActingWorld(World):
                 self.counts["query answered"] += 1
             elif not isinstance(error, HoldfastError):
                 self.failures.append((node.name, error))
+
+    def move_in_vain(self, key: str) -> None:
+        """At times a stream is moved while its effects are under way, to a node that leaves before it has
+        the claim. So the stream stays."""
+        if self._leavers.random() < LEAVES:
+            for node, work in self.works.items():
+                if not node.clock.gate.dead:
+                    self.counts["moved in vain"] += work.owners.move(key, LEFT)
 
     def _heal(self) -> None:
         super()._heal()

@@ -21,7 +21,7 @@ from holdfast.streams.queries import Queries
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import BatchEntry, Owner
+from holdfast.streams.rules.owner import BatchEntry, Owner, OwnerPhase
 from holdfast.streams.rules.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
@@ -57,6 +57,11 @@ def keep_reverted(self: Owner, entries: list[BatchEntry]) -> None:
 def each_alone(self: Effects, effect: Effect) -> None:
     """No effect waits for an earlier one."""
     _add(self, msgspec.structs.replace(effect, at=0.0, not_before=effect.not_before or 0.1))
+
+
+def deaf_in_transfer(self: Owner, epoch: int) -> bool:
+    """What targets answer while a claim is handed over is thrown away."""
+    return epoch == self.epoch and self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING)
 
 
 def go_on(self: Effects, effect_id: str, now: float, wall: float, error: str) -> None:

@@ -653,6 +653,9 @@ RULES: dict[str, Mutation] = {
     "effect-queue": _acting(
         "an effect to a stream goes through its queue", ActingWorld, "targets", acting.inbox_targets
     ),
+    "effect-stays": _acting(
+        "what a target answers while a move fails counts", Owner, "_is_answer", acting.deaf_in_transfer
+    ),
     "effect-drop": _acting("a commit drops what it names", ledger, "_pending", acting.drop_all),
     "archive-first": _archive(
         "a message is in the archive before it is deleted", Keeper, "_settle", archiving.settle_first
