@@ -24,8 +24,11 @@ class Store:
     def __init__(self, clock: Clock, *keys: str) -> None:
         self._clock = clock
         self.due_at = dict.fromkeys(keys, 0.0)
+        self.calls: list[tuple[float, float]] = []
+        """When it was asked, and for what is due before which time."""
 
     async def due(self, before: float, limit: int, lease_s: float) -> list[str]:
+        self.calls.append((self._clock.wall(), before))
         found = [key for key, at in self.due_at.items() if at < before]
         self.due_at |= dict.fromkeys(found, before + lease_s)
         return found
@@ -53,6 +56,19 @@ def nudges(clock: Clock) -> Nudges:
 async def streams(clock: Clock, tasks: Tasks, nudges: Nudges) -> DueStreams:
     host = make_host(clock, tasks, membership=StandingMembership())
     return DueStreams(host, cast("StateStore", Store(clock, LOST, SERVED)), cast("Router", nudges))
+
+
+async def test_a_node_asks_once_in_five_seconds_at_most_and_misses_no_time(
+    clock: Clock, tasks: Tasks, nudges: Nudges
+) -> None:
+    store = Store(clock)
+    host = make_host(clock, tasks, membership=StandingMembership())
+    tasks.spawn(DueStreams(host, cast("StateStore", store), cast("Router", nudges)).run())
+    await clock.sleep(600.0)
+    pairs = list(zip(store.calls, store.calls[1:], strict=False))
+    assert len(pairs) > 600.0 / 6.5
+    assert all(later - earlier >= 5.0 for (earlier, _), (later, _) in pairs)
+    assert all(later < before for (_, before), (later, _) in pairs), "what was due between came too late"
 
 
 async def test_a_stream_that_nobody_can_look_after_is_nudged_less_and_less_often(

@@ -12,7 +12,10 @@ from holdfast.ports.state import StateStore
 from holdfast.streams.router import Router
 
 ASK_EVERY_S = 5.0
-"""How often a node asks. What is due until the next time is brought to its owner early, which is harmless."""
+"""How long a node pauses at least before it asks again, and at most a quarter longer."""
+
+AHEAD_S = 1.5 * ASK_EVERY_S
+"""What is due so soon is brought to its owner early, which is harmless: the next time might be too late."""
 
 LEASE_S = 30.0
 """After how long a stream that is still due is handed to somebody else."""
@@ -44,7 +47,7 @@ class DueStreams:
         """Ask for ever."""
         clock = self._host.clock
         while True:
-            await clock.sleep(ASK_EVERY_S * (0.75 + clock.random() / 2))
+            await clock.sleep(ASK_EVERY_S * (1.0 + clock.random() / 4))
             while await self.ask() == KEYS_A_CALL:
                 pass
 
@@ -53,7 +56,7 @@ class DueStreams:
         host = self._host
         if not host.membership.alive or host.draining:
             return 0
-        before = host.clock.wall() + ASK_EVERY_S
+        before = host.clock.wall() + AHEAD_S
         try:
             keys = await self._state.due(before, KEYS_A_CALL, LEASE_S)
         except HoldfastError as error:

@@ -14,9 +14,10 @@ from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import Task
 
 ASK_EVERY_S = 5.0
-"""How often a node asks. What is due until it asks again is sent early; the store lets it begin in time."""
+"""How long a node pauses at least before it asks again, and at most a quarter longer."""
 
 AHEAD_S = 1.5 * ASK_EVERY_S
+"""What is due so soon is sent early; the store lets it begin in time."""
 
 LEASE_S = 30.0
 """After how long a message that is still due is handed to somebody else."""
@@ -36,7 +37,7 @@ class DelayedTasks:
         """Ask for ever."""
         clock = self._host.clock
         while True:
-            await clock.sleep(ASK_EVERY_S * (0.75 + clock.random() / 2))
+            await clock.sleep(ASK_EVERY_S * (1.0 + clock.random() / 4))
             while await self.ask() == TASKS_A_CALL:
                 pass
 
