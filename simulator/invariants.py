@@ -29,6 +29,8 @@ class Streams:
         self.handled: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.names: dict[str, set[str]] = defaultdict(set)
         self.aside: dict[str, dict[str, str]] = defaultdict(dict)
+        self.asides_log: dict[tuple[str, str], RunLog | None] = {}
+        """By key and name of what a commit set aside: where the stream stood then."""
         self.forgotten: dict[str, list[tuple[str, Any]]] = defaultdict(list)
         self.logs: dict[str, RunLog | None] = {}
         self.buried: set[str] = set()
@@ -100,6 +102,7 @@ def _committed(event: CommitRecord, streams: Streams) -> list[str]:
         streams.handled[commit.key].append((result.name, json.loads(result.body)))
     for aside in commit.aside:
         streams.aside[commit.key][aside.name] = aside.reason
+        streams.asides_log[commit.key, aside.name] = event.after.log
     return wrong
 
 
@@ -190,7 +193,8 @@ def _excused(world: World, streams: Streams, letter: DeadLetter) -> bool:
     if not letter.reason.startswith("late"):
         return letter.reason.startswith("parked: paused")
     key, _, name = letter.id.partition(":")
-    return _may_be_late(world) or any(name == handled for handled, _ in streams.forgotten[key])
+    forgotten = any(name == handled for handled, _ in streams.forgotten[key])
+    return forgotten or (_may_be_late(world) and _is_late(streams, key, letter))
 
 
 def _may_be_late(world: World) -> bool:
@@ -202,6 +206,12 @@ def _may_be_late(world: World) -> bool:
         return False
     runs = any(planned.run for planned in world.scenario.messages)
     return runs or world.scenario.first == "first" or world.scenario.kind == "increasing"
+
+
+def _is_late(streams: Streams, key: str, letter: DeadLetter) -> bool:
+    """True if the stream stood at something later when the letter's message was set aside."""
+    log = streams.asides_log.get((key, letter.id.partition(":")[2]))
+    return log is not None and (letter.run, int(letter.seq)) < (log.run, log.seq)
 
 
 def _chain(

@@ -18,7 +18,7 @@ TROUBLE_S = 40.0
 
 TTL_S = 5.0
 VISIBILITY_S = 30.0
-GAP_TIMEOUT_S = 300.0
+GAP_TIMEOUT_S = 45.0
 RESTART_S = 400.0
 """Where numbers start anew: the quiet after which they may."""
 
