@@ -83,6 +83,17 @@ def test_a_child_process_loads_the_same_config(place: Path, monkeypatch: pytest.
     assert load().model_dump() == config.model_dump()
 
 
+def test_what_is_emptied_stays_empty_in_a_child_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "holdfast.toml").write_text('trace_url = "http://collector:4318"\nrevision = "a"\n')
+    (place / ".env").write_text("HOLDFAST_VALUES_URL=file:values\n")
+    config = load({"trace_url": "", "values_url": ""})
+    for name, value in config.environment().items():
+        monkeypatch.setenv(name, value)
+    child = load()
+    assert (child.trace_url, child.values_url, child.revision) == ("", "", "a")
+    assert child.model_dump() == config.model_dump()
+
+
 # --- what is refused
 
 

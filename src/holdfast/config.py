@@ -34,6 +34,9 @@ from holdfast.system.machine import Machine
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
+EMPTY = "''"
+"""The value of a variable that sets the empty text: one that is empty sets nothing."""
+
 NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
 """Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
 
@@ -400,10 +403,12 @@ class Config(BaseModel):
         return setting if given == setting else f"{given} (as {setting})"
 
     def environment(self) -> dict[str, str]:
-        """Return these settings as environment variables, secrets included, for a child process to load."""
+        """Return these settings as environment variables, secrets included, for a child process to load. What
+        is empty here is written out, or a file would set it there."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         values["target_secrets"] = json.dumps(values["target_secrets"])
-        return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
+        told = {name: str(value) for name, value in values.items() if value is not None}
+        return {PREFIX + name.upper(): value or EMPTY for name, value in told.items()}
 
 
 class ClientSettings(TypedDict, total=False):
@@ -538,8 +543,9 @@ def _dotenv() -> dict[str, str]:
 
 
 def _settings_among(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among variables, in upper or lower case. An empty one sets nothing."""
-    given = {name.lower(): value for name, value in variables.items() if value}
+    """Return the settings among variables, in upper or lower case. An empty one sets nothing, ``EMPTY`` the
+    empty text."""
+    given = {name.lower(): "" if value == EMPTY else value for name, value in variables.items() if value}
     variable_of = {f"{PREFIX}{name}".lower(): name for name in Config.model_fields}
     return {name: given[variable] for variable, name in variable_of.items() if variable in given}
 

@@ -3073,6 +3073,13 @@ GATEWAY = [
 
 OTHERS = [
     _at(
+        "src/holdfast/config.py",
+        "what is emptied is left to the files of a child process",
+        "value or EMPTY for name",
+        "value for name",
+        "tests/test_config.py::test_what_is_emptied_stays_empty_in_a_child_process",
+    ),
+    _at(
         "src/holdfast/common/redaction.py",
         "an encoded name of a parameter hides its secret",
         "if is_secret(unquote_plus(name)) else found[0]",
