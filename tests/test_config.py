@@ -111,6 +111,14 @@ def test_a_wrong_value_names_setting_value_source_and_rule(monkeypatch: pytest.M
     assert "renew_s" not in text
 
 
+def test_a_wrong_default_names_the_setting_that_it_follows() -> None:
+    text = refusal({"ttl_s": "0.001"})
+    assert "renew_s is 0.0 (its default, ttl_s / 3): it should be greater than 0." in text
+    assert "Change ttl_s, or set renew_s. (How often" in text
+    text = refusal({"visibility_s": "1e-323"})
+    assert "custody_check_s is 0.0 (its default, visibility_s / 4): it should be greater than 0." in text
+
+
 def test_secrets_of_targets_that_are_no_json_are_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TARGET_SECRETS", "https://a.example/=whsec_hunter2")
     with pytest.raises(

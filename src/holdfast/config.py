@@ -577,8 +577,20 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
             yield f"unknown setting {name!r} in {source}; {hint}"
         else:
             reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            if name not in values:
+                yield _wrong_default(name, problem["input"], reason)
+                continue
             value = HIDDEN if _is_secret(name) else _told(values[name])
             yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
+
+
+def _wrong_default(name: str, default: Any, reason: str) -> str:
+    """What is wrong with a setting that isn't given: mostly one that it follows was."""
+    shown = _default(Config.model_fields[name])
+    followed = [each for each in re.findall(r"`(\w+)`", shown) if each in Config.model_fields]
+    what_to_do = f"Change {followed[0]}, or set {name}." if followed else f"Set {name}."
+    told = shown.replace("`", "")
+    return f"{name} is {_told(default)} (its default, {told}): it {reason}. {what_to_do} {_meaning(name)}"
 
 
 def _contradictions(config: Config) -> Iterable[str]:

@@ -3074,6 +3074,13 @@ GATEWAY = [
 OTHERS = [
     _at(
         "src/holdfast/config.py",
+        "a wrong default ends in a traceback",
+        "            if name not in values:\n",
+        "            if False:\n",
+        "tests/test_config.py::test_a_wrong_default_names_the_setting_that_it_follows",
+    ),
+    _at(
+        "src/holdfast/config.py",
         "what is emptied is left to the files of a child process",
         "value or EMPTY for name",
         "value for name",
