@@ -2893,6 +2893,20 @@ ADAPTERS = [
 
 GATEWAY = [
     _at(
+        "src/holdfast/gateway/haproxy/plane.py",
+        "what was never started keeps its folder",
+        "        await super().stop()\n        self._folder.close()\n",
+        "        await super().stop()\n        if self._child:\n            self._folder.close()\n",
+        "tests/gateway/haproxy/test_folder.py::test_a_gateway_whose_folder_can_have_no_sockets_leaves_none",
+    ),
+    _at(
+        "src/holdfast/gateway/service.py",
+        "where it can't listen it closes nothing",
+        "        try:\n            await self._look()\n            self._listen()\n",
+        "        await self._look()\n        self._listen()\n        try:\n",
+        "tests/gateway/haproxy/test_folder.py::test_a_gateway_whose_port_is_in_use_leaves_no_folder",
+    ),
+    _at(
         "src/holdfast/gateway/haproxy/config.py",
         "a query loses its parameters",
         'f"{{ path_beg {PATH} }}"',
