@@ -28,7 +28,7 @@ from holdfast.reports.order import Column, Condition, Csv, Sort, Table
 from holdfast.reports.report import Report
 from holdfast.reports.sources import places
 from holdfast.reports.sources import table as tables
-from holdfast.reports.sources.http import READ_AHEAD_BYTES, HttpFile
+from holdfast.reports.sources.http import READ_AHEAD_BYTES, REDIRECTS_MAX, HttpFile
 from holdfast.reports.sources.places import check_root, is_below
 from tests.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 
@@ -663,6 +663,13 @@ def test_a_source_over_http_is_read_as_a_local_file_is(tmp_path: Path, web: Any)
     assert len(web.bodies["/t.parquet"]) > 2**20
     assert csv_of(url(web, "/t.parquet?signature=s")) == csv_of(local)
     assert csv_of(url(web, "/moved/t.csv")) == "a,b\n1,2\n"
+
+
+def test_five_redirects_are_followed_and_no_more(web: Any) -> None:
+    web.bodies["/t.csv"] = b"a\n1\n"
+    assert csv_of(url(web, f"{'/moved' * REDIRECTS_MAX}/t.csv")) == "a\n1\n"
+    with pytest.raises(UnreadableSource, match=f"more than {REDIRECTS_MAX} redirects"):
+        csv_of(url(web, f"{'/moved' * (REDIRECTS_MAX + 1)}/t.csv"))
 
 
 def test_a_broken_connection_is_made_anew(web: Any) -> None:
