@@ -585,7 +585,7 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
 
 
 def _wrong_default(name: str, default: Any, reason: str) -> str:
-    """What is wrong with a setting that isn't given: mostly one that it follows was."""
+    """Return what is wrong with a setting that isn't given: mostly the one that it follows."""
     shown = _default(Config.model_fields[name])
     followed = [each for each in re.findall(r"`(\w+)`", shown) if each in Config.model_fields]
     what_to_do = f"Change {followed[0]}, or set {name}." if followed else f"Set {name}."
