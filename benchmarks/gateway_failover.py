@@ -144,8 +144,29 @@ class Disturbance(NamedTuple):
     streams: list[int]
 
     def stalls_ms(self, cameras: Cameras) -> list[float]:
-        """The longest wait in each stream."""
-        return [max(waits) for waits in cameras.waits_ms(self.streams, self.since - LEAD_S, self.until)]
+        """The longest wait in each stream. Raises Unmeasurable."""
+        return [max(waits) for waits in self.waits_ms(cameras, self.since - LEAD_S)]
+
+    def waits_ms(self, cameras: Cameras, since: float) -> list[list[float]]:
+        """How long each frame took that was due from ``since`` on, by stream. Raises Unmeasurable."""
+        return heard(self.streams, cameras.waits_ms(self.streams, since, self.until))
+
+
+class Unmeasurable(Exception):
+    """What is to be measured didn't take place."""
+
+
+def heard(streams: list[int], waits_ms: list[list[float]]) -> list[list[float]]:
+    """The waits of these streams. Raises Unmeasurable if one has none: clients that can't keep their pace
+    fall behind by more than a disturbance lasts."""
+    silent = [name(stream) for stream, waits in zip(streams, waits_ms, strict=True) if not waits]
+    if silent:
+        raise Unmeasurable(
+            f"{len(silent)} of {len(streams)} streams ({silent[0]} for one) had no frame while they were"
+            f" watched, for this machine is too busy to send {PER_S:g} frames a second; run it where nothing"
+            " else runs"
+        )
+    return waits_ms
 
 
 def name(stream: int) -> str:
@@ -210,7 +231,7 @@ def tell(
     """The figures."""
     stalls = [ms for kill in kills for ms in kill.stalls_ms(cameras)]
     drain_stalls = [ms for drain in drains for ms in drain.stalls_ms(cameras)]
-    waits = [ms for frames in cameras.waits_ms(calm.streams, calm.since, calm.until) for ms in frames]
+    waits = [ms for frames in calm.waits_ms(cameras, calm.since) for ms in frames]
     errors = cameras.errors()
     switches, unequal = cameras.differences()
     report.figure("errors", errors.total(), "0")
@@ -243,7 +264,10 @@ def main() -> None:
         f"gateway-failover: {NODES} nodes behind {GATEWAYS} gateways, {STREAMS} streams, {PER_S:g} frames/s"
         f" together; {rounds} times the owner of {OWNED} is killed, and another one drained"
     )
-    asyncio.run(measure(report, rounds, asked.data_plane))
+    try:
+        asyncio.run(measure(report, rounds, asked.data_plane))
+    except Unmeasurable as error:
+        raise SystemExit(f"gateway-failover can't be measured: {error}") from None
     report.end(
         ["aiohttp", "numpy", "pillow", "av"],
         rounds=rounds,

@@ -83,6 +83,17 @@ def test_a_child_process_loads_the_same_config(place: Path, monkeypatch: pytest.
     assert load().model_dump() == config.model_dump()
 
 
+def test_what_is_emptied_stays_empty_in_a_child_process(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "holdfast.toml").write_text('trace_url = "http://collector:4318"\nrevision = "a"\n')
+    (place / ".env").write_text("HOLDFAST_VALUES_URL=file:values\n")
+    config = load({"trace_url": "", "values_url": ""})
+    for name, value in config.environment().items():
+        monkeypatch.setenv(name, value)
+    child = load()
+    assert (child.trace_url, child.values_url, child.revision) == ("", "", "a")
+    assert child.model_dump() == config.model_dump()
+
+
 # --- what is refused
 
 
@@ -98,6 +109,14 @@ def test_a_wrong_value_names_setting_value_source_and_rule(monkeypatch: pytest.M
     text = refusal()
     assert "ttl_s is 'soon' (from the environment): it should be a valid number" in text
     assert "renew_s" not in text
+
+
+def test_a_wrong_default_names_the_setting_that_it_follows() -> None:
+    text = refusal({"ttl_s": "0.001"})
+    assert "renew_s is 0.0 (its default, ttl_s / 3): it should be greater than 0." in text
+    assert "Change ttl_s, or set renew_s. (How often" in text
+    text = refusal({"visibility_s": "1e-323"})
+    assert "custody_check_s is 0.0 (its default, visibility_s / 4): it should be greater than 0." in text
 
 
 def test_secrets_of_targets_that_are_no_json_are_refused_unshown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,6 +34,9 @@ from holdfast.system.machine import Machine
 FILE = Path("holdfast.toml")
 DOTENV = Path(".env")
 PREFIX = "HOLDFAST_"
+EMPTY = "''"
+"""The value of a variable that sets the empty text: one that is empty sets nothing."""
+
 NOT_SETTINGS = ("HOLDFAST_CREDENTIAL",)
 """Prefixes of variables that are no settings: the credentials of reports, and the path of a file of them."""
 
@@ -400,10 +403,12 @@ class Config(BaseModel):
         return setting if given == setting else f"{given} (as {setting})"
 
     def environment(self) -> dict[str, str]:
-        """Return these settings as environment variables, secrets included, for a child process to load."""
+        """Return these settings as environment variables, secrets included, for a child process to load. What
+        is empty here is written out, or a file would set it there."""
         values = {name: _plain(getattr(self, name)) for name in type(self).model_fields}
         values["target_secrets"] = json.dumps(values["target_secrets"])
-        return {PREFIX + name.upper(): str(value) for name, value in values.items() if value is not None}
+        told = {name: str(value) for name, value in values.items() if value is not None}
+        return {PREFIX + name.upper(): value or EMPTY for name, value in told.items()}
 
 
 class ClientSettings(TypedDict, total=False):
@@ -538,8 +543,9 @@ def _dotenv() -> dict[str, str]:
 
 
 def _settings_among(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the settings among variables, in upper or lower case. An empty one sets nothing."""
-    given = {name.lower(): value for name, value in variables.items() if value}
+    """Return the settings among variables, in upper or lower case. An empty one sets nothing, ``EMPTY`` the
+    empty text."""
+    given = {name.lower(): "" if value == EMPTY else value for name, value in variables.items() if value}
     variable_of = {f"{PREFIX}{name}".lower(): name for name in Config.model_fields}
     return {name: given[variable] for variable, name in variable_of.items() if variable in given}
 
@@ -571,8 +577,20 @@ def _problems(error: ValidationError, values: Mapping[str, Any], sources: Mappin
             yield f"unknown setting {name!r} in {source}; {hint}"
         else:
             reason = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
+            if name not in values:
+                yield _wrong_default(name, problem["input"], reason)
+                continue
             value = HIDDEN if _is_secret(name) else _told(values[name])
             yield f"{name} is {value} (from {source}): it {reason}. Change it there. {_meaning(name)}"
+
+
+def _wrong_default(name: str, default: Any, reason: str) -> str:
+    """Return what is wrong with a setting that isn't given: mostly the one that it follows."""
+    shown = _default(Config.model_fields[name])
+    followed = [each for each in re.findall(r"`(\w+)`", shown) if each in Config.model_fields]
+    what_to_do = f"Change {followed[0]}, or set {name}." if followed else f"Set {name}."
+    told = shown.replace("`", "")
+    return f"{name} is {_told(default)} (its default, {told}): it {reason}. {what_to_do} {_meaning(name)}"
 
 
 def _contradictions(config: Config) -> Iterable[str]:

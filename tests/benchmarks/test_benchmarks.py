@@ -226,3 +226,18 @@ def test_every_benchmark_has_a_help_page(
         import_module(f"benchmarks.{name}").main()
     assert ended.value.code == 0
     assert "--full" in capsys.readouterr().out
+
+
+def test_where_a_stream_sent_nothing_the_stall_is_said_to_be_unmeasurable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failover = import_module("benchmarks.gateway_failover")
+    assert failover.heard([4, 7], [[1.0, 3.0], [2.0]]) == [[1.0, 3.0], [2.0]]
+
+    async def measure(report: object, *_: object) -> None:
+        failover.heard([4, 7], [[1.0, 3.0], []])
+
+    monkeypatch.setattr(failover, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["gateway_failover"])
+    with pytest.raises(SystemExit, match=r"can't be measured: 1 of 2 streams \(cam-7 for one\) .* too busy"):
+        failover.main()

@@ -11,6 +11,7 @@ import itertools
 import socket
 import ssl
 import threading
+import uuid
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,12 @@ from holdfast.reports.order import Column, Condition, Csv, Sort, Table
 from holdfast.reports.report import Report
 from holdfast.reports.sources import places
 from holdfast.reports.sources import table as tables
-from holdfast.reports.sources.http import READ_AHEAD_BYTES, HttpFile
+from holdfast.reports.sources.http import READ_AHEAD_BYTES, REDIRECTS_MAX, HttpFile
 from holdfast.reports.sources.places import check_root, is_below
 from tests.reports.making import ORDERED_AT, csv_of, made, ordered, stored
 
 ROWS = pa.table({"n": [1, 2, 3], "t": ["a", None, "c,d"]})
+UUIDS = [uuid.UUID(int=at << 100) for at in (1, 2, 3)]
 TEXT = 'n,t\n1,a\n2,\n3,"c,d"\n'
 
 
@@ -200,15 +202,73 @@ def test_a_filter_keeps_exactly_the_rows_that_fit(
         (pa.array([b"x", b"y"], pa.binary_view()), "x"),
         (pa.array([7, 8], pa.float16()), 7),
         (pa.ExtensionArray.from_storage(pa.bool8(), pa.array([1, 0], pa.int8())), True),
+        (pa.array([7, 8], pa.time32("ms")), 7),
+        (pa.array([7, 8], pa.time64("us")), 7),
+        (pa.array([36_000, 0], pa.time32("s")), "10:00"),
+        (pa.array([36_000_500, 0], pa.time32("ms")), "10:00:00.5"),
+        (pa.array([36_000_000_001, 0], pa.time64("us")), "10:00:00.000001"),
+        (pa.array([36_000_000_000_001, 0], pa.time64("ns")), "10:00:00.000000001"),
+        (pa.array([7, 8], pa.time64("ns")), [7]),
+        (pa.array([UUIDS[1].bytes, UUIDS[2].bytes], pa.uuid()), str(UUIDS[1])),
+        (pa.array([UUIDS[1].bytes, UUIDS[2].bytes], pa.uuid()), [UUIDS[1].hex.upper()]),
     ],
 )
 def test_values_are_read_as_the_columns_type(tmp_path: Path, array: pa.Array, value: Any) -> None:
     table = Table(
         sources=(stored(tmp_path, {"id": [1, 2], "v": array}),),
         columns=(Column(source="id"),),
-        filter=(Condition(column="v", op="=", value=value),),
+        filter=(Condition(column="v", op="in" if isinstance(value, list) else "=", value=value),),
     )
     assert csv_of(table) == "id\n1\n"
+
+
+@pytest.mark.parametrize(
+    "op, value, rows",
+    [
+        ("=", str(UUIDS[1]), "1"),
+        ("!=", str(UUIDS[1]), "0 2"),
+        ("<", str(UUIDS[1]), "0"),
+        (">=", str(UUIDS[1]), "1 2"),
+        ("in", [str(UUIDS[0]), str(UUIDS[2])], "0 2"),
+        ("not in", [str(UUIDS[0])], "1 2"),
+        ("is null", None, "3"),
+        ("is not null", None, "0 1 2"),
+    ],
+)
+@pytest.mark.parametrize("size, store_schema", [(1, True), (1, False), (100, True)])
+def test_uuids_are_filtered_as_their_text_would_be(
+    tmp_path: Path, op: Any, value: Any, rows: str, size: int, store_schema: bool
+) -> None:
+    """Also where the writer keeps no schema of Arrow beside Parquet's own."""
+    rows_of = {"id": range(4), "v": pa.array([*(one.bytes for one in UUIDS), None], pa.uuid())}
+    table = Table(
+        sources=(stored(tmp_path, rows_of, row_group_size=size, store_schema=store_schema),),
+        columns=(Column(source="id"),),
+        filter=(Condition(column="v", op=op, value=value), Condition(column="id", op="<", value=9)),
+    )
+    assert csv_of(table).split() == ["id", *rows.split()]
+
+
+@pytest.mark.parametrize(
+    "array, value",
+    [
+        (pa.array([1], pa.time32("ms")), "10:00:00.0005"),
+        (pa.array([1], pa.time32("ms")), "noon"),
+        (pa.array([1], pa.time32("ms")), 2**40),
+        (pa.array([1], pa.time64("us")), "24:30"),
+        (pa.array([1], pa.time64("us")), 2**63),
+        (pa.array([1], pa.time64("us")), 1.5),
+        (pa.array([1], pa.time32("ms")), True),
+        (pa.array([bytes(16)], pa.uuid()), "one"),
+        (pa.array([bytes(16)], pa.uuid()), 1),
+    ],
+)
+def test_what_is_no_time_or_uuid_is_refused(tmp_path: Path, array: pa.Array, value: Any) -> None:
+    table = Table(
+        sources=(stored(tmp_path, {"v": array}),), filter=(Condition(column="v", op="=", value=value),)
+    )
+    with pytest.raises(InvalidMessage, match=r"filter\[0\]\.value: .* is no value of type"):
+        csv_of(table)
 
 
 @pytest.mark.parametrize(
@@ -603,6 +663,13 @@ def test_a_source_over_http_is_read_as_a_local_file_is(tmp_path: Path, web: Any)
     assert len(web.bodies["/t.parquet"]) > 2**20
     assert csv_of(url(web, "/t.parquet?signature=s")) == csv_of(local)
     assert csv_of(url(web, "/moved/t.csv")) == "a,b\n1,2\n"
+
+
+def test_five_redirects_are_followed_and_no_more(web: Any) -> None:
+    web.bodies["/t.csv"] = b"a\n1\n"
+    assert csv_of(url(web, f"{'/moved' * REDIRECTS_MAX}/t.csv")) == "a\n1\n"
+    with pytest.raises(UnreadableSource, match=f"more than {REDIRECTS_MAX} redirects"):
+        csv_of(url(web, f"{'/moved' * (REDIRECTS_MAX + 1)}/t.csv"))
 
 
 def test_a_broken_connection_is_made_anew(web: Any) -> None:

@@ -123,15 +123,8 @@ class Gateway(Startable):
 
     async def _start(self) -> None:
         try:
-            await self.view.refresh()  # the first client must not be told that there is no node
-        except HoldfastError as error:
-            if error.retry is Retry.NEVER:
-                raise
-        self._sockets = listen(self._settings.host, self._settings.port)
-        scheme = "http" if self._settings.tls is None else "https"
-        host, port = self._sockets[0].getsockname()[:2]
-        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-        try:
+            await self._look()
+            self._listen()
             await self._serve()
             await self.page.serve()
         except BaseException:
@@ -144,6 +137,20 @@ class Gateway(Startable):
         self._tasks.repeat(self._keep_looking, self._clock, self._log)
         if self._metrics is not None:
             self._tasks.repeat(self._metrics.run, self._clock, self._log)
+
+    async def _look(self) -> None:
+        """Read the members: the first client must not be told that there is no node."""
+        try:
+            await self.view.refresh()
+        except HoldfastError as error:
+            if error.retry is Retry.NEVER:
+                raise
+
+    def _listen(self) -> None:
+        self._sockets = listen(self._settings.host, self._settings.port)
+        scheme = "http" if self._settings.tls is None else "https"
+        host, port = self._sockets[0].getsockname()[:2]
+        self.address = f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     async def _serve(self) -> None:
         context = self._settings.tls.context() if self._settings.tls is not None else None

@@ -26,6 +26,7 @@ class Folder:
         self._lock = os.open(made, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._hidden: dict[str, int] = {}
+        self._closed = False
         made.rename(self.path / LOCK)  # so that no folder is ever without a lock
 
     @property
@@ -34,7 +35,10 @@ class Folder:
         return self._hidden.values()
 
     def close(self) -> None:
-        """Delete the folder."""
+        """Delete the folder, unless that is done."""
+        if self._closed:
+            return
+        self._closed = True
         shutil.rmtree(self.path, ignore_errors=True)
         for descriptor in (self._lock, *self.descriptors):
             os.close(descriptor)

@@ -131,6 +131,11 @@ class HaproxyPlane(Startable):
             return await admin.scrape(self._child.files.metrics)
         return b""
 
+    async def stop(self) -> None:
+        """Stop in order, and delete the folder, which is there also where it was never started."""
+        await super().stop()
+        self._folder.close()
+
     async def _start(self) -> None:
         for status in ERRORS:
             _write(self._files(0).error(status), error_page(status))
@@ -158,7 +163,6 @@ class HaproxyPlane(Startable):
         for child in running:
             child.kill()
             await child.ended
-        self._folder.close()
 
     # --- the process
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import uuid
 from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TypeGuard
@@ -32,8 +33,11 @@ def expression(condition: Condition, kind: pa.DataType, field: str) -> pc.Expres
         return column.is_valid()
     if pa.types.is_nested(kind):
         raise InvalidMessage(f"{field}: {condition.column} is of type {kind}, which can't be compared", field)
+    if isinstance(kind, pa.UuidType):
+        column = column.cast(kind.storage_type)  # Arrow compares bytes, which are in the order of their text
     if isinstance(condition.value, list):
-        found = column.isin(pa.array([_value(one, kind, field).as_py() for one in condition.value], kind))
+        values = [_value(one, kind, field) for one in condition.value]
+        found = column.isin(pa.array(values, values[0].type))  # as they are: Python's times lack nanoseconds
         return found if condition.op == "in" else ~found & column.is_valid()
     return _COMPARE[condition.op](column, pc.scalar(_value(condition.value, kind, field)))
 
@@ -45,12 +49,18 @@ def both(expressions: list[pc.Expression]) -> pc.Expression | None:
 
 def _value(value: object, kind: pa.DataType, field: str) -> pa.Scalar:
     try:
+        if isinstance(kind, pa.UuidType) and isinstance(value, str):
+            return pa.scalar(uuid.UUID(value).bytes, kind.storage_type)
+        if pa.types.is_time(kind) and isinstance(value, str):
+            return pa.scalar(f"1970-01-01T{value}").cast(pa.timestamp("ns")).cast(kind)
+        if pa.types.is_time32(kind) and _is_integer(value):
+            return pa.scalar(value, pa.int32()).cast(kind)
         if isinstance(value, float) and not pa.types.is_floating(kind):
             return pa.scalar(repr(value)).cast(kind)  # 0.1 is meant, not the nearest binary fraction
         if _is_integer(value) and (pa.types.is_decimal(kind) or not -(2**63) <= value < 2**63):
             return pa.scalar(str(value)).cast(kind)  # as an int64, it would need room for 19 digits
         return pa.scalar(value).cast(kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+    except (ValueError, OverflowError, pa.ArrowNotImplementedError) as error:  # ArrowInvalid is a ValueError
         raise InvalidMessage(f"{field}: {value!r} is no value of type {kind} ({error})", field) from error
 
 
@@ -59,7 +69,9 @@ def _is_integer(value: object) -> TypeGuard[int]:
 
 
 def applies(condition: pc.Expression, column: pa.Field) -> bool:
-    """Return whether Arrow can compare the column as it is stored."""
+    """Return whether Arrow can compare the column as it is stored, and what its statistics say of it."""
+    if isinstance(column.type, pa.UuidType):
+        return False  # only its bytes can be compared
     try:
         pa.schema([column]).empty_table().filter(condition)
     except pa.ArrowNotImplementedError:

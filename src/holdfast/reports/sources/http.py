@@ -129,7 +129,7 @@ class HttpFile(io.RawIOBase):
         headers = {"Range": f"bytes={start}-{start + size - 1}", "Accept-Encoding": "identity"}
         if traceparent := current_traceparent():
             headers[TRACEPARENT] = traceparent
-        for _ in range(REDIRECTS_MAX):
+        for _ in range(1 + REDIRECTS_MAX):
             # Asked for each request: later ones begin where an earlier one was redirected to.
             headers |= self._secret()
             parts = urlsplit(self._url)
