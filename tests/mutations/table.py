@@ -2893,6 +2893,20 @@ ADAPTERS = [
 
 GATEWAY = [
     _at(
+        "src/holdfast/gateway/haproxy/admin.py",
+        "an order that nobody has heard passes for done",
+        'if heard is None or (heard[1] or "").strip():',
+        'if said and (heard is None or (heard[1] or "").strip()):',
+        "tests/gateway/haproxy/test_admin.py::test_an_order_that_nobody_has_heard_to_its_end_has_not_succeeded",
+    ),
+    _at(
+        "src/holdfast/gateway/haproxy/admin.py",
+        "an order is as long as its entries",
+        "(len(some) == ENTRIES or size + 1 + len(command.encode()) > ORDER_BYTES)",
+        "len(some) == ENTRIES",
+        "tests/gateway/haproxy/test_admin.py::test_no_order_is_longer_than_documented_buffers",
+    ),
+    _at(
         "src/holdfast/gateway/haproxy/config.py",
         "a query loses its parameters",
         'f"{{ path_beg {PATH} }}"',
