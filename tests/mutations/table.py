@@ -2893,6 +2893,13 @@ ADAPTERS = [
 
 GATEWAY = [
     _at(
+        "src/holdfast/gateway/haproxy/config.py",
+        "an empty header takes the place of the parameter",
+        'f"{{ {named},length gt 0 }}"',
+        'f"{{ {named} -m found }}"',
+        "tests/gateway/haproxy/test_plane.py::test_an_empty_header_names_no_stream",
+    ),
+    _at(
         "src/holdfast/gateway/haproxy/admin.py",
         "an order that nobody has heard passes for done",
         'if heard is None or (heard[1] or "").strip():',
