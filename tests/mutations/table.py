@@ -3094,6 +3094,13 @@ GATEWAY = [
 
 OTHERS = [
     _at(
+        "src/holdfast/cli/tasks.py",
+        "a watch ends with the first outage of the store",
+        "found = await patience.read(look)",
+        "found = await look()",
+        "tests/cli/test_reading.py::test_tasks_are_watched_through_an_outage",
+    ),
+    _at(
         "src/holdfast/common/redaction.py",
         "an encoded name of a parameter hides its secret",
         "if is_secret(unquote_plus(name)) else found[0]",
