@@ -1892,6 +1892,13 @@ STREAMS = [
 
 TASKS = [
     _at(
+        "src/holdfast/tasks/work.py",
+        "an attempt that has ended is asked to end by its own beat",
+        "item.attempt.epoch != beat.epoch or item.ending:",
+        "item.attempt.epoch != beat.epoch:",
+        "tests/tasks/test_work.py::test_a_beat_that_the_end_of_its_own_attempt_overtakes_asks_nothing_to_end",
+    ),
+    _at(
         "src/holdfast/values.py",
         "a damaged value is given to a handler",
         "if len(data) != stored.size or hashlib.sha256(data).hexdigest() != stored.sha256:",
