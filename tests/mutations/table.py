@@ -2173,6 +2173,14 @@ TASKS = [
 
 DEVICES = [
     _at(
+        "src/holdfast/devices/dispatcher.py",
+        "sources are asked on by a node that has lost their shard",
+        "                self.on_first_shard(None)",
+        "                pass",
+        "tests/devices/simulated/test_shards.py"
+        "::test_a_node_that_has_lost_the_first_shard_fetches_no_more_from_sources",
+    ),
+    _at(
         "src/holdfast/devices/shards.py",
         "a draining member counts",
         "in member.load.offers and not member.load.draining",
