@@ -2235,6 +2235,34 @@ DEVICES = [
 
 ADAPTERS = [
     _at(
+        "src/holdfast/services/otel/exporter.py",
+        "a node for whose spans no thread can be started ends",
+        "except RuntimeError as error:",
+        "except TimeoutError as error:",
+        "tests/services/otel/test_exporter.py::test_spans_wait_until_a_thread_can_be_started",
+    ),
+    _at(
+        "src/holdfast/services/otel/exporter.py",
+        "the end of an exporter of spans takes one more thread",
+        "                async with asyncio.timeout(CLOSE_S):\n                    await over.wait()",
+        "                await asyncio.to_thread(self._thread.join, CLOSE_S)",
+        "tests/services/otel/test_exporter.py::test_the_end_takes_no_more_threads",
+    ),
+    _at(
+        "src/holdfast/services/otel/exporter.py",
+        "spans that waited for a thread are dropped at the end",
+        "if self._thread is None and self._waiting:",
+        "if False:",
+        "tests/services/otel/test_exporter.py::test_what_waited_for_a_thread_is_exported_at_the_end",
+    ),
+    _at(
+        "src/holdfast/services/otel/metrics.py",
+        "the collector is said to take no metrics where it was asked for nothing",
+        "self._collector.not_sent(error)",
+        "self._collector.told(False)",
+        "tests/services/otel/test_metrics.py::test_a_push_for_which_no_thread_can_be_started_ends_nothing",
+    ),
+    _at(
         "src/holdfast/services/postgres/tasks.py",
         "an outcome that is repeated is told again",
         "if change.brief is not None and after is not None and not after.briefed:",
