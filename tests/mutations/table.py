@@ -2227,8 +2227,8 @@ DEVICES = [
     _at(
         "src/holdfast/devices/work.py",
         "sources are fetched on while a node drains",
-        "    async def drain(self) -> None:\n        for task in self._filling:\n            task.cancel()\n",
-        "    async def drain(self) -> None:\n",
+        "        for task in self._filling:\n            task.cancel()\n",
+        "",
         "tests/devices/simulated/test_shards.py::test_a_node_that_drains_fetches_no_more_from_sources",
     ),
 ]

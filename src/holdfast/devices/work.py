@@ -101,7 +101,6 @@ class DeviceWork:
         self._filling = [task for task in fills if task is not None]
 
     async def drain(self) -> None:
-        self._fill(None)
         await self.shards.release_all()
 
     async def close(self) -> None:
