@@ -1892,6 +1892,20 @@ STREAMS = [
 
 TASKS = [
     _at(
+        "src/holdfast/tasks/periodic.py",
+        "a clock that was far ahead silences what it has set",
+        "if since > now + AHEAD_S:",
+        "if False:",
+        "tests/tasks/test_schedule.py::test_what_a_clock_that_was_far_ahead_has_set_is_sent_from_now_on",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "what a clock that was far ahead has set begins again and again",
+        "since = times.since if times.since != fired.not_since else 0.0",
+        "since = times.since",
+        "tests/tasks/test_schedule.py::test_what_a_clock_that_was_far_ahead_has_set_is_sent_from_now_on",
+    ),
+    _at(
         "src/holdfast/tasks/work.py",
         "an attempt that has ended is asked to end by its own beat",
         "item.attempt.epoch != beat.epoch or item.ending:",
