@@ -61,6 +61,18 @@ def test_results_are_followed_through_an_outage(holdfast: Any, arrange: Any, awa
     assert "hunter2" not in outcome.err
 
 
+@pytest.mark.parametrize("first", [True, False], ids=["from the start", "later"])
+def test_tasks_are_watched_through_an_outage(holdfast: Any, arrange: Any, away: Any, first: bool) -> None:
+    arrange(ended("fine"))
+    arrange(ended("well"))
+    away(SqliteTasks, "get", first=first)
+    outcome = holdfast("tasks", "watch", APP, "fine", "well")
+    assert (outcome.code, "fine" in outcome.out, "well" in outcome.out) == (0, True, True)
+    told = outcome.out + outcome.err
+    assert told.count("no answer yet") == told.count("answered again") == 1
+    assert "hunter2" not in told
+
+
 @pytest.mark.parametrize(
     "command, service, call",
     [

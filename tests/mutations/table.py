@@ -1892,6 +1892,27 @@ STREAMS = [
 
 TASKS = [
     _at(
+        "src/holdfast/tasks/periodic.py",
+        "a clock that was far ahead silences what it has set",
+        "if since > now + AHEAD_S:",
+        "if False:",
+        "tests/tasks/test_schedule.py::test_what_a_clock_that_was_far_ahead_has_set_is_sent_from_now_on",
+    ),
+    _at(
+        "src/holdfast/tasks/periodic.py",
+        "what a clock that was far ahead has set begins again and again",
+        "since = times.since if times.since != fired.not_since else 0.0",
+        "since = times.since",
+        "tests/tasks/test_schedule.py::test_what_a_clock_that_was_far_ahead_has_set_is_sent_from_now_on",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "an attempt that has ended is asked to end by its own beat",
+        "item.attempt.epoch != beat.epoch or item.ending:",
+        "item.attempt.epoch != beat.epoch:",
+        "tests/tasks/test_work.py::test_a_beat_that_the_end_of_its_own_attempt_overtakes_asks_nothing_to_end",
+    ),
+    _at(
         "src/holdfast/values.py",
         "a damaged value is given to a handler",
         "if len(data) != stored.size or hashlib.sha256(data).hexdigest() != stored.sha256:",
@@ -2166,6 +2187,14 @@ TASKS = [
 
 DEVICES = [
     _at(
+        "src/holdfast/devices/dispatcher.py",
+        "sources are asked on by a node that has lost their shard",
+        "                self.on_first_shard(None)",
+        "                pass",
+        "tests/devices/simulated/test_shards.py"
+        "::test_a_node_that_has_lost_the_first_shard_fetches_no_more_from_sources",
+    ),
+    _at(
         "src/holdfast/devices/shards.py",
         "a draining member counts",
         "in member.load.offers and not member.load.draining",
@@ -2212,13 +2241,41 @@ DEVICES = [
     _at(
         "src/holdfast/devices/work.py",
         "sources are fetched on while a node drains",
-        "    async def drain(self) -> None:\n        for task in self._filling:\n            task.cancel()\n",
-        "    async def drain(self) -> None:\n",
+        "        for task in self._filling:\n            task.cancel()\n",
+        "",
         "tests/devices/simulated/test_shards.py::test_a_node_that_drains_fetches_no_more_from_sources",
     ),
 ]
 
 ADAPTERS = [
+    _at(
+        "src/holdfast/services/otel/exporter.py",
+        "a node for whose spans no thread can be started ends",
+        "except RuntimeError as error:",
+        "except TimeoutError as error:",
+        "tests/services/otel/test_exporter.py::test_spans_wait_until_a_thread_can_be_started",
+    ),
+    _at(
+        "src/holdfast/services/otel/exporter.py",
+        "the end of an exporter of spans takes one more thread",
+        "                async with asyncio.timeout(CLOSE_S):\n                    await over.wait()",
+        "                await asyncio.to_thread(self._thread.join, CLOSE_S)",
+        "tests/services/otel/test_exporter.py::test_the_end_takes_no_more_threads",
+    ),
+    _at(
+        "src/holdfast/services/otel/exporter.py",
+        "spans that waited for a thread are dropped at the end",
+        "if self._thread is None and self._waiting:",
+        "if False:",
+        "tests/services/otel/test_exporter.py::test_what_waited_for_a_thread_is_exported_at_the_end",
+    ),
+    _at(
+        "src/holdfast/services/otel/metrics.py",
+        "the collector is said to take no metrics where it was asked for nothing",
+        "self._collector.not_sent(error)",
+        "self._collector.told(False)",
+        "tests/services/otel/test_metrics.py::test_a_push_for_which_no_thread_can_be_started_ends_nothing",
+    ),
     _at(
         "src/holdfast/services/postgres/tasks.py",
         "an outcome that is repeated is told again",
@@ -2908,6 +2965,27 @@ GATEWAY = [
     ),
     _at(
         "src/holdfast/gateway/haproxy/config.py",
+        "an empty header takes the place of the parameter",
+        'f"{{ {named},length gt 0 }}"',
+        'f"{{ {named} -m found }}"',
+        "tests/gateway/haproxy/test_plane.py::test_an_empty_header_names_no_stream",
+    ),
+    _at(
+        "src/holdfast/gateway/haproxy/admin.py",
+        "an order that nobody has heard passes for done",
+        'if heard is None or (heard[1] or "").strip():',
+        'if said and (heard is None or (heard[1] or "").strip()):',
+        "tests/gateway/haproxy/test_admin.py::test_an_order_that_nobody_has_heard_to_its_end_has_not_succeeded",
+    ),
+    _at(
+        "src/holdfast/gateway/haproxy/admin.py",
+        "an order is as long as its entries",
+        "(len(some) == ENTRIES or size + 1 + len(command.encode()) > ORDER_BYTES)",
+        "len(some) == ENTRIES",
+        "tests/gateway/haproxy/test_admin.py::test_no_order_is_longer_than_documented_buffers",
+    ),
+    _at(
+        "src/holdfast/gateway/haproxy/config.py",
         "a query loses its parameters",
         'f"{{ path_beg {PATH} }}"',
         '"{ always_true }"',
@@ -3134,6 +3212,13 @@ OTHERS = [
         "value or EMPTY for name",
         "value for name",
         "tests/test_config.py::test_what_is_emptied_stays_empty_in_a_child_process",
+    ),
+    _at(
+        "src/holdfast/cli/tasks.py",
+        "a watch ends with the first outage of the store",
+        "found = await patience.read(look)",
+        "found = await look()",
+        "tests/cli/test_reading.py::test_tasks_are_watched_through_an_outage",
     ),
     _at(
         "src/holdfast/common/redaction.py",

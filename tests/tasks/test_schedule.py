@@ -102,6 +102,25 @@ async def test_what_was_due_while_no_node_ran_is_caught_up() -> None:
         assert rig.sent == ["report-20260110T010000Z-0"]
 
 
+@pytest.mark.parametrize("known", [False, True], ids=["a new one", "one that was there before"])
+async def test_what_a_clock_that_was_far_ahead_has_set_is_sent_from_now_on(known: bool) -> None:
+    rig = ScheduleRig()
+    async with rig.following():
+        if known:
+            await rig.set("hourly", HOURLY)
+            await rig.until(at(2026, 1, 10, 0, 30))
+            await rig.schedules.remove("hourly")
+        await rig.until(at(2026, 1, 10, 2, 10))
+        await rig.schedules.set("hourly", HOURLY, rig.clock.wall() + 400 * 24 * HOUR_S)
+        await rig.until(at(2026, 1, 10, 4, 30))
+        assert rig.sent == ["hourly-20260110T030000Z-0", "hourly-20260110T040000Z-0"]
+        told = "a periodic was set by a clock that is far ahead of this node's; starting from now"
+        assert rig.log.events("warning").count(told) == 1
+    await rig.until(at(2026, 1, 10, 6, 30))
+    async with rig.following():  # a node that begins catches up as ever
+        assert rig.sent[2:] == ["hourly-20260110T060000Z-0"]
+
+
 async def test_what_the_code_declares_is_not_replaced() -> None:
     rig = ScheduleRig()
     declared = NodeEntry("n", "http://n", (TYPE,), ("nightly", SCHEDULE))

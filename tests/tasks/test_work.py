@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.cluster.keeper import expire
-from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.slots import Attempt
 from holdfast.ports.target import OutgoingEffect
@@ -23,7 +23,7 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
-from holdfast.tasks.rules.task import EffectsLeft, StartAttempt, State, Task
+from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
@@ -295,6 +295,32 @@ def test_a_failure_is_logged_with_its_place_the_last_one_too(monkeypatch: pytest
     assert [text for text, _ in told[-2:]] == ["attempt failed", "task failed"]
     for _, fields in told:
         assert re.search(r"\.py:\d+$", fields["at"])
+
+
+def test_a_beat_that_the_end_of_its_own_attempt_overtakes_asks_nothing_to_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(Quiet, "warning", lambda self, text, **fields: said.append(text))
+    overtaken: list[Any] = []
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", LONG, 2.0)))
+        beat = world.store.beat
+
+        async def be_overtaken(beats: Sequence[AttemptBeat]) -> list[Task | Fenced]:
+            while world.store.standing["t"].state is State.RUNNING:
+                await world.clock.sleep(0.01)
+            answers = await beat(beats)
+            overtaken.extend(answers)
+            return answers
+
+        world.store.beat = be_overtaken  # type: ignore[method-assign]
+        assert check(world, await world.live()) == []
+
+    run(live())
+    assert [answer for answer in overtaken if isinstance(answer, Fenced)]
+    assert "attempt asked to end" not in said
 
 
 def test_a_node_whose_clock_is_ahead_drops_nothing_that_is_fresh() -> None:

@@ -327,7 +327,8 @@ async def watch(
     task_type: Annotated[str, Parameter(name="--type")] = "",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the progress of what runs, until the tasks named have ended, or for ever.
+    """Show the progress of what runs, until the tasks named have ended, or for ever. A store that is away is
+    asked again.
 
     ```
     holdfast tasks watch reports
@@ -339,14 +340,17 @@ async def watch(
     """
     bars = _bars()
     async with producing(options.load(), owner, reads_only=True) as services:
-        store = services.task_store(owner)
+        store, patience = services.task_store(owner), ReadPatience(services.clock, ever=True)
         known: dict[str, Any] = {}
+
+        async def look() -> Sequence[Task]:
+            if trace_ids:
+                return [task for trace in trace_ids if (task := await store.get(trace)) is not None]
+            return await store.list(PAGE, state=State.RUNNING, type=task_type)
+
         with Live(bars, console=bars.console, refresh_per_second=4):
             while True:
-                if trace_ids:
-                    found = [task for trace in trace_ids if (task := await store.get(trace)) is not None]
-                else:
-                    found = await store.list(PAGE, state=State.RUNNING, type=task_type)
+                found = await patience.read(look)
                 _draw(bars, known, found)
                 if trace_ids and all(task.ended for task in found):
                     return

@@ -225,7 +225,7 @@ class Dispatcher:
         self._paused = False
         self._sweeps_at = 0.0
         self._recount = False
-        self.on_first_shard: Callable[[int], None] = lambda _: None
+        self.on_first_shard: Callable[[int | None], None] = lambda _: None
         self.on_closed: Callable[[], None] = lambda: None
         self.in_flight = 0
         self.counts = DispatcherCounts()
@@ -292,6 +292,8 @@ class Dispatcher:
 
     def _drop(self, number: int) -> None:
         if (shard := self.shards.pop(number, None)) is not None:
+            if number == 0:
+                self.on_first_shard(None)
             self._recount = True
             self._note_ears()
             self._take_share()

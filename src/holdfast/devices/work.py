@@ -86,10 +86,13 @@ class DeviceWork:
         if self.briefs is not None:
             self._host.tasks.repeat(self.briefs.run, self._host.clock, self._host.log)
 
-    def _fill(self, epoch: int) -> None:
-        """This node owns shard 0 now, and so fetches what sources have."""
+    def _fill(self, epoch: int | None) -> None:
+        """This node owns shard 0 now, and so fetches what sources have; or with None it doesn't any more."""
         for task in self._filling:
             task.cancel()
+        self._filling = []
+        if epoch is None:
+            return
         host = self._host
         fills = [
             host.tasks.spawn(fill(self._outbox, source, self._store, host.clock, host.log, epoch))
@@ -98,8 +101,6 @@ class DeviceWork:
         self._filling = [task for task in fills if task is not None]
 
     async def drain(self) -> None:
-        for task in self._filling:
-            task.cancel()
         await self.shards.release_all()
 
     async def close(self) -> None:

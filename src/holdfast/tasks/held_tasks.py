@@ -29,7 +29,8 @@ class InHand(msgspec.Struct, eq=False):
     """A task with all its known deliveries.
 
     ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is the task's
-    record in the store while it runs here. ``stopping`` is why its attempt was asked to stop. ``beat_at`` is
+    record in the store while it runs here. ``stopping`` is why its attempt was asked to stop, and ``ending``
+    is true once it has ended and the store is told so, which answers by itself if it refuses. ``beat_at`` is
     when its progress was last reported to the store, and ``news`` is true if it has advanced since. ``here``:
     it was given to this node directly, and needs no delivery to run.
     """
@@ -41,6 +42,7 @@ class InHand(msgspec.Struct, eq=False):
     refusal: str = ""
     attempt: Task | None = None
     stopping: str = ""
+    ending: bool = False
     progress: float = 0.0
     note: str = ""
     beat_at: float = -math.inf
@@ -98,6 +100,7 @@ class InHand(msgspec.Struct, eq=False):
         self.held.come_back()
         self.attempt = None
         self.stopping = ""
+        self.ending = False
 
     def outcome_known(self) -> None:
         """Note that the store has the outcome. What is left is to send brief and dead letter."""

@@ -31,8 +31,8 @@ LOOK_S = 30.0
 could."""
 
 AHEAD_S = 3600.0
-"""How far ahead of this node's clock the last time of a periodic may be. One further ahead is that of a clock
-that was wrong, and waiting for it could take years."""
+"""How far ahead of this node's clock the last time of a periodic may be, and the time from which one counts.
+One further ahead is that of a clock that was wrong, and waiting for it could take years."""
 
 FIRINGS_MAX = 1000
 """The most missed times that are caught up at once; of more, the newest ones."""
@@ -108,10 +108,17 @@ class Periodic(Times, frozen=True, kw_only=True):
 
 
 class _Fired(msgspec.Struct, frozen=True):
-    """All times up to ``at`` are dealt with, and those in ``done``. Others failed, or are still to come."""
+    """All times up to ``at`` are dealt with, and those in ``done``. Others failed, or are still to come.
+    ``not_since`` is the ``since`` of a clock that was wrong, which doesn't count."""
 
     at: float
     done: tuple[float, ...] = ()
+    not_since: float = 0.0
+
+
+def _restart(fired: _Fired, at: float) -> _Fired:
+    """Everything up to ``at`` is dealt with."""
+    return msgspec.structs.replace(fired, at=at, done=())
 
 
 _decode = msgspec.json.Decoder(_Fired).decode
@@ -183,11 +190,20 @@ class Scheduler:
                 periodic=times.name,
                 ahead_s=fired.at - now,
             )
-            await self._registry.put(name, msgspec.json.encode(_Fired(now)), version)
+            await self._registry.put(name, msgspec.json.encode(_restart(fired, now)), version)
             return
-        last = max(fired.at, times.since)
+        since = times.since if times.since != fired.not_since else 0.0
+        if since > now + AHEAD_S:
+            self._log.warning(
+                "a periodic was set by a clock that is far ahead of this node's; starting from now",
+                periodic=times.name,
+                ahead_s=since - now,
+            )
+            await self._registry.put(name, msgspec.json.encode(_Fired(now, not_since=since)), version)
+            return
+        last = max(fired.at, since)
         done, failures = await self._fire(times, deed, times.due(last, now), fired.done)
-        after = _Fired(last, done) if failures else _Fired(now)
+        after = msgspec.structs.replace(fired, at=last, done=done) if failures else _restart(fired, now)
         if now > last and after != fired:
             await self._registry.put(name, msgspec.json.encode(after), version)
         if failures:

@@ -655,6 +655,7 @@ class TaskWork:
         letter = None if state is State.SUCCEED else letter_of(item, task)
         effects = effects_of(item, task.epoch, sends, self._host.clock.wall())
         end = EndAttempt(item.trace, task.epoch, state, result, detail, effects, stored)
+        item.ending = True
         self._completer.end(item, end, letter)
 
     def _return(
@@ -668,6 +669,7 @@ class TaskWork:
     ) -> None:
         assert item.attempt is not None
         wish = ReturnAttempt(item.trace, item.attempt.epoch, spent, redact(detail), pause_s)
+        item.ending = True
         self._returning += 1
         self._host.tasks.spawn(self._return_to_store(item, wish, delay_s))
 
@@ -830,8 +832,8 @@ class TaskWork:
             self._host.log.warning("the task store does not answer", error=str(error))
             return  # the next round tries again
         for item, beat, answer in zip(due, beats, answers, strict=True):
-            if item.attempt is None or item.attempt.epoch != beat.epoch:
-                continue
+            if item.attempt is None or item.attempt.epoch != beat.epoch or item.ending:
+                continue  # it ended meanwhile, for which a beat is refused too
             if isinstance(answer, Fenced):
                 self._stop(item, LAPSED)
                 continue

@@ -121,6 +121,31 @@ async def test_a_node_that_drains_fetches_no_more_from_sources(site: Site) -> No
     assert await node.coordinator.claims("me") == []
 
 
+async def test_a_node_that_has_lost_the_first_shard_fetches_no_more_from_sources(site: Site) -> None:
+    asked: list[str | None] = []
+
+    async def next_page(cursor: str | None) -> Page:
+        asked.append(cursor)
+        return Page([], "end", more=False)
+
+    node = Node(site)
+    node.outbox.source("api", pause_s=1.0)(next_page)
+    await node.start()
+    await node.until_served(4)
+    await site.clock.sleep(LONG_S)
+    node.membership.alive = False
+    node.work.shards.vanished()
+    await node.until_served(0)
+    at_the_loss = len(asked)
+    assert at_the_loss > 10
+    await site.clock.sleep(LONG_S)
+    assert len(asked) == at_the_loss
+    node.membership.alive = True
+    await node.until_served(4)
+    await site.clock.sleep(LONG_S)
+    assert len(asked) > at_the_loss + 10
+
+
 async def test_a_node_that_begins_to_drain_while_it_opens_a_shard_takes_no_other(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -365,6 +365,17 @@ async def test_requests_and_health_checks_pass_by_tls(make_setting: MakeSetting,
             assert response.status == 200
 
 
+async def test_an_empty_header_names_no_stream(make_setting: MakeSetting) -> None:
+    """As for nodes: the parameter still counts, and HAProxy still knows the way."""
+    setting = await make_setting("a", app="both")
+    named, empty = "/process/cam?stream=chain", {"X-Stream": ""}
+    assert (await setting.send("cam", 0, named))[0] == 200
+    await until(lambda: is_known(setting, "cam?stream=chain"), "the route is known")
+    assert (await setting.send("cam", 1, named, empty))[0] == 200
+    assert await setting.straight() == 1
+    assert (await setting.send("cam", 2, headers=empty))[0] == 404
+
+
 @pytest.mark.slow
 async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSetting) -> None:
     """What need not be named where there is only one must be where there are two."""

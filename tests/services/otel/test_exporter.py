@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 from collections.abc import Iterator
@@ -126,10 +127,86 @@ async def test_a_collector_that_never_answers_is_left_at_the_end(monkeypatch: py
         connection, _ = await asyncio.to_thread(silent.accept)
         exporter.add(span(2))
         await exporter.close()
+        assert exporter._thread is not None
         assert exporter._thread.is_alive(), "what it waits for is not waited for"
         assert exporter.exported == 0
         connection.close()
     await asyncio.to_thread(exporter._thread.join, PATIENCE_S)
+
+
+@contextlib.contextmanager
+def no_room() -> Iterator[None]:
+    """There is no thread to be had, but for the collector."""
+    started = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name.startswith(("holdfast", "asyncio")):
+            raise RuntimeError("can't start new thread")
+        started(thread)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", start)
+        yield
+
+
+async def test_spans_wait_until_a_thread_can_be_started(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "WAITING_MAX", 2)
+    log = Log()
+    with no_room():
+        exporter = OtlpExporter(collector.url, {}, log)
+        for number in range(1, 4):
+            exporter.add(span(number))
+    assert log.lines == ["spans can't be sent to the collector"]
+    exporter.add(span(4))
+    await asyncio.to_thread(log.until, "takes spans again")
+    await exporter.close()
+    assert [each.name for each in collector.spans][:2] == ["span 1", "span 2"]
+    assert exporter.exported + exporter.dropped == 4
+
+
+async def test_what_waited_for_a_thread_is_exported_at_the_end(collector: Collector) -> None:
+    with no_room():
+        exporter = OtlpExporter(collector.url, {}, Log())
+        exporter.add(span())
+    await exporter.close()
+    assert (exporter.exported, exporter.dropped, len(collector.spans)) == (1, 0, 1)
+
+
+async def test_an_exporter_ends_in_order_though_no_thread_was_ever_started(collector: Collector) -> None:
+    with no_room():
+        exporter = OtlpExporter(collector.url, {}, Log())
+        exporter.add(span())
+        await exporter.close()
+    assert (exporter.exported, exporter.dropped) == (0, 1)
+
+
+async def test_the_end_takes_no_more_threads(collector: Collector) -> None:
+    exporter = OtlpExporter(collector.url, {}, Log())
+    exporter.add(span())
+    with no_room():
+        await exporter.close()
+    assert (exporter.exported, exporter.dropped, len(collector.spans)) == (1, 0, 1)
+
+
+async def test_a_failure_that_is_not_the_collector_s_is_told_as_what_it_is(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    exporter = OtlpExporter(collector.url, {}, log)
+
+    def export(spans: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter._exporter, "export", export)
+        exporter.add(span(1))
+        await asyncio.to_thread(log.until, "spans can't be sent")
+    exporter.add(span(2))
+    await asyncio.to_thread(log.until, "takes spans again")
+    await exporter.close()
+    assert (exporter.exported, exporter.dropped) == (1, 1)
 
 
 def test_a_collector_may_be_named_with_and_without_a_path() -> None:

@@ -112,6 +112,7 @@ async def test_a_push_for_which_no_thread_can_be_started_ends_nothing(
     await asyncio.to_thread(log.until, "takes metrics again")
     running.cancel()
     await metrics.close()
+    assert log.lines == ["metrics can't be sent to the collector", "the collector takes metrics again"]
 
 
 def test_a_node_brings_what_its_page_of_metrics_has(collector: Collector) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 
 import aiohttp
@@ -12,7 +12,15 @@ import aiohttp
 from holdfast.errors import Unavailable
 
 ENTRIES = 128
-"""The most entries of a map in one command. HAProxy serves clients between commands."""
+"""The most entries of a map in one order. HAProxy serves clients between orders."""
+
+ORDER_BYTES = 8 * 1024
+"""The most bytes of an order for several entries: half of HAProxy's smallest buffer."""
+
+PROOF = "show version"
+"""The end of each order. Its answer proves that HAProxy has heard all before it."""
+
+_PROVEN = re.compile(r"(?:(.*)\n)?\d+\.\d+\S*", re.DOTALL)
 
 TIMEOUT_S = 10.0
 
@@ -33,22 +41,24 @@ async def ask(socket: Path, command: str) -> str:
 
 
 async def order(socket: Path, command: str) -> None:
-    """Send a command whose answer is empty if it succeeds. Raises Unavailable with the answer otherwise."""
-    if said := await ask(socket, command):
-        raise Unavailable(f"HAProxy refused {command.split()[:2]}: {said}")
+    """Send a command, or several, whose answer is empty if it succeeds. Raises Unavailable with the answer
+    otherwise, and if HAProxy hasn't heard it to its end."""
+    said = await ask(socket, f"{command};{PROOF}")
+    heard = _PROVEN.fullmatch(said)
+    if heard is None or (heard[1] or "").strip():
+        raise Unavailable(f"HAProxy refused {command.split()[:2]}: {said or 'it has not heard all of it'}")
 
 
 async def add(socket: Path, name: Path, entries: Iterable[tuple[str, str]], version: str = "") -> None:
     """Add entries to the map ``name``, or to a ``version`` of it that isn't in use yet."""
-    for some in _some(entries):
-        lines = "".join(f"{key} {value}\n" for key, value in some)
-        await order(socket, f"add map {version} {name} <<\n{lines}")
+    for some in _some(f"add map {version} {name} {key} {value}" for key, value in entries):
+        await order(socket, some)
 
 
 async def change(socket: Path, name: Path, entries: Mapping[str, str]) -> None:
     """Change existing entries of the map ``name``."""
-    for some in _some(entries.items()):
-        await order(socket, ";".join(f"set map {name} {key} {value}" for key, value in some))
+    for some in _some(f"set map {name} {key} {value}" for key, value in entries.items()):
+        await order(socket, some)
 
 
 async def rewrite(socket: Path, name: Path, entries: Iterable[tuple[str, str]]) -> None:
@@ -75,7 +85,15 @@ async def scrape(socket: Path) -> bytes:
         raise Unavailable(f"HAProxy's metrics can't be read: {error}") from error
 
 
-def _some(entries: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]]:
-    rest = iter(entries)
-    while some := list(islice(rest, ENTRIES)):
-        yield some
+def _some(commands: Iterable[str]) -> Iterator[str]:
+    """Join commands to orders that fit HAProxy's buffer. One that is too long is alone, and refused."""
+    some: list[str] = []
+    size = len(PROOF)
+    for command in commands:
+        if some and (len(some) == ENTRIES or size + 1 + len(command.encode()) > ORDER_BYTES):
+            yield ";".join(some)
+            some, size = [], len(PROOF)
+        some.append(command)
+        size += 1 + len(command.encode())
+    if some:
+        yield ";".join(some)

@@ -324,7 +324,8 @@ def _naming(only: str | None) -> list[str]:
     """Copy a stream's name from the header to the query, as in the maps. If there is only one stream, its
     name is in neither."""
     named = f"req.fhdr({STREAM},1)"
-    into_query = f"http-request set-query stream=%[{named},url_enc] if {_MESSAGE} {{ {named} -m found }}"
+    names = f"{{ {named},length gt 0 }}"  # an empty header names none, and the parameter counts
+    into_query = f"http-request set-query stream=%[{named},url_enc] if {_MESSAGE} {names}"
     if only is None:
         return [into_query]
     out_of_query = f"http-request set-pathq %[path] if {_MESSAGE} {{ query -m str stream={only} }}"

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from importlib.metadata import version
 from typing import Any
@@ -74,11 +75,14 @@ class OtlpExporter:
         self._exporter = OTLPSpanExporter(
             endpoint_of(url, PATH), timeout=ANSWER_S, compression=Compression.Gzip
         )
-        self._thread = threading.Thread(target=self._run, name="holdfast-spans", daemon=True)
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        self._over: Callable[[], object] = lambda: None
+        self._begin()
 
     def add(self, span: SpanRecord) -> None:
         """As SpanExporter.add."""
+        if self._thread is None and not self._closing.is_set():
+            self._begin()
         if self._closing.is_set() or len(self._waiting) >= WAITING_MAX:
             self.dropped += 1
             return
@@ -92,12 +96,19 @@ class OtlpExporter:
         """As SpanExporter.close. A collector that did not take the last batch isn't waited for."""
         if self._closing.is_set():
             return
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        self._over = lambda: loop.call_soon_threadsafe(over.set)
         self._closing.set()
         self._hurry.set()
         self._wake.set()
         if self._collector.failing:
             self._shut_down()  # it waits to repeat what will most likely fail
-        await asyncio.to_thread(self._thread.join, CLOSE_S)
+        if self._thread is None and self._waiting:
+            self._begin()
+        if self._thread is not None and self._thread.is_alive():
+            with contextlib.suppress(TimeoutError):  # to join it would take one more thread
+                async with asyncio.timeout(CLOSE_S):
+                    await over.wait()
         if not self._collector.failing:
             self._shut_down()
         self.dropped += len(self._waiting)
@@ -107,16 +118,31 @@ class OtlpExporter:
         close: Any = self._exporter.shutdown
         close()
 
+    def _begin(self) -> None:
+        """Start the thread. If there is no room for one, spans wait, and each that comes tries again."""
+        thread = threading.Thread(target=self._run, name="holdfast-spans", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            self._collector.not_sent(error)
+        else:
+            self._thread = thread
+
     def _run(self) -> None:
-        while not self._closing.is_set():
+        closing = False
+        while not closing:
             self._wake.wait()
             self._hurry.wait(LINGER_S)
             self._hurry.clear()
             self._wake.clear()
+            closing = self._closing.is_set()
             while batch := self._next():
                 self._export(batch)
                 if self._closing.is_set() and self._collector.failing:
-                    return
+                    closing = True
+                    break
+        with contextlib.suppress(RuntimeError):  # the loop is closed by now
+            self._over()
 
     def _next(self) -> list[SpanRecord]:
         return [self._waiting.popleft() for _ in range(min(BATCH_MAX, len(self._waiting)))]
@@ -126,8 +152,9 @@ class OtlpExporter:
         try:
             done = self._exporter.export(spans) is SpanExportResult.SUCCESS
         except Exception as error:  # noqa: BLE001 - a library may raise anything, and the thread must go on
-            self._log.debug("spans could not be exported", error=str(error))
-            done = False
+            self.dropped += len(spans)
+            self._collector.not_sent(error)
+            return
         if done:
             self.exported += len(spans)
         else:

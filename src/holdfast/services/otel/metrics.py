@@ -68,7 +68,6 @@ class OtlpMetrics:
         self._clock = clock
         self._before = before
         self._began_ns = int(clock.wall() * 1e9)
-        self._log = log
         self._collector = CollectorState(url, log, "metrics")
         self._closed = False
         logging.getLogger(NOISY).setLevel(logging.CRITICAL)
@@ -95,11 +94,9 @@ class OtlpMetrics:
 
     async def _push(self) -> None:
         try:
-            done = await self._export()
+            self._collector.told(await self._export())
         except Exception as error:  # noqa: BLE001 - a source may raise anything, or no thread be started
-            self._log.debug("metrics could not be exported", error=str(error))
-            done = False
-        self._collector.told(done)
+            self._collector.not_sent(error)
 
     async def _export(self) -> bool:
         """Return True if the collector took them."""
