@@ -209,9 +209,9 @@ def _may_be_late(world: World) -> bool:
 
 
 def _is_late(streams: Streams, key: str, letter: DeadLetter) -> bool:
-    """True if the stream stood at something later when the letter's message was set aside."""
+    """True if the stream had passed the place of the letter's message when it was set aside."""
     log = streams.asides_log.get((key, letter.id.partition(":")[2]))
-    return log is not None and (letter.run, int(letter.seq)) < (log.run, log.seq)
+    return log is not None and (letter.run, int(letter.seq)) <= (log.run, log.seq)
 
 
 def _chain(

@@ -19,6 +19,8 @@ TROUBLE_S = 40.0
 TTL_S = 5.0
 VISIBILITY_S = 30.0
 GAP_TIMEOUT_S = 45.0
+LONG_GAP_TIMEOUT_S = 300.0
+"""In half the seeds: nothing that is on its way is given up, so what is lost would be lost for good."""
 RESTART_S = 400.0
 """Where numbers start anew: the quiet after which they may."""
 
@@ -114,6 +116,7 @@ class Scenario(WorldSetting, frozen=True, kw_only=True):
     inbox_limit: int
     checkpoint_every: int
     idle_timeout_s: float
+    gap_timeout_s: float = GAP_TIMEOUT_S
     frees_on_evict: bool
     fifo: bool
     """The queue keeps each key's order, and its numbers are the seqs."""
@@ -164,7 +167,12 @@ def make(seed: int) -> Scenario:
         faults=faults,
     )
     scenario = _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
-    return scenario if calm else _harder(scenario)
+    return _with_gap_timeout(scenario if calm else _harder(scenario))
+
+
+def _with_gap_timeout(scenario: Scenario) -> Scenario:
+    gap_timeout_s = scenario.random("gap").choice((GAP_TIMEOUT_S, LONG_GAP_TIMEOUT_S))
+    return msgspec.structs.replace(scenario, gap_timeout_s=gap_timeout_s)
 
 
 def _harder(scenario: Scenario) -> Scenario:

@@ -27,7 +27,7 @@ from holdfast.streams.spec import StreamSpec
 from simulator import acting
 from simulator.acting import PINGS, PONGS, ActingWorld, Away
 from simulator.handler import Chain
-from simulator.scenario import GAP_TIMEOUT_S, STREAM, TROUBLE_S, Scenario
+from simulator.scenario import STREAM, TROUBLE_S, Scenario
 from simulator.stage import LIMITS, SimNode
 from simulator.world import TIMEOUT_S
 
@@ -47,7 +47,8 @@ FULL = 4
 HELD_MAX = 5
 """How many messages a node holds at most in those seeds."""
 
-SILENT_SHARE, SILENT_S = 0.3, 1.2 * GAP_TIMEOUT_S
+SILENT_SHARE, SILENT_GAPS = 0.3, 1.2
+"""In how many seeds a queue falls silent, and for how many of the stream's ``gap_timeout_s``."""
 """In this share of those seeds, the queue gives out nothing for so long."""
 
 GHOST = "ghost"
@@ -209,10 +210,10 @@ class UpkeepWorld(ActingWorld):
 
     def _fall_silent(self, queue: MemoryQueue, begin_s: float) -> None:
         """Have a queue give out nothing for a while. What it then holds, some owners may wait for."""
-        receive = queue.receive
+        receive, end_s = queue.receive, begin_s + SILENT_GAPS * self.scenario.gap_timeout_s
 
         async def give_out(*args: Any) -> list[Delivery]:
-            if begin_s <= asyncio.get_running_loop().time() < begin_s + SILENT_S:
+            if begin_s <= asyncio.get_running_loop().time() < end_s:
                 self.counts["queue silent"] += 1
                 raise Unavailable("the queue gives out nothing")
             return await receive(*args)

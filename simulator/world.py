@@ -37,7 +37,6 @@ from simulator.faults import Faulty, ServiceLine
 from simulator.handler import Chain, Number
 from simulator.scenario import (
     FORGETS_S,
-    GAP_TIMEOUT_S,
     MAX_JUMP,
     RESTART_S,
     RESULTS_MAX,
@@ -451,7 +450,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         run=None if scenario.restarts else "run",
         seq_kind=scenario.kind,
         first_seq=scenario.first,
-        gap_timeout_s=GAP_TIMEOUT_S,
+        gap_timeout_s=scenario.gap_timeout_s,
         backoff=Backoff(0.05, 1.0),
         timeout_s=TIMEOUT_S,
         max_starts=MAX_STARTS,

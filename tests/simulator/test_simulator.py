@@ -105,7 +105,8 @@ def test_no_seed_breaks_an_invariant_of_tasks(first: int) -> None:
 def live(monkeypatch: pytest.MonkeyPatch, seed: int = 4, **story: Any) -> SeedOutcome:
     """Live through one story in fair weather, told by clients who ask together."""
     fair: dict[str, Any] = {"kind": "dense", "first": 0, "fifo": False, "weather": Weather(), "faults": ()}
-    asked = {"clients": 1.0, "together": True, "inbox_limit": 64, "idle_timeout_s": 1.0}
+    asked: dict[str, Any] = {"clients": 1.0, "together": True, "inbox_limit": 64, "idle_timeout_s": 1.0}
+    asked["gap_timeout_s"] = GAP_TIMEOUT_S
     drawn: Scenario = msgspec.structs.replace(scenario.make(seed), **fair | asked | story)
     monkeypatch.setitem(WORLDS, "story", WorldKind(lambda _: drawn, world.World, invariants.check))
     return simulate(drawn.seed, kind="story")
