@@ -41,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, Ran, SlotCall, StreamSlot
-from holdfast.streams.codec import STORED, stored_of
+from holdfast.streams.addressing import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
