@@ -13,7 +13,7 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.cluster.effect_letters import EFFECT
+from holdfast.cluster.effect_dead_letters import EFFECT
 from holdfast.common.acts import Effect
 from holdfast.errors import HoldfastError, InvalidMessage, Unavailable
 from holdfast.ports.slots import MessageWork

@@ -175,7 +175,7 @@ async def _quiet_by_the_host(
 
 
 def _suspect_by_receives(self: Owner, held: Held) -> bool:
-    return held.suspect or (self._wary and held.receives > 1)
+    return held.suspect or (self._found_mark and held.receives > 1)
 
 
 def _at_risk_at_work(self: Owner) -> str:

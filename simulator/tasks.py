@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.cluster.deliverer import Targets
-from holdfast.cluster.effect_letters import is_of_effect
+from holdfast.cluster.effect_dead_letters import is_of_effect
 from holdfast.cluster.node import Work
 from holdfast.common.retry import Backoff
 from holdfast.errors import InvalidMessage, Unavailable

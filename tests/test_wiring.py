@@ -300,7 +300,7 @@ async def test_dead_letters_are_backed_up_by_the_clock(place: Path) -> None:
         await back_up(dt.datetime.now(dt.UTC))
         await back_up(dt.datetime.now(dt.UTC))
     async with backup_at(config.dlq_backup_url) as backup:
-        assert [kept.letter.key async for kept in backup.letters("reports")] == ["t-1"]
+        assert [kept.dead_letter.key async for kept in backup.dead_letters("reports")] == ["t-1"]
     async with Services(load({})) as services:
         assert list(dead_letter_backups(services, "reports")) == []
 

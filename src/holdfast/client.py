@@ -35,7 +35,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.streams.transaction import add, add_async, is_async
 from holdfast.system.files import access_for
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
-from holdfast.tasks.opening import backup_at, make_letters, make_producer, producing
+from holdfast.tasks.opening import backup_at, make_dead_letters, make_producer, producing
 from holdfast.tasks.order import FollowUps, Order, SendOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
@@ -145,7 +145,7 @@ class AsyncClient:
     async def _dead_letters(self) -> TaskDeadLetters:
         services = await self._services()
         if self._letters is None:
-            self._letters = make_letters(services, self._app)
+            self._letters = make_dead_letters(services, self._app)
         return self._letters
 
     async def __aenter__(self) -> Self:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import all_commands, output, patience
-from holdfast.cluster.effect_letters import letter_of
+from holdfast.cluster.effect_dead_letters import dead_letter_of
 from holdfast.common.acts import Effect, effect_id
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
@@ -415,7 +415,7 @@ def test_a_letter_that_can_t_be_sent_again_stops_no_other(
 def test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id(
     holdfast: Any, arrange: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timer = letter_of(
+    timer = dead_letter_of(
         OutgoingEffect(effect_id(KEY, 1, 1, 0), "", "", b"{}", KEY, "wake:up:1.1"), "detect", 1.0
     )
 
@@ -485,7 +485,7 @@ def test_the_dead_letter_of_an_effect_is_shown_and_goes_to_its_target_again(
 ) -> None:
     sender = "detect/cam-1"
     refused = OutgoingEffect(effect_id(sender, 1, 1, 0), "alerts", "door", b"{}", sender, "0:1")
-    letter = letter_of(refused, "detect", 7.0)
+    letter = dead_letter_of(refused, "detect", 7.0)
 
     async def bury_it(services: Services) -> None:
         await services.queue("detect").bury([letter])
@@ -571,7 +571,9 @@ def test_effects_are_dropped_by_the_target_that_is_shown(holdfast: Any, arrange:
 def test_the_dead_letter_of_an_effect_is_shown_without_the_secrets_of_its_target(
     holdfast: Any, arrange: Any
 ) -> None:
-    letter = letter_of(OutgoingEffect(effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", KEY, "0:1"), "detect", 7.0)
+    letter = dead_letter_of(
+        OutgoingEffect(effect_id(KEY, 1, 1, 0), SECRET, "", b"{}", KEY, "0:1"), "detect", 7.0
+    )
     arrange(commit)
     arrange(lambda services: services.queue("detect").bury([letter]))
     for command in (("show", letter.id), ("show", letter.id, "--json"), ("ls", "--json")):

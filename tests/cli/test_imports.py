@@ -142,7 +142,7 @@ def test_a_node_of_streams_imports_no_other_kind_of_work(tmp_path: Path) -> None
     )
     found = imported(NODE, place=tmp_path)
     assert {"aiohttp", "holdfast.streams.work"} <= found
-    others = {"gateway.service", "gateway.haproxy.front", "devices.work", "tasks.work", "tasks.api"}
+    others = {"gateway.service", "gateway.haproxy.plane", "devices.work", "tasks.work", "tasks.api"}
     assert not found & {f"holdfast.{name}" for name in others}
     reports = {name for name in found if name.startswith("holdfast.reports.")}
     assert reports <= {"holdfast.reports.product"}, "every node looks what products there are"

@@ -375,7 +375,7 @@ async def test_what_could_not_be_sent_again_is_not_deleted(rig: Rig) -> None:
 # --- sharing calls
 
 
-async def test_deletes_wait_a_moment_for_company_where_calls_cost(rig: Rig) -> None:
+async def test_deletes_wait_a_moment_to_share_a_call_where_calls_cost(rig: Rig) -> None:
     rig.queue.linger_s = 0.1
     one, two = await rig.receive(2)
     for message in (one, two):

@@ -38,7 +38,7 @@ def test_thin_batches_send_them_home_one_by_one_but_the_last() -> None:
         assert polling.wanted == wanted
 
 
-def test_at_a_steady_rate_the_next_receive_waits_for_company() -> None:
+def test_at_a_steady_rate_the_next_receive_waits_for_more_messages() -> None:
     polling = Polling(10, 4, 0.05)
     rests = [polling.received(2, 0.02) for _ in range(100)]
     assert rests[0] == 0.0, "it may be a trickle yet"

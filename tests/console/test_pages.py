@@ -12,7 +12,7 @@ import aiohttp
 import pytest
 
 from holdfast import Order
-from holdfast.cluster.effect_letters import letter_of
+from holdfast.cluster.effect_dead_letters import dead_letter_of
 from holdfast.common.acts import effect_id
 from holdfast.console.audit import AuditLog
 from holdfast.console.overview import Sample, TaskTotals
@@ -358,7 +358,7 @@ async def test_a_dead_letter_is_shown_without_the_secrets_of_its_target(
 ) -> None:
     target = "https://hooks.example.com/a?token=s3cr3t-abc"
     refused = OutgoingEffect(effect_id("cameras/one", 1, 1, 0), target, "", b"{}", "cameras/one", "0:1")
-    letter = letter_of(refused, "cameras", 7.0)
+    letter = dead_letter_of(refused, "cameras", 7.0)
     await services.queue("cameras").bury([letter])
     page = await operator.get("/dead-letter", queue="cameras", id=letter.id, key="one")
     assert "https://hooks.example.com/a?token=***" in page.text
@@ -385,7 +385,7 @@ async def test_a_queue_that_hides_its_letters_isnt_read_unless_asked(
 ) -> None:
     await operator.until("cameras", "/dead-letters")
     queue = services.queue("cameras")
-    monkeypatch.setattr(queue, "hides_letters", True)
+    monkeypatch.setattr(queue, "hides_dead_letters", True)
     read: list[str] = []
     reading = queue.dead_letters
 

@@ -16,7 +16,7 @@ NOW = 1000.0
 class Letters:
     """A queue with these dead letters."""
 
-    hides_letters = False
+    hides_dead_letters = False
 
     def __init__(self, letters: list[DeadLetter]) -> None:
         self.letters = letters

@@ -328,8 +328,8 @@ async def test_authorities_that_can_not_be_read_again_keep_no_haproxy_from_start
     ca.write_text(f"# gehört allen\n{cert.read_text()}")
     async with Place(None, haproxy=haproxy, tls=PeerTls(cert, key, ca)).running() as place:
         ca.write_text("no certificate")
-        if place.gateway.front is not None:
-            await place.gateway.front.reload()
+        if place.gateway.plane is not None:
+            await place.gateway.plane.reload()
         for _ in range(3):
             assert (await place.post())[:2] == (200, RESULT)
 

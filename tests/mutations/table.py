@@ -1948,7 +1948,7 @@ TASKS = [
         "tests/tasks/rules/test_task.py::test_refused_effects_are_pending_again_at_a_new_epoch",
     ),
     _at(
-        "src/holdfast/cluster/effect_letters.py",
+        "src/holdfast/cluster/effect_dead_letters.py",
         "an effect that is refused again is lost with its old letter",
         "letter if letter.id.endswith(AGAIN) else msgspec.structs.replace(letter, id=letter.id + AGAIN)",
         "letter",
@@ -2688,14 +2688,14 @@ ADAPTERS = [
         "a letter that is there is written over",
         "redis.call('HSETNX', root .. ':letter_bodies', ARGV[i], ARGV[i + 1]) == 1",
         "redis.call('HSET', root .. ':letter_bodies', ARGV[i], ARGV[i + 1]) >= 0",
-        "tests/services/redis/test_queue.py::TestOnOneServer::test_a_letter_that_is_buried_again_stays_as_it_was",
+        "tests/services/redis/test_queue.py::TestOnOneServer::test_a_dead_letter_that_is_buried_again_stays_as_it_was",
     ),
     _at(
         "src/holdfast/services/redis/queue_drop.lua",
         "what is redriven is only dropped",
         "if ARGV[1] == '1' and #ids > 0 then add(messages) end\n",
         "",
-        "tests/services/redis/test_queue.py::TestOnOneServer::test_redriven_letters_come_again_in_order_as_new",
+        "tests/services/redis/test_queue.py::TestOnOneServer::test_redriven_dead_letters_come_again_in_order_as_new",
     ),
     _at(
         "src/holdfast/services/redis/queue.lua",

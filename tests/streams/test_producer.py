@@ -17,7 +17,7 @@ from holdfast.common.message import Place
 from holdfast.config import load
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Delivery, Outgoing
-from holdfast.streams.codec import address
+from holdfast.streams.addressing import address
 from holdfast.streams.producer import StreamProducer
 from holdfast.wiring import Services
 from simulator.servers import FauxqsServer

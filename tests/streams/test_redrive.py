@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.effect_letters import letter_of
+from holdfast.cluster.effect_dead_letters import dead_letter_of
 from holdfast.common.acts import effect_id
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.clock import Clock
@@ -23,7 +23,7 @@ from tests.streams.test_operations import KEY, clock, commit, queue, state  # no
 REFUSED = OutgoingEffect(
     effect_id(KEY, 1, 1, 0), "https://hooks.example.com/a", "door", b"{}", KEY, "0:1", 3, "it said 400"
 )
-LETTER = letter_of(REFUSED, "detect", 7.0)
+LETTER = dead_letter_of(REFUSED, "detect", 7.0)
 MESSAGE = DeadLetter(f"{KEY}:0:2", b"2", "failed", {}, "", "detect", "cam-1", 0, "2")
 
 
@@ -108,7 +108,7 @@ async def test_the_letter_of_a_timer_is_no_message_and_stops_no_other(
 ) -> None:
     await commit(state)
     fired = msgspec.structs.replace(REFUSED, target="", id=effect_id(KEY, 1, 2, 0), cause="wake:up:1.1")
-    timer = letter_of(fired, "detect", 8.0)
+    timer = dead_letter_of(fired, "detect", 8.0)
     await queue.bury([timer, LETTER, MESSAGE])
     failed = Failures()
     assert await redrive(state, queue, [timer.id, LETTER.id, MESSAGE.id], nobody, failed) == 2
@@ -123,7 +123,7 @@ async def test_the_owner_of_an_effect_is_told_to_hand_it_over_even_if_a_later_le
 ) -> None:
     await commit(state)
     other = msgspec.structs.replace(REFUSED, sender="detect/gone", id=effect_id("detect/gone", 1, 1, 0))
-    later = letter_of(other, "detect", 8.0)
+    later = dead_letter_of(other, "detect", 8.0)
     await queue.bury([LETTER, later])
     told = list[str]()
 

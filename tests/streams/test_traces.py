@@ -14,7 +14,7 @@ from holdfast import App, Context, StreamHandler
 from holdfast.common.stored import StoredValue
 from holdfast.common.traceparent import read_traceparent
 from holdfast.ports.queue import Outgoing
-from holdfast.streams.codec import STORED_BODY, stored_attributes
+from holdfast.streams.addressing import STORED_BODY, stored_attributes
 from holdfast.testing import node_for_tests
 from tests.collector import Collector, collecting
 

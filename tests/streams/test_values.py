@@ -18,8 +18,8 @@ from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.slots.thread import SlotThread
 from holdfast.streams import owners
+from holdfast.streams.addressing import STORED, STORED_BODY, address, stored_of
 from holdfast.streams.archive import ArchivedMessage
-from holdfast.streams.codec import STORED, STORED_BODY, address, stored_of
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.offline import OfflineStream
 from holdfast.streams.producer import StreamProducer

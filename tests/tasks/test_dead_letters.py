@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.effect_letters import effect_again, letter_of
+from holdfast.cluster.effect_dead_letters import dead_letter_of, effect_again
 from holdfast.common.acts import decode_effects, effect_id, encode_effects
 from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
@@ -99,8 +99,8 @@ async def test_letters_of_types_are_found_by_what_they_say(tmp_path: Path) -> No
     backup = FileBackup(tmp_path / "letters.jsonl")
     refused = Choice(error="refused")
     assert await rig.letters.back_up(backup, ["publish", "mail.send"], refused) == 600
-    found = [kept async for kept in backup.letters(APP)]
-    assert {kept.letter.reason for kept in found} == {"refused"}
+    found = [kept async for kept in backup.dead_letters(APP)]
+    assert {kept.dead_letter.reason for kept in found} == {"refused"}
     assert {kept.type for kept in found} == {"publish", "mail.send"}
     assert await rig.letters.back_up(backup, (), Choice()) == 1200
     assert await rig.letters.redrive(["publish"], refused) == 300
@@ -152,7 +152,7 @@ async def test_a_queue_that_does_not_answer_stops_no_other(
     backup = FileBackup(tmp_path / "letters.jsonl")
     with pytest.raises(Unavailable, match="not done for first; done for all others: timed out"):
         await rig.letters.back_up(backup, (), Choice())
-    assert [kept.type async for kept in backup.letters(APP)] == ["second"]
+    assert [kept.type async for kept in backup.dead_letters(APP)] == ["second"]
     with pytest.raises(Unavailable, match="not done for first"):
         await rig.letters.redrive((), Choice())
     assert rig.store.standing["second-0"].state is State.QUEUED
@@ -180,7 +180,7 @@ def effect_letter(number: int, trace: str = "t") -> DeadLetter:
     effect = OutgoingEffect(
         effect_id(sender, 1, 0, number), f"https://a/{number}", "k", b"{}", sender, trace, 3
     )
-    return letter_of(effect, "publish", 0.0)
+    return dead_letter_of(effect, "publish", 0.0)
 
 
 async def succeeded(rig: Rig, trace: str = "t", *, told: bool = True) -> None:
@@ -319,7 +319,9 @@ async def test_effects_of_a_task_whose_outcome_is_not_told_yet_wait() -> None:
 
 async def test_an_effect_that_was_refused_is_not_sent_as_a_task(tmp_path: Path) -> None:
     rig = Rig()
-    effect = letter_of(OutgoingEffect("0" * 32, "https://a", "", b"{}", "publish/t", "t"), "publish", 1.0)
+    effect = dead_letter_of(
+        OutgoingEffect("0" * 32, "https://a", "", b"{}", "publish/t", "t"), "publish", 1.0
+    )
     await rig.bury("publish", "refused")
     queue = rig.queue(task_queue(APP, "publish"))
     await queue.bury([effect])

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.tasks.completer import letter_of
+from holdfast.tasks.completer import dead_letter_of
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import STAND_IN
 from holdfast.tasks.rules.task import State, Task
@@ -36,7 +36,7 @@ def test_a_delivery_is_the_right_to_run_until_it_lapses_or_is_stale() -> None:
 
 
 def test_a_task_that_failed_leaves_a_letter_unless_it_was_cancelled() -> None:
-    letter = letter_of(in_hand(), ENDED)
+    letter = dead_letter_of(in_hand(), ENDED)
     assert letter is not None
     assert (letter.reason, letter.detail) == ("failed: ValueError: no", "line 3")
-    assert letter_of(in_hand(), Task("t", "kind", State.FAILED, detail="cancelled: not needed")) is None
+    assert dead_letter_of(in_hand(), Task("t", "kind", State.FAILED, detail="cancelled: not needed")) is None

@@ -122,7 +122,7 @@ async def test_a_timeout_is_absolute_and_kept_to_the_second(make: MakeRig) -> No
     assert "simulated stack: sleep t" in ended.detail
 
 
-async def test_the_deaf_are_over_within_a_second_too(make: MakeRig) -> None:
+async def test_an_attempt_that_can_t_be_told_to_end_is_over_a_second_after_its_timeout(make: MakeRig) -> None:
     rig = await make(deaf, limit=1)
     begun_at = rig.clock.monotonic()
     deaf_one, behind = rig.run("deaf", body={"for_s": 60}), rig.run("behind")

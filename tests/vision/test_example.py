@@ -12,7 +12,7 @@ import pytest
 from holdfast.common.codec import decoder
 from holdfast.common.message import NO_RUN
 from holdfast.errors import InvalidMessage
-from holdfast.streams.codec import address
+from holdfast.streams.addressing import address
 from holdfast.streams.spec import StreamSpec
 from holdfast.vision.handler import Frame, frame_of
 from holdfast.vision.ingest import Still

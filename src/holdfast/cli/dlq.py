@@ -19,9 +19,9 @@ from holdfast.cli.tasks import ago
 from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError, HoldfastError, OperationRefused
 from holdfast.operate import dead_letters
-from holdfast.operate.dead_letters import letter_record
+from holdfast.operate.dead_letters import dead_letter_record
 from holdfast.ports.queue import DeadLetter
-from holdfast.tasks.opening import backup_at, make_letters, producing
+from holdfast.tasks.opening import backup_at, make_dead_letters, producing
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
@@ -81,10 +81,10 @@ async def ls(
         json: Print JSON lines, with bodies and details.
     """
     async with options.services(reads_only=True) as services:
-        found = [letter async for letter in _first(limit, _letters(services, stream, key))]
+        found = [letter async for letter in _first(limit, _dead_letters(services, stream, key))]
     if json:
         for letter in found:
-            output.json_line(letter_record(letter))
+            output.json_line(dead_letter_record(letter))
     else:
         rows = [
             [letter.id, letter.stream, letter.key, output.moment(letter.at), letter.reason[:REASON_CHARS]]
@@ -109,15 +109,15 @@ async def show(letter_id: str, /, *, json: Json = False, options: Options = DEFA
     async with options.services(reads_only=True) as services:
         (queue,) = await dead_letters.by_queue(services, [letter_id], _complain)
         # Without a slash, an id names no stream.
-        async for letter in _letters(services, queue if queue != letter_id else "", None):
+        async for letter in _dead_letters(services, queue if queue != letter_id else "", None):
             if letter.id == letter_id:
                 break
         else:
             raise OperationRefused(f"no dead letter {letter_id!r}; `holdfast dlq ls` lists them")
     if json:
-        output.json_line(letter_record(letter))
+        output.json_line(dead_letter_record(letter))
     else:
-        for name, value in letter_record(letter).items():
+        for name, value in dead_letter_record(letter).items():
             output.say(f"{name}: {value if isinstance(value, str) else msgspec.json.encode(value).decode()}")
 
 
@@ -198,7 +198,7 @@ async def backup(
         producing(options.load(), owner, reads_only=every_s is None) as services,
         backup_at(target, services.access) as place,
     ):
-        letters = make_letters(services, owner)
+        letters = make_dead_letters(services, owner)
         patience = ReadPatience(services.clock, ever=every_s is not None)
         while True:
             count = await patience.read(partial(letters.back_up, place, task_type, choice))
@@ -226,7 +226,7 @@ async def _redrive_tasks(
 ) -> None:
     count = passed = 0
     async with producing(options.load(), owner, reads_only=True) as services:
-        letters = make_letters(services, owner)
+        letters = make_dead_letters(services, owner)
         wish = {"types": " ".join(types), "trace": choice.trace, "error": choice.error}
         async with audited(services, dead_letters.REDRIVE_ACTION, owner, wish):
             if source:
@@ -303,7 +303,7 @@ async def _act(
     return 1 if failed or count < len(ids) else 0
 
 
-def _letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
+def _dead_letters(services: Services, stream: str, key: str | None) -> AsyncIterator[DeadLetter]:
     return dead_letters.listed(
         services,
         stream,

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.effect_letters import letter_of
+from holdfast.cluster.effect_dead_letters import dead_letter_of
 from holdfast.cluster.host import Host
 from holdfast.cluster.timings import Histogram
 from holdfast.cluster.tracer import OpenSpan
@@ -105,7 +105,7 @@ class Deliverer:
         self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
         self._took = host.timings.effect_seconds.each(declared)
         letters = {
-            f"letters of {name}": LettersTarget(name, queue, host.clock) for name, queue in queues.items()
+            f"letters of {name}": DeadLettersTarget(name, queue, host.clock) for name, queue in queues.items()
         }
         self._targets: dict[str, Target] = {**declared, **letters}
         self._lanes: dict[str, TargetLane] = {}
@@ -259,7 +259,7 @@ class Deliverer:
         return spans
 
 
-class LettersTarget:
+class DeadLettersTarget:
     """The dead letters of a queue, for effects that were refused and timers that were skipped."""
 
     def __init__(self, name: str, queue: Queue, clock: Clock) -> None:
@@ -270,7 +270,7 @@ class LettersTarget:
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         at = self._clock.wall()
-        await self._queue.bury([letter_of(effect, self._name, at) for effect in effects])
+        await self._queue.bury([dead_letter_of(effect, self._name, at) for effect in effects])
 
 
 def _end_spans(spans: Sequence[OpenSpan], error: Exception | None = None) -> None:

@@ -16,7 +16,7 @@ _RECEIPT = re.compile(r"([1-9]\d{0,17})\.([1-9]\d{0,8})", re.ASCII)
 _attributes = msgspec.json.Decoder(dict[str, str])
 
 
-class LetterRecord(msgspec.Struct):
+class DeadLetterRecord(msgspec.Struct):
     """The record of a dead letter, beside its id, attributes and body. ``run`` is a text because it may have
     more digits than other programs read."""
 
@@ -28,7 +28,7 @@ class LetterRecord(msgspec.Struct):
     seq: str = ""
 
 
-letter_record = msgspec.json.Decoder(LetterRecord)
+dead_letter_record = msgspec.json.Decoder(DeadLetterRecord)
 
 
 def check_batch(batch: Sequence[object], max_batch: int) -> None:

@@ -319,7 +319,7 @@ class Overview:
 
     def needs(self) -> list[Need]:
         """Return what needs somebody, the worst first."""
-        found = [*self._stuck(), *self._letters(), *self._unable(), *self._risky()]
+        found = [*self._stuck(), *self._dead_letters(), *self._unable(), *self._risky()]
         return sorted(found, key=lambda need: need.kind != "bad")
 
     def _stuck(self) -> Iterable[Need]:
@@ -361,14 +361,14 @@ class Overview:
             "holdfast streams effects",
         )
 
-    def _letters(self) -> Iterable[Need]:
+    def _dead_letters(self) -> Iterable[Need]:
         dead = sorted((queue for queue in self.queues.values() if queue.dead), key=lambda queue: -queue.dead)
         before = self.samples[0].dead if self.samples else self.dead
         for queue in dead[:NEEDS_EACH]:
             yield Need(
                 "warn",
                 "dead letters",
-                f"{_letters_of(queue.dead)} of {queue.stream}",
+                f"{_dead_letters_of(queue.dead)} of {queue.stream}",
                 f"/dead-letters?queue={_quoted(queue.stream)}",
                 "Look at them",
             )
@@ -384,7 +384,7 @@ class Overview:
             yield Need(
                 "warn",
                 "growing",
-                f"{_letters_of(self.dead - before)} more than at the beginning of the chart",
+                f"{_dead_letters_of(self.dead - before)} more than at the beginning of the chart",
                 "/dead-letters",
                 "Find out why",
             )
@@ -418,7 +418,7 @@ def stream_path(key: str) -> str:
     return f"/stream?key={_quoted(key)}"
 
 
-def _letters_of(count: int) -> str:
+def _dead_letters_of(count: int) -> str:
     return f"{count:,} dead {'letter' if count == 1 else 'letters'}".replace(",", "\u202f")
 
 

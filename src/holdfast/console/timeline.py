@@ -16,7 +16,7 @@ from holdfast.ports.queue import DeadLetter
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.wiring import Services
 
-LETTERS = 20
+DEAD_LETTERS = 20
 TOLD_MAX = 60
 """The most events of one stream that are told."""
 
@@ -26,7 +26,7 @@ REASON_MAX = 600
 async def life_of(services: Services, index: StreamIndex, point: Checkpoint, why: Why) -> list[StreamEvent]:
     """Return what is known of a stream's life, newest first. What has no time comes last. ``point`` is its
     checkpoint, which the index has taken, and ``why`` tells who has the stream now."""
-    letters = await _letters(services, point.key)
+    letters = await _dead_letters(services, point.key)
     openings = index.openings(point.key)
     if why.node:
         now = services.clock.wall()
@@ -39,14 +39,14 @@ async def life_of(services: Services, index: StreamIndex, point: Checkpoint, why
     return sorted(events, key=lambda event: -event.at)[:TOLD_MAX]
 
 
-async def _letters(services: Services, key: str) -> Sequence[DeadLetter]:
+async def _dead_letters(services: Services, key: str) -> Sequence[DeadLetter]:
     """Return dead letters of a stream, where to read them costs nobody else anything."""
     name, plain = split_key(key)
     queue = services.queue(name)
-    if queue.hides_letters:
+    if queue.hides_dead_letters:
         return []
     try:
-        return await queue.dead_letters(LETTERS, "", plain)
+        return await queue.dead_letters(DEAD_LETTERS, "", plain)
     except HoldfastError:
         return []  # the list of dead letters tells why
 

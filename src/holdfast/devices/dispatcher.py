@@ -215,8 +215,8 @@ class Dispatcher:
         self._still_out: list[Sending] = []
         self._fresh: dict[int, None] = {}
         self._back: dict[str, None] = {}
-        self._deaf_s = 0.0
-        self._deaf_since: float | None = host.clock.monotonic()
+        self._disconnected_s = 0.0
+        self._disconnected_since: float | None = host.clock.monotonic()
         self._devices: set[str] = set()
         """Those that have had commands. What others say is not listened to: anybody may invent devices."""
         self._sent_at: dict[Correlation, float] = {}
@@ -257,7 +257,7 @@ class Dispatcher:
         if not self.shards:
             self._offset_s = self._clock.wall() - self._clock.monotonic()
         self.shards[number] = shard
-        self._note_ears()
+        self._note_connections()
         self._remember(known)
         self._take_share()
         if (unwritten := self._unwritten.pop(number, None)) is not None:
@@ -295,7 +295,7 @@ class Dispatcher:
             if number == 0:
                 self.on_first_shard(None)
             self._recount = True
-            self._note_ears()
+            self._note_connections()
             self._take_share()
             self._closing[number] = self._tasks.spawn(self._close(shard))
 
@@ -617,7 +617,7 @@ class Dispatcher:
                 self._note_limit(shard.devices.max_payload)
                 shard.connected = True
                 self._wake.set()
-                self._note_ears()
+                self._note_connections()
                 self._still_out += shard.lost
                 shard.lost = []
                 if not shard.was_connected:
@@ -627,7 +627,7 @@ class Dispatcher:
                 shard.was_connected = True
             case Disconnected():
                 shard.connected = False
-                self._note_ears()
+                self._note_connections()
                 self._log.warning(
                     "disconnected from the broker",
                     outbox=self._spec.name,
@@ -768,17 +768,17 @@ class Dispatcher:
 
     def _listened_s(self) -> float:
         """A clock that stands still while the broker is away: then silence says nothing of a device."""
-        until = self._clock.monotonic() if self._deaf_since is None else self._deaf_since
-        return until - self._deaf_s
+        until = self._clock.monotonic() if self._disconnected_since is None else self._disconnected_since
+        return until - self._disconnected_s
 
-    def _note_ears(self) -> None:
+    def _note_connections(self) -> None:
         """A shard has been connected or disconnected."""
-        deaf = not all(shard.connected for shard in self.shards.values())
-        if deaf and self._deaf_since is None:
-            self._deaf_since = self._clock.monotonic()
-        elif not deaf and self._deaf_since is not None:
-            self._deaf_s += self._clock.monotonic() - self._deaf_since
-            self._deaf_since = None
+        disconnected = not all(shard.connected for shard in self.shards.values())
+        if disconnected and self._disconnected_since is None:
+            self._disconnected_since = self._clock.monotonic()
+        elif not disconnected and self._disconnected_since is not None:
+            self._disconnected_s += self._clock.monotonic() - self._disconnected_since
+            self._disconnected_since = None
 
     def _sendable(self, monotonic: float) -> list[int]:
         """Those that are connected, unless the line stands still: what a device hasn't got yet isn't sent

@@ -26,7 +26,7 @@ from holdfast.http.bodies import read_body, slow_body, unpacked
 from holdfast.http.problem import DATA_PLANE, EPOCH, NO_421, OWNER, RequestRefused
 from holdfast.http.serving import Secrets
 from holdfast.ports.clock import Clock
-from holdfast.streams.codec import address, labels, wrap
+from holdfast.streams.addressing import address, labels, wrap
 from holdfast.streams.requests import RequestAnswer, Requests
 from holdfast.streams.spec import StreamSpec
 

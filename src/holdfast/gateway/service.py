@@ -85,20 +85,20 @@ class Gateway(Startable):
         registry.register(ConnectionMetrics(self._connections))
         registry.register(GatewayMetrics(self.routes, self.view, self._forwarder))
         self._metrics = push(registry)
-        self.front: HaproxyPlane | None = None
+        self.plane: HaproxyPlane | None = None
         if haproxy is not None:
-            self.front = HaproxyPlane(
+            self.plane = HaproxyPlane(
                 haproxy, host, settings, self.routes, self.view, clients=clients, own_site=own_site
             )
-        more = self.front.metrics if self.front is not None else None
+        more = self.plane.metrics if self.plane is not None else None
         self.page = MetricsPage(settings.metrics, host.clock, registry, more=more)
         middlewares = [self._connections.note, problems]
-        if self.front is None:  # else HAProxy has checked the key already
+        if self.plane is None:  # else HAProxy has checked the key already
             if own_site:
                 middlewares.append(OwnSite(any_host=own_site == "any host").check)
             if clients is not None:
                 middlewares.append(clients.admit)
-        plane = Plane(
+        python_plane = Plane(
             self._forwarder,
             self.view,
             host.clock,
@@ -106,9 +106,9 @@ class Gateway(Startable):
             max_body_bytes=settings.max_body_bytes,
             middlewares=middlewares,
         )
-        logs = settings.access_log and self.front is None
+        logs = settings.access_log and self.plane is None
         self._runner = web.AppRunner(
-            plane.app(),
+            python_plane.app(),
             access_log=logging.getLogger("aiohttp.access") if logs else None,
             handler_cancellation=True,
             auto_decompress=False,  # bodies are passed on unchanged
@@ -159,7 +159,7 @@ class Gateway(Startable):
         self._connections.fit()
         self._tasks.repeat(self._connections.watch, self._clock, self._log)
         loop, protocol = asyncio.get_running_loop(), self._connections.over(self._runner.server)
-        if self.front is None:
+        if self.plane is None:
             limit_s = TLS_HANDSHAKE_S if context is not None else None
             for listening in self._sockets:
                 self._servers.append(
@@ -173,10 +173,10 @@ class Gateway(Startable):
                 )
             return
         self._servers.append(
-            await loop.create_unix_server(protocol, str(self.front.fallback), backlog=BACKLOG)
+            await loop.create_unix_server(protocol, str(self.plane.fallback), backlog=BACKLOG)
         )
-        self.front.listen(self._sockets)
-        await self.front.start()
+        self.plane.listen(self._sockets)
+        await self.plane.start()
 
     async def _keep_looking(self) -> None:
         """Read the members at intervals. No service reports changed loads, and some don't report memberships
@@ -201,10 +201,10 @@ class Gateway(Startable):
 
     async def _close(self) -> None:
         """Take no more requests, and answer those under way."""
-        if self.front is not None:
+        if self.plane is not None:
             for listening in self._sockets:
                 listening.close()
-            await self.front.stop()
+            await self.plane.stop()
         for server in self._servers:
             server.close()
         await self._runner.cleanup()

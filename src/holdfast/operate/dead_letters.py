@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.cluster.effect_letters import EFFECT, TARGET
+from holdfast.cluster.effect_dead_letters import EFFECT, TARGET
 from holdfast.common.redaction import redact
 from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.operate.records import Shows, body, moment, seq, split_key
@@ -125,7 +125,7 @@ async def _redrive_tasks(services: Services, owner: tuple[str, str], letters: Se
 
 
 async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
-    from holdfast.streams.redrive import redrive as redrive_letters  # noqa: PLC0415
+    from holdfast.streams.redrive import redrive as redrive_dead_letters  # noqa: PLC0415
 
     async def tell(key: str) -> str:
         return await operations.poke(services.coordinator(), services.caller(), key)
@@ -134,7 +134,7 @@ async def _redrive_messages(services: Services, ids: Mapping[str, Sequence[str]]
         services,
         ids,
         failed,
-        lambda queue, some: redrive_letters(services.state(), queue, some, tell, failed),
+        lambda queue, some: redrive_dead_letters(services.state(), queue, some, tell, failed),
     )
 
 
@@ -164,7 +164,7 @@ async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], fail
     return count
 
 
-class FoundLetters(NamedTuple):
+class FoundDeadLetters(NamedTuple):
     """Dead letters of a queue, in order of id. ``looked_at`` is how many were read for them, and ``next`` the
     id after which there may be more; empty where there are none."""
 
@@ -182,7 +182,7 @@ async def find(
     holds: Callable[[DeadLetter], bool] | None = None,
     after: str = "",
     read_max: int = READ_MAX,
-) -> FoundLetters:
+) -> FoundDeadLetters:
     """Dead letters of a queue after the id ``after``: at most ``limit``, of one key, and for which ``holds``
     returns True, if given. At most ``read_max`` are read for it."""
     page = min(limit, PAGE) if holds is None else PAGE
@@ -193,11 +193,11 @@ async def find(
         if holds is None or holds(letter):
             found.append(letter)
         if len(found) == limit or looked_at == read_max:
-            return FoundLetters(found, looked_at, letter.id)
-    return FoundLetters(found, looked_at)
+            return FoundDeadLetters(found, looked_at, letter.id)
+    return FoundDeadLetters(found, looked_at)
 
 
-class LettersDone(msgspec.Struct):
+class DeadLettersDone(msgspec.Struct):
     """The outcome for some dead letters: how many were ``asked`` for, ``done``, the ids that were
     ``missing``, and the texts of what ``failed``."""
 
@@ -207,32 +207,36 @@ class LettersDone(msgspec.Struct):
     failed: list[str] = []
 
 
-async def redrive_ids(services: Services, queue: str, ids: Sequence[str]) -> LettersDone:
+async def redrive_ids(services: Services, queue: str, ids: Sequence[str]) -> DeadLettersDone:
     """Send exactly these dead letters of a queue again, in the order of their messages. Those of tasks get
     all their tries again."""
     letters, missing = await _with_ids(services, queue, ids)
     return msgspec.structs.replace(
-        await redrive_letters(services, queue, letters), asked=len(ids), missing=missing
+        await redrive_dead_letters(services, queue, letters), asked=len(ids), missing=missing
     )
 
 
-async def purge_ids(services: Services, queue: str, ids: Sequence[str]) -> LettersDone:
+async def purge_ids(services: Services, queue: str, ids: Sequence[str]) -> DeadLettersDone:
     """Remove exactly these dead letters of a queue for good."""
     letters, missing = await _with_ids(services, queue, ids)
     return msgspec.structs.replace(
-        await purge_letters(services, queue, letters), asked=len(ids), missing=missing
+        await purge_dead_letters(services, queue, letters), asked=len(ids), missing=missing
     )
 
 
-async def redrive_letters(services: Services, queue: str, letters: Sequence[DeadLetter]) -> LettersDone:
+async def redrive_dead_letters(
+    services: Services, queue: str, letters: Sequence[DeadLetter]
+) -> DeadLettersDone:
     """Send these dead letters of a queue again, in this order. Those of tasks get all their tries again."""
     owner = await _owner(services, queue)
     if owner is None:
         return await _act_on(services, queue, letters, _redrive_messages)
-    return LettersDone(len(letters), await _redrive_tasks(services, owner, letters))
+    return DeadLettersDone(len(letters), await _redrive_tasks(services, owner, letters))
 
 
-async def purge_letters(services: Services, queue: str, letters: Sequence[DeadLetter]) -> LettersDone:
+async def purge_dead_letters(
+    services: Services, queue: str, letters: Sequence[DeadLetter]
+) -> DeadLettersDone:
     """Remove these dead letters of a queue for good."""
     return await _act_on(services, queue, letters, purge)
 
@@ -242,14 +246,14 @@ async def _act_on(
     queue: str,
     letters: Sequence[DeadLetter],
     act: Callable[[Services, Mapping[str, Sequence[str]], Failed], Awaitable[int]],
-) -> LettersDone:
+) -> DeadLettersDone:
     failed: list[str] = []
     count = await act(
         services,
         {queue: [letter.id for letter in letters]},
         lambda where, error: failed.append(f"{where}: {error}"),
     )
-    return LettersDone(len(letters), count, failed=failed)
+    return DeadLettersDone(len(letters), count, failed=failed)
 
 
 async def _with_ids(
@@ -311,7 +315,7 @@ def attributes(letter: DeadLetter) -> dict[str, str]:
     return {**said, TARGET: redact(said[TARGET])} if {EFFECT, TARGET} <= said.keys() else dict(said)
 
 
-def letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
+def dead_letter_record(letter: DeadLetter, shown: Shows = body) -> dict[str, Any]:
     """A dead letter as a JSON record, with its body as ``shown``."""
     return {
         "id": letter.id,

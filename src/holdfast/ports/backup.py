@@ -16,13 +16,13 @@ class Kept(msgspec.Struct, frozen=True):
 
     app: str
     type: str
-    letter: DeadLetter
+    dead_letter: DeadLetter
 
     @property
     def identity(self) -> tuple[str, str, float]:
         """The identity of the dead letter. A task that fails again makes one with the same id at another
         time."""
-        return self.app, self.letter.id, self.letter.at
+        return self.app, self.dead_letter.id, self.dead_letter.at
 
 
 class Backup(Protocol):
@@ -32,7 +32,7 @@ class Backup(Protocol):
     async def add(self, letters: Sequence[Kept]) -> int:
         """Add dead letters; returns how many were not there before."""
 
-    def letters(self, app: str) -> AsyncIterator[Kept]:
+    def dead_letters(self, app: str) -> AsyncIterator[Kept]:
         """Yield all dead letters of an app, oldest first. Their ``stream``, ``run`` and ``seq`` are not
         kept."""
 

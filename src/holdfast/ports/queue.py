@@ -100,8 +100,8 @@ class Queue(Protocol):
             in flight or ready, and a receive brings messages of a key without gaps, from the oldest on.
         delay_max_s: the longest delay of a single message; 0 if messages can't be delayed.
         tells_lag: whether ``depth`` knows the age of the oldest message.
-        hides_letters: whether reading dead letters hides them from other readers for a while, and costs calls
-            for all of them.
+        hides_dead_letters: whether reading dead letters hides them from other readers for a while, and costs
+            calls for all of them.
         tells_stale: whether a receipt becomes stale at the next delivery of its message, and every call then
             refuses and returns it. If not, an old receipt may still extend, give back or delete the later
             delivery.
@@ -118,7 +118,7 @@ class Queue(Protocol):
     fifo: bool
     delay_max_s: float
     tells_lag: bool
-    hides_letters: bool
+    hides_dead_letters: bool
     tells_stale: bool
     frees_on_evict: bool
 
@@ -216,5 +216,5 @@ class TransferableQueue(Queue, Protocol):
         are new. Numbers that the queue gives from now on are above all of these and above ``above``. Raises
         TooLarge, and OperationRefused if a number is taken."""
 
-    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def restore_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """Add dead letters of another queue, with their times. One whose id is there stays as it is."""

@@ -29,7 +29,7 @@ from holdfast.streams.rules.timers import place_of
 PAUSED = "paused"
 SKIPPED = "skipped by the operator"
 DROPPED = "dropped by the operator"
-PARKED_LETTER = "parked"
+PARKED_DEAD_LETTER = "parked"
 MEMBER = "operator"
 TRIES = 5
 PAGE = 500
@@ -59,7 +59,7 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
     overflow = [
         letter
         async for letter in dead_letters(queue, plain)
-        if letter.reason.partition(":")[0] == PARKED_LETTER
+        if letter.reason.partition(":")[0] == PARKED_DEAD_LETTER
     ]
     overflow.sort(key=in_order)
     sent = 0

@@ -41,7 +41,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.slots import MessageWork, Ran, SlotCall, StreamSlot
-from holdfast.streams.codec import STORED, stored_of
+from holdfast.streams.addressing import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
@@ -1195,7 +1195,7 @@ class Owners:
 
         if not command.duplicate:
             self._note_times(entry, command)
-            self._tell_letters(entry, command)
+            self._tell_dead_letters(entry, command)
         commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if keeper.archives else None
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
         keeper.settle(settlement, at_once=bool(asked) and keeper.archives)
@@ -1211,7 +1211,7 @@ class Owners:
             self._took_stall[entry.spec.name].note(now - since)
             entry.stands_since = None
 
-    def _tell_letters(self, entry: Owned, command: commands.Settle) -> None:
+    def _tell_dead_letters(self, entry: Owned, command: commands.Settle) -> None:
         for letter in command.letters:
             if letter.held is not None:
                 self._log.warning(

@@ -13,7 +13,7 @@ from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_num
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Addition, Outgoing, Queue, TransactionalQueue
-from holdfast.streams.codec import STORED_BODY, address, first_names, stored_attributes, with_fields
+from holdfast.streams.addressing import STORED_BODY, address, first_names, stored_attributes, with_fields
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.spec import StreamSpec
 from holdfast.system.spans import sending

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from holdfast.cluster.effect_letters import AGAIN, EFFECT_ID, TARGET, effect_again, guard, is_of_effect
+from holdfast.cluster.effect_dead_letters import AGAIN, EFFECT_ID, TARGET, effect_again, guard, is_of_effect
 from holdfast.errors import HoldfastError, OperationRefused, Retry
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Queue

@@ -14,8 +14,8 @@ from holdfast.common.stored import StoredValue
 from holdfast.common.user_code import describe
 from holdfast.errors import InvalidMessage, ModelFailed, ValueLost
 from holdfast.ports.slots import MessageWork
+from holdfast.streams.addressing import stored_of
 from holdfast.streams.archive import ArchivedMessage
-from holdfast.streams.codec import stored_of
 from holdfast.streams.offline import Handled, OfflineStream
 from holdfast.streams.rules.ledger import Timer
 

@@ -45,9 +45,9 @@ from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unava
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery
 from holdfast.ports.slots import StreamSlotMaker
+from holdfast.streams.addressing import address
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.asking import fault_of
-from holdfast.streams.codec import address
 from holdfast.streams.due import DueStreams
 from holdfast.streams.loads import FIGURES, ROLL_S, StreamActivity
 from holdfast.streams.owners import Owned, Owners

@@ -39,7 +39,7 @@ from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import EFFECTS_BYTES_MAX
 from holdfast.slots.traced import handling, joins
-from holdfast.streams.codec import unwrap
+from holdfast.streams.addressing import unwrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import Models, ModelSpec, label, takes_arguments
 from holdfast.streams.recorder import ActRecorder

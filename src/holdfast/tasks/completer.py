@@ -140,7 +140,7 @@ class Completer:
         """Take a message whose task already has its outcome. If the task's brief was never sent, it is sent
         now, and so are effects that are left. Otherwise the message is a duplicate, or a stand-in that is no
         longer needed."""
-        letter = None if task.briefed or task.state is State.SUCCEED else letter_of(item, task)
+        letter = None if task.briefed or task.state is State.SUCCEED else dead_letter_of(item, task)
         outcome = outcome_of(self._app, task)
         follow_ups = due(task, outcome, item.message, item.held.context)
         if task.briefed:
@@ -481,7 +481,7 @@ def _without_body(letter: DeadLetter, envelope: Envelope) -> DeadLetter:
     )
 
 
-def letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:
+def dead_letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:
     """Return the dead letter of a task that failed for good; None for one that was cancelled."""
     if task.detail.startswith("cancelled"):
         return None

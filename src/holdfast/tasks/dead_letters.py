@@ -99,12 +99,12 @@ class TaskDeadLetters:
         is sent. Returns how many were sent, and how many were left out because their tasks wait, run or have
         succeeded since."""
         found: dict[tuple[str, str], Kept] = {}
-        async for kept in backup.letters(self._app):
-            if choice.holds(kept.letter) and (not types or kept.type in types):
-                found[kept.type, kept.letter.key or kept.letter.id] = kept
+        async for kept in backup.dead_letters(self._app):
+            if choice.holds(kept.dead_letter) and (not types or kept.type in types):
+                found[kept.type, kept.dead_letter.key or kept.dead_letter.id] = kept
 
         async def send(task_type: str) -> tuple[int, int]:
-            some = [kept.letter for kept in found.values() if kept.type == task_type]
+            some = [kept.dead_letter for kept in found.values() if kept.type == task_type]
             return await self._producer.redrive_kept(task_type, some)
 
         done = await self._each(sorted({kept.type for kept in found.values()}), send) if found else []

@@ -87,7 +87,7 @@ def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, D
 
     async def back_up(moment: dt.datetime) -> None:
         async with backup_at(config.dlq_backup_url, services.access) as backup:
-            count = await make_letters(services, app).back_up(backup, (), Choice())
+            count = await make_dead_letters(services, app).back_up(backup, (), Choice())
         structlog.get_logger().info("dead letters backed up", app=app, copied=count)
 
     with named("dlq_backup_cron", config.dlq_backup_cron):
@@ -97,7 +97,7 @@ def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, D
     yield times, back_up
 
 
-def make_letters(services: Services, app: str) -> TaskDeadLetters:
+def make_dead_letters(services: Services, app: str) -> TaskDeadLetters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
     import structlog  # noqa: PLC0415
 

@@ -354,7 +354,7 @@ class Producer:
 
     async def retry(self, task: Task) -> None:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
-        await self.redrive(task.type, [await self._letter(task)])
+        await self.redrive(task.type, [await self._dead_letter(task)])
 
     async def send_stand_in(self, order: Order, delay_s: float, traceparent: str = "") -> Outgoing | None:
         """Send the message of a task that a node begins at once without waiting for it, and return the
@@ -375,7 +375,7 @@ class Producer:
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
         _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
-        letter = await self._letter(task)
+        letter = await self._dead_letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
         if message is not None:
             await self._queue(task_queue(self._app, task.type)).purge([letter.id])
@@ -395,7 +395,7 @@ class Producer:
         await queue.send([message])
         return message
 
-    async def _letter(self, task: Task) -> DeadLetter:
+    async def _dead_letter(self, task: Task) -> DeadLetter:
         if task.state is State.SUCCEED:
             raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
         letters = await self._queue(task_queue(self._app, task.type)).dead_letters(1, key=task.trace)

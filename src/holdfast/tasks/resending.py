@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.effect_letters import EFFECT, effect_again, guard, is_of_effect
+from holdfast.cluster.effect_dead_letters import EFFECT, effect_again, guard, is_of_effect
 from holdfast.common.acts import Effect, decode_effects, encode_effects
 from holdfast.common.progress import chunks
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue

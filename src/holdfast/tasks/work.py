@@ -32,7 +32,7 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.tasks.body import Body
-from holdfast.tasks.completer import Completer, letter_of
+from holdfast.tasks.completer import Completer, dead_letter_of
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
@@ -652,7 +652,7 @@ class TaskWork:
         assert item.attempt is not None
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
-        letter = None if state is State.SUCCEED else letter_of(item, task)
+        letter = None if state is State.SUCCEED else dead_letter_of(item, task)
         effects = effects_of(item, task.epoch, sends, self._host.clock.wall())
         end = EndAttempt(item.trace, task.epoch, state, result, detail, effects, stored)
         item.ending = True

@@ -21,7 +21,7 @@ from holdfast.errors import (
 )
 from holdfast.ports.slots import MessageWork
 from holdfast.slots.sends import AnyName
-from holdfast.streams.codec import address
+from holdfast.streams.addressing import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.offline import Handled, OfflineStream

@@ -217,7 +217,7 @@ async def _queues(source: Services, target: Services, own_seqs: Collection[str])
             )
         above = numbered.highest[name] if keeps else 0
         parts.append(_messages(name, ours, theirs, keeps=keeps, above=above))
-        parts.append(_letters(name, ours, theirs))
+        parts.append(_dead_letters(name, ours, theirs))
     return parts
 
 
@@ -263,18 +263,20 @@ def _carried(message: WaitingMessage, *, keeps: bool) -> WaitingMessage:
     return msgspec.structs.replace(message, attributes=attributes, number=None)
 
 
-def _letters(name: str, source: TransferableQueue, target: TransferableQueue) -> Part:
+def _dead_letters(name: str, source: TransferableQueue, target: TransferableQueue) -> Part:
     async def read(queue: TransferableQueue) -> AsyncIterator[Item]:
         async for page in _pages(lambda last: queue.dead_letters(PAGE, last.id if last else "")):
             for letter in page:
-                yield Item(letter.id.encode(), letter.id, digest(_letter(letter)), letter, len(letter.body))
+                yield Item(
+                    letter.id.encode(), letter.id, digest(_dead_letter(letter)), letter, len(letter.body)
+                )
 
     return Part(
-        f"dead letters of {name}", partial(read, source), partial(read, target), target.restore_letters
+        f"dead letters of {name}", partial(read, source), partial(read, target), target.restore_dead_letters
     )
 
 
-def _letter(letter: DeadLetter) -> DeadLetter:
+def _dead_letter(letter: DeadLetter) -> DeadLetter:
     return msgspec.structs.replace(letter, at=_micros(letter.at))
 
 

@@ -43,10 +43,10 @@ class Setting:
         self.client = client
 
     @property
-    def front(self) -> HaproxyPlane:
+    def plane(self) -> HaproxyPlane:
         """The part that looks after HAProxy."""
-        assert self.gateway.front is not None
-        return self.gateway.front
+        assert self.gateway.plane is not None
+        return self.gateway.plane
 
     async def send(
         self, key: str, n: int, path: str | None = None, headers: dict[str, str] | None = None

@@ -49,7 +49,7 @@ async def test_an_unknown_stream_goes_by_the_fallback_once_and_straight_afterwar
 
 async def is_known(setting: Setting, key: str) -> bool:
     """True if HAProxy has a route for a key."""
-    child = setting.front._child
+    child = setting.plane._child
     assert child is not None
     files = child.files
     return "found=yes" in await admin.ask(files.admin, f"get map {files.routes} /process/{key}")
@@ -85,17 +85,17 @@ async def test_an_owner_that_is_paused_past_its_session_is_no_error(make_setting
 @pytest.mark.slow
 async def test_a_reload_under_load_drops_nothing_and_a_member_joins(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", options={"servers": 1})
-    first = setting.front.pid
+    first = setting.plane.pid
     async with Load(setting, 12) as load:
         await load.more(10)
         for _ in range(3):
-            await setting.front.reload()
+            await setting.plane.reload()
             await load.more(5)
         await setting.cluster.start("b")  # there is no server left for it
-        await until(lambda: setting.front.reloads >= 4, "more servers were made")
+        await until(lambda: setting.plane.reloads >= 4, "more servers were made")
         await load.more(10)
-    assert setting.front.pid != first
-    assert setting.front.restarts == 0
+    assert setting.plane.pid != first
+    assert setting.plane.restarts == 0
     for n in range(20):
         assert (await setting.send(f"later-{n}", 0))[0] == 200
     assert await setting.cluster.claims("b")
@@ -104,14 +104,14 @@ async def test_a_reload_under_load_drops_nothing_and_a_member_joins(make_setting
 async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     assert (await setting.send("cam", 0))[0] == 200
-    first = setting.front.pid
+    first = setting.plane.pid
     await setting.client.close()  # kept connections die with it
     async with aiohttp.ClientSession() as client:
         os.kill(first, signal.SIGKILL)
         setting.client = client
         for n in range(1, 20):
             assert (await setting.send("cam", n))[0] == 200
-    assert setting.front.pid != first
+    assert setting.plane.pid != first
 
 
 @pytest.mark.slow
@@ -135,7 +135,7 @@ async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
 
 async def mislead(setting: Setting, key: str) -> None:
     """Have HAProxy take another node for the owner."""
-    child = setting.front._child
+    child = setting.plane._child
     assert child is not None
     said = await admin.ask(child.files.admin, f"get map {child.files.routes} /process/{key}")
     wrong = "s2" if 'value="s1"' in said else "s1"
@@ -299,9 +299,9 @@ async def test_a_renewed_certificate_is_shown_to_clients_and_a_wrong_one_is_not(
         tls.cert.write_text(renewed.read_text())  # without its key
         errors = "certificates can't be read again; those before stay"
         await until(lambda: errors in [entry["event"] for entry in logged], errors)
-        assert (setting.front.reloads, await shown()) == (0, before.strip())
+        assert (setting.plane.reloads, await shown()) == (0, before.strip())
         tls.key.write_text(key.read_text())
-        await until(lambda: setting.front.reloads == 1, "HAProxy has read it")
+        await until(lambda: setting.plane.reloads == 1, "HAProxy has read it")
 
         async def is_new() -> bool:
             return await shown() == renewed.read_text().strip()
@@ -385,7 +385,7 @@ async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSett
         await until(lambda: is_known(setting, "cam"), "the route is known")
     setting.cluster.app = "both"
     await setting.cluster.start("b")
-    await until(lambda: setting.front.reloads == 1, "another stream is declared")
+    await until(lambda: setting.plane.reloads == 1, "another stream is declared")
 
     async def is_refused() -> bool:
         return (await setting.send("cam", 2))[0] == 404
@@ -402,13 +402,13 @@ async def test_a_second_stream_is_told_apart_from_then_on(make_setting: MakeSett
 @pytest.mark.slow
 async def test_its_files_are_private_and_hold_no_secret(make_setting: MakeSetting, tls: Tls) -> None:
     setting = await make_setting("a", tls=tls)
-    folder = setting.front.fallback.parent
+    folder = setting.plane.fallback.parent
     assert folder.stat().st_mode & 0o777 == 0o700
     for file in folder.iterdir():
         text = "" if file.is_socket() else file.read_text()
         assert SECRET not in text
         assert "PRIVATE KEY" not in text
-        assert file.stat().st_mode & 0o077 == 0 or file == setting.front.fallback
+        assert file.stat().st_mode & 0o077 == 0 or file == setting.plane.fallback
     assert (await setting.send("cam", 0))[0] == 200  # the node asked for it
     await setting.gateway.stop()
     assert not folder.exists()

@@ -58,7 +58,7 @@ def test_an_unchanged_route_is_not_sent_again() -> None:
     assert table.update({"/process/a?s": "s1"}) == Edit()
 
 
-def test_a_new_route_is_an_addition_and_a_change_an_entry_in_front() -> None:
+def test_a_new_route_is_an_addition_and_a_change_an_entry_before_the_old_one() -> None:
     table = RouteMaps()
     assert table.update({"a": "s1"}) == Edit(new={"a": "s1"})
     assert table.update({"a": "s2"}) == Edit(recent={"a": "s2"})

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 
 from holdfast.ports.clock import Clock
-from holdfast.services.aws import letters
+from holdfast.services.aws import dead_letters
 from holdfast.services.aws.client import AwsClient
 from holdfast.services.aws.sqs import QueueUrl, Sqs
 from holdfast.system.clock import SystemClock
@@ -46,7 +46,7 @@ def account(monkeypatch: pytest.MonkeyPatch, tmp_path: pytest.TempPathFactory) -
 @pytest.fixture(autouse=True)
 def quick_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """A look at all dead letters ends with the last."""
-    monkeypatch.setattr(letters, "SCAN_WAIT_S", GLANCE_S)
+    monkeypatch.setattr(dead_letters, "SCAN_WAIT_S", GLANCE_S)
 
 
 @pytest.fixture

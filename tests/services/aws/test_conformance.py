@@ -44,7 +44,7 @@ class TestSqsQueueOnMoto(SqsConformance):
     ) -> None:
         pytest.skip("moto hands one message to two who receive at once")
 
-    async def test_redriven_letters_come_again_in_order_as_new(self, queue: Queue) -> None:
+    async def test_redriven_dead_letters_come_again_in_order_as_new(self, queue: Queue) -> None:
         if queue.seq_kind == "increasing":
             pytest.skip("moto numbers messages at random")
-        await super().test_redriven_letters_come_again_in_order_as_new(queue)
+        await super().test_redriven_dead_letters_come_again_in_order_as_new(queue)

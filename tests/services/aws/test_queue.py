@@ -438,7 +438,7 @@ async def test_letters_are_given_back_though_a_look_fails(troubled: SqsQueue, fa
 async def test_a_look_takes_no_more_than_it_may(queue: SqsQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     await queue.bury([DeadLetter(str(i), b"x", "bad") for i in range(10)])
     await queue.bury([DeadLetter("10", b"x", "bad")])
-    monkeypatch.setattr("holdfast.services.aws.letters.SCAN_MAX", 10)
+    monkeypatch.setattr("holdfast.services.aws.dead_letters.SCAN_MAX", 10)
     assert len(await queue.dead_letters(20)) == 10
 
 

@@ -27,9 +27,9 @@ async def test_a_line_that_a_crash_cut_off_is_written_again(tmp_path: Path) -> N
     backup = FileBackup(file)
     await backup.add([kept("a", 1.0), kept("b", 2.0)])
     file.write_bytes(file.read_bytes()[:-20])
-    assert [found async for found in backup.letters("reports")] == [kept("a", 1.0)]
+    assert [found async for found in backup.dead_letters("reports")] == [kept("a", 1.0)]
     assert await backup.add([kept("a", 1.0), kept("b", 2.0)]) == 1
-    assert [found async for found in backup.letters("reports")] == [kept("a", 1.0), kept("b", 2.0)]
+    assert [found async for found in backup.dead_letters("reports")] == [kept("a", 1.0), kept("b", 2.0)]
 
 
 async def test_lines_are_for_other_programs_too(tmp_path: Path) -> None:

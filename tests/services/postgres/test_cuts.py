@@ -69,7 +69,7 @@ QUEUE: dict[str, Callable[[PostgresQueue, Receipt], Awaitable[object]]] = {
     "expire": lambda queue, _: queue.expire(AGES_S),
     "waiting": lambda queue, _: queue.waiting(10),
     "restore": lambda queue, _: queue.restore([WaitingMessage("1", b"e", receives=2)]),
-    "restore_letters": lambda queue, _: queue.restore_letters([DeadLetter("w", b"w", "r")]),
+    "restore_dead_letters": lambda queue, _: queue.restore_dead_letters([DeadLetter("w", b"w", "r")]),
     "addition": lambda queue, _: queue.addition([Outgoing(b"f")]),
 }
 

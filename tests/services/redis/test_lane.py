@@ -257,7 +257,7 @@ async def test_who_is_led_to_the_wrong_server_leaves_it_after_the_answers(town: 
     assert town.arrived == 2
 
 
-async def test_asking_goes_in_front_of_its_command(town: Town) -> None:
+async def test_asking_is_sent_right_before_its_command(town: Town) -> None:
     heard = []
 
     async def speak(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1354,7 +1354,7 @@ class TestTooLarge:
 
 
 class TestPoison:
-    def test_a_wary_opening_runs_each_message_alone(self) -> None:
+    def test_an_opening_that_finds_a_mark_runs_each_message_alone(self) -> None:
         """Whatever the queue says of it: a client's message that is asked for again looks like a new one."""
         bench = Bench()
         bench.offer(held(0, receives=2), held(1), held(2))

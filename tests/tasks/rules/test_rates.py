@@ -72,7 +72,7 @@ def test_unused_permits_lapse_after_their_window() -> None:
     assert permits.left(TYPE) == 0
 
 
-def test_soon_there_are_the_permits_of_a_window() -> None:
+def test_permits_of_the_next_window_are_there_soon() -> None:
     permits = Permits(lambda name: 2.5 if name == TYPE else 0.0)
     assert (permits.soon(TYPE), permits.soon("other")) == (3, math.inf)
     permits.add({TYPE: 4}, 0.0)

@@ -14,16 +14,16 @@ from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place
 from holdfast.console.api.operations import Call, Operation
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import dead_letters
-from holdfast.operate.dead_letters import LettersDone, letter_record
+from holdfast.operate.dead_letters import DeadLettersDone, dead_letter_record
 
 ACT_MAX = 1000
 DETAIL_CHARS = 8_000
 
 QueueName = Annotated[str, Meta(min_length=1, max_length=KEY_BYTES_MAX, description="The name of the queue.")]
-LetterId = Annotated[str, Meta(min_length=1, max_length=4 * KEY_BYTES_MAX)]
+DeadLetterId = Annotated[str, Meta(min_length=1, max_length=4 * KEY_BYTES_MAX)]
 
 
-class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class DeadLettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The parameters that choose dead letters."""
 
     queue: QueueName
@@ -33,7 +33,7 @@ class LettersQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cursor: Cursor = ""
 
 
-class LetterList(msgspec.Struct):
+class DeadLetterList(msgspec.Struct):
     """Some dead letters of a queue, with their ``ids`` in the same order: give these to redrive or purge
     exactly what was looked at. ``hides``: looking at dead letters of this queue hides them from others for a
     while, so what is missing here may be looked at by somebody else."""
@@ -44,14 +44,14 @@ class LetterList(msgspec.Struct):
     hides: bool
 
 
-class ChosenLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ChosenDeadLetters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Dead letters of a queue, by their ids."""
 
     queue: QueueName
-    ids: Annotated[list[LetterId], Meta(min_length=1, max_length=ACT_MAX)]
+    ids: Annotated[list[DeadLetterId], Meta(min_length=1, max_length=ACT_MAX)]
 
 
-class LetterOperations:
+class DeadLetterOperations:
     """Operations on dead letters."""
 
     def __init__(self, parts: ConsoleParts) -> None:
@@ -67,8 +67,8 @@ class LetterOperations:
                 name="listDeadLetters",
                 summary="List some dead letters of a queue, each with its reason.",
                 act=self._list,
-                answer=LetterList,
-                query=LettersQuery,
+                answer=DeadLetterList,
+                query=DeadLettersQuery,
             ),
             Operation(
                 method="POST",
@@ -77,8 +77,8 @@ class LetterOperations:
                 action=dead_letters.REDRIVE_ACTION,
                 summary="Send exactly these dead letters again, in the order of their messages.",
                 act=self._redrive,
-                answer=LettersDone,
-                body=ChosenLetters,
+                answer=DeadLettersDone,
+                body=ChosenDeadLetters,
                 subject=lambda call: str(call.body.queue),
             ),
             Operation(
@@ -88,13 +88,13 @@ class LetterOperations:
                 action=dead_letters.PURGE_ACTION,
                 summary="Remove exactly these dead letters for good.",
                 act=self._purge,
-                answer=LettersDone,
-                body=ChosenLetters,
+                answer=DeadLettersDone,
+                body=ChosenDeadLetters,
                 subject=lambda call: str(call.body.queue),
             ),
         ]
 
-    async def _list(self, call: Call[LettersQuery, None]) -> LetterList:
+    async def _list(self, call: Call[DeadLettersQuery, None]) -> DeadLetterList:
         query = call.query
         await check_queue(self._parts, query.queue)
         (after,) = place_in(query.cursor, (str,)) or ("",)
@@ -106,24 +106,24 @@ class LetterOperations:
             holds=(lambda letter: query.reason in letter.reason) if query.reason else None,
             after=after,
         )
-        records = [letter_record(letter, shown) for letter in found.letters]
+        records = [dead_letter_record(letter, shown) for letter in found.letters]
         for record in records:
             record["detail"] = record["detail"][:DETAIL_CHARS]
         ids = [letter.id for letter in found.letters]
         following = cursor(found.next) if found.next else ""
-        return LetterList(records, ids, following, self._services.queue(query.queue).hides_letters)
+        return DeadLetterList(records, ids, following, self._services.queue(query.queue).hides_dead_letters)
 
-    async def _redrive(self, call: Call[Any, ChosenLetters]) -> LettersDone:
+    async def _redrive(self, call: Call[Any, ChosenDeadLetters]) -> DeadLettersDone:
         done = await dead_letters.redrive_ids(self._services, call.body.queue, call.body.ids)
         call.outcome = _told(done)
         return done
 
-    async def _purge(self, call: Call[Any, ChosenLetters]) -> LettersDone:
+    async def _purge(self, call: Call[Any, ChosenDeadLetters]) -> DeadLettersDone:
         done = await dead_letters.purge_ids(self._services, call.body.queue, call.body.ids)
         call.outcome = _told(done)
         return done
 
 
-def _told(done: LettersDone) -> str:
+def _told(done: DeadLettersDone) -> str:
     told = f"{done.done} of {done.asked}"
     return f"{told}; {'; '.join(done.failed)}" if done.failed else told

@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from holdfast.console.access import Group
-from holdfast.console.api.dead_letters import LetterOperations
+from holdfast.console.api.dead_letters import DeadLetterOperations
 from holdfast.console.api.openapi import describe
 from holdfast.console.api.operations import JSON, PREFIX, Operation, route
 from holdfast.console.api.overview import ClusterOperations
@@ -25,7 +25,7 @@ def operations(parts: ConsoleParts) -> list[Operation]:
     return [
         *ClusterOperations(parts).all(),
         *StreamOperations(parts).all(),
-        *LetterOperations(parts).all(),
+        *DeadLetterOperations(parts).all(),
         *TaskOperations(parts).all(),
         *(each for product in products() for each in product.operations(parts.services)),
     ]

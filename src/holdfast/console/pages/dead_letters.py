@@ -23,7 +23,7 @@ from holdfast.console.rendering import html_response
 from holdfast.errors import OperationRefused
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import dead_letters as operations
-from holdfast.operate.dead_letters import FoundLetters
+from holdfast.operate.dead_letters import FoundDeadLetters
 from holdfast.ports.dead_letters import in_order
 from holdfast.ports.queue import DeadLetter, Queue
 
@@ -42,7 +42,7 @@ SEEN_MAX, SEEN_BYTES_MAX = 1_000, 16_000_000
 TEXT_MAX = 600
 
 
-class LettersQuestion(NamedTuple):
+class DeadLettersQuestion(NamedTuple):
     """A question for dead letters: for those of a queue, of a key, with a reason that has this text in it,
     after the one with this id. ``look``: they are to be read though that hides them."""
 
@@ -128,7 +128,7 @@ class Previews:
         return preview
 
 
-class LetterPages:
+class DeadLetterPages:
     """The pages of dead letters."""
 
     def __init__(self, parts: ConsoleParts) -> None:
@@ -151,15 +151,15 @@ class LetterPages:
             )
         queue = await self._queue(question.queue)
         known = self._parts.overview.queues.get(question.queue)
-        hidden = queue.hides_letters and not question.look
-        found = FoundLetters((), 0) if hidden else await self._find(question)
+        hidden = queue.hides_dead_letters and not question.look
+        found = FoundDeadLetters((), 0) if hidden else await self._find(question)
         return self._parts.renderer.page(
             request,
-            "letters.html",
+            "queue_dead_letters.html",
             title=f"Dead letters of {question.queue}",
             question=question,
             dead=known.dead if known is not None else None,
-            hides=queue.hides_letters,
+            hides=queue.hides_dead_letters,
             hidden=hidden,
             found=found,
             scanned=SCAN_MAX,
@@ -184,7 +184,7 @@ class LetterPages:
         await check_queue(self._parts, name)
         return self._parts.services.queue(name)
 
-    async def _find(self, question: LettersQuestion, limit: int = ROWS) -> FoundLetters:
+    async def _find(self, question: DeadLettersQuestion, limit: int = ROWS) -> FoundDeadLetters:
         """Return up to ``limit`` dead letters, of up to ``SCAN_MAX`` that are looked through."""
         await check_queue(self._parts, question.queue)
         found = await operations.find(
@@ -214,17 +214,17 @@ class LetterPages:
     async def show(self, request: web.Request) -> web.Response:
         """Answer with one dead letter."""
         name, identity = request.query.get("queue", ""), request.query.get("id", "")
-        letter = await self._letter(name, identity, request.query.get("key"))
+        letter = await self._dead_letter(name, identity, request.query.get("key"))
         return self._parts.renderer.page(
             request,
-            "letter.html",
+            "dead_letter.html",
             title=f"Dead letter {identity}",
             queue=name,
             letter=letter,
             attributes=operations.attributes(letter),
         )
 
-    async def _letter(self, name: str, identity: str, key: str | None) -> DeadLetter:
+    async def _dead_letter(self, name: str, identity: str, key: str | None) -> DeadLetter:
         if (letter := self._seen.get((name, identity))) is not None:
             return letter
         if name:
@@ -253,13 +253,13 @@ class LetterPages:
         if what not in ("redrive", "purge") or not name:
             raise OperationRefused("the form has no queue, or doesn't say what to do")
         ids = [str(value) for value in form.getall("id", [])]
-        question = LettersQuestion(name, field(form, "key"), field(form, "text"), look=True)
+        question = DeadLettersQuestion(name, field(form, "key"), field(form, "text"), look=True)
         if field(form, "all") == "yes":
             found = await self._find(question, SCAN_MAX)
             letters, whole = list(found.letters), not found.next
         else:
             letters, whole = (
-                [await self._letter(name, identity, question.key) for identity in ids[:ROWS]],
+                [await self._dead_letter(name, identity, question.key) for identity in ids[:ROWS]],
                 True,
             )
         if not letters:
@@ -304,9 +304,9 @@ class LetterPages:
     async def _do(self, preview: Preview) -> str:
         services, letters = self._parts.services, preview.letters
         if preview.act == "purge":
-            done, verb = await operations.purge_letters(services, preview.queue, letters), "removed"
+            done, verb = await operations.purge_dead_letters(services, preview.queue, letters), "removed"
         else:
-            done, verb = await operations.redrive_letters(services, preview.queue, letters), "sent again"
+            done, verb = await operations.redrive_dead_letters(services, preview.queue, letters), "sent again"
         for letter in letters:
             if (seen := self._seen.pop((preview.queue, letter.id), None)) is not None:
                 self._seen_bytes -= _bytes(seen)
@@ -326,9 +326,9 @@ def _bytes(letter: DeadLetter) -> int:
     return len(letter.body) + len(letter.detail) + len(letter.reason)
 
 
-def _asked(request: web.Request) -> LettersQuestion:
+def _asked(request: web.Request) -> DeadLettersQuestion:
     query = request.query
-    return LettersQuestion(
+    return DeadLettersQuestion(
         query.get("queue", "")[:TEXT_MAX],
         query.get("key", "").strip()[:TEXT_MAX],
         query.get("text", "").strip()[:TEXT_MAX],
@@ -339,7 +339,7 @@ def _asked(request: web.Request) -> LettersQuestion:
 
 def groups(parts: ConsoleParts) -> list[Group]:
     """The routes of dead letters."""
-    pages = LetterPages(parts)
+    pages = DeadLetterPages(parts)
     return [
         (
             "read",

@@ -26,8 +26,8 @@ MAX_BYTES = 720 * 1024
 
 BODY = "holdfast-body"
 PACKED = "holdfast-attributes"
-LETTER = "holdfast"
-OURS = frozenset({BODY, PACKED, LETTER})
+DEAD_LETTER = "holdfast"
+OURS = frozenset({BODY, PACKED, DEAD_LETTER})
 PLAIN_MAX = 10 - len(OURS)
 
 TRACE_HEADER = re.compile(
@@ -55,7 +55,7 @@ def encode(body: bytes, attributes: Mapping[str, str], letter: str = "") -> Entr
     if len(plain) < len(attributes):
         marks[PACKED] = json.dumps({name: attributes[name] for name in attributes if name not in plain})
     if letter:
-        marks[LETTER] = letter
+        marks[DEAD_LETTER] = letter
     entry: Entry = {"MessageBody": text}
     if marks:
         entry["MessageAttributes"] = {
@@ -71,7 +71,7 @@ def decode(message: SqsMessage) -> tuple[bytes, dict[str, str], str]:
         name: value.string_value if value.string_value is not None else value.binary_value or ""
         for name, value in message.message_attributes.items()
     }
-    letter = found.pop(LETTER, "")
+    letter = found.pop(DEAD_LETTER, "")
     body = message.body.encode()
     try:
         if found.get(BODY) == "base64":

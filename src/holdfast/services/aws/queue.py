@@ -20,7 +20,7 @@ from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing
 from holdfast.services.aws.channel import HOLD_MAX_S, Channel, RedrivePolicy
-from holdfast.services.aws.letters import COUNTS, DeadLetters
+from holdfast.services.aws.dead_letters import COUNTS, DeadLetters
 from holdfast.services.aws.message import MAX_BYTES, decode, encode
 from holdfast.services.aws.sqs import NoSuchQueue, Sqs, SqsMessage
 
@@ -64,7 +64,7 @@ class SqsQueue:
         self._channel = Channel(sqs, queue, clock)
         self._clock = clock
         self._poll_max_s = min(poll_max_s, POLL_MAX_S)
-        self._known_letters: DeadLetters | None = None
+        self._known_dead_letters: DeadLetters | None = None
         self._wakes = 0
         self._closed = False
         self._waiting: set[asyncio.Future[list[SqsMessage]]] = set()
@@ -80,7 +80,7 @@ class SqsQueue:
         self.seq_kind: SeqKind = "increasing" if fifo else "absent"
         self.sends_in_order = self.frees_on_evict = False
         self.tells_lag = False
-        self.hides_letters = True
+        self.hides_dead_letters = True
         self.tells_stale = False
 
     # --- messages
@@ -140,24 +140,24 @@ class SqsQueue:
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
         if letters:
-            await (await self._letters()).bury(letters)
+            await (await self._dead_letters()).bury(letters)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         """As the port says, by receiving all there are. Beside those of ours there are those that the queue
         itself moved, after as many receives as its redrive policy allows."""
-        return await (await self._letters()).page(limit, after, key)
+        return await (await self._dead_letters()).page(limit, after, key)
 
     async def redrive(self, ids: Sequence[str]) -> int:
         check_batch(ids, self.max_batch)
-        return await (await self._letters()).redrive(ids) if ids else 0
+        return await (await self._dead_letters()).redrive(ids) if ids else 0
 
     async def purge(self, ids: Sequence[str]) -> int:
         check_batch(ids, self.max_batch)
-        return await (await self._letters()).purge(ids) if ids else 0
+        return await (await self._dead_letters()).purge(ids) if ids else 0
 
     async def expire(self, dead_before: float) -> int:
         """As the port says. What is older than 14 days SQS has dropped by itself: that costs no call."""
-        return await (await self._letters()).expire(dead_before)
+        return await (await self._dead_letters()).expire(dead_before)
 
     async def close(self) -> None:
         """End the waiting receives, and wait a limited time for their calls to end."""
@@ -241,18 +241,18 @@ class SqsQueue:
             int(said["SequenceNumber"]) if self.fifo else None,
         )
 
-    async def _letters(self) -> DeadLetters:
+    async def _dead_letters(self) -> DeadLetters:
         """The dead letters, in the queue that the redrive policy names, or else the name."""
-        if self._known_letters is None:
+        if self._known_dead_letters is None:
             policy = RedrivePolicy.of(await self._channel.attributes("RedrivePolicy"))
             dead = await self._sqs.queue_url(*policy.target(self._channel.name))
-            self._known_letters = DeadLetters(
+            self._known_dead_letters = DeadLetters(
                 self._clock, self._channel, Channel(self._sqs, dead, self._clock), policy.max_receive_count
             )
-        return self._known_letters
+        return self._known_dead_letters
 
     async def _count_dead(self) -> int:
         try:
-            return await (await self._letters()).count()
+            return await (await self._dead_letters()).count()
         except NoSuchQueue:
             return 0

@@ -44,9 +44,9 @@ class FileBackup:
     async def add(self, letters: Sequence[Kept]) -> int:
         return await asyncio.to_thread(self._add, letters)
 
-    async def letters(self, app: str) -> AsyncIterator[Kept]:
+    async def dead_letters(self, app: str) -> AsyncIterator[Kept]:
         found = {kept.identity: kept for kept in await asyncio.to_thread(self._read) if kept.app == app}
-        for kept in sorted(found.values(), key=lambda kept: (kept.letter.at, kept.letter.id)):
+        for kept in sorted(found.values(), key=lambda kept: (kept.dead_letter.at, kept.dead_letter.id)):
             yield kept
 
     async def close(self) -> None:
@@ -98,7 +98,7 @@ def _kept(data: bytes) -> Iterator[Kept]:
 
 
 def _line(kept: Kept) -> bytes:
-    letter = kept.letter
+    letter = kept.dead_letter
     line = BackupLine(
         kept.app,
         kept.type,

@@ -88,7 +88,7 @@ class MemoryQueue:
         self.seq_kind: SeqKind = "increasing"
         self.delay_max_s = delay_max_s
         self.tells_lag = True
-        self.hides_letters = False
+        self.hides_dead_letters = False
         self.tells_stale = True
         self.frees_on_evict = frees_on_evict
         self.log: list[Any] = [] if log is None else log
@@ -174,7 +174,7 @@ class MemoryQueue:
         for letter in letters:
             if letter.id not in self.letters:
                 self.letters[letter.id] = msgspec.structs.replace(letter, at=self._clock.wall())
-            self._note_letter("buried", letter)
+            self._note_dead_letter("buried", letter)
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         ids = sorted(i for i, letter in self.letters.items() if i > after and key in (None, letter.key))
@@ -182,23 +182,23 @@ class MemoryQueue:
 
     async def redrive(self, ids: Sequence[str]) -> int:
         check_batch(ids, self.max_batch)
-        letters = self._pop_letters(ids)
+        letters = self._pop_dead_letters(ids)
         for letter in letters:
-            self._note_letter("redriven", letter)
+            self._note_dead_letter("redriven", letter)
             self._add(letter.body, letter.attributes, 0, letter.key)
         return len(letters)
 
     async def purge(self, ids: Sequence[str]) -> int:
         check_batch(ids, self.max_batch)
-        letters = self._pop_letters(ids)
+        letters = self._pop_dead_letters(ids)
         for letter in letters:
-            self._note_letter("purged", letter)
+            self._note_dead_letter("purged", letter)
         return len(letters)
 
     async def expire(self, dead_before: float) -> int:
-        letters = self._pop_letters([i for i, letter in self.letters.items() if letter.at < dead_before])
+        letters = self._pop_dead_letters([i for i, letter in self.letters.items() if letter.at < dead_before])
         for letter in letters:
-            self._note_letter("expired", letter)
+            self._note_dead_letter("expired", letter)
         return len(letters)
 
     async def close(self) -> None:
@@ -233,7 +233,7 @@ class MemoryQueue:
             self._numbers = max(self._numbers, last)
         self._numbers = max(self._numbers, above)
 
-    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def restore_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         for letter in letters:
             self.letters.setdefault(letter.id, letter)
 
@@ -337,7 +337,7 @@ class MemoryQueue:
         number = receipt.partition(".")[0]
         return self.messages.get(int(number)) if number.isdecimal() else None
 
-    def _pop_letters(self, ids: Iterable[str]) -> list[DeadLetter]:
+    def _pop_dead_letters(self, ids: Iterable[str]) -> list[DeadLetter]:
         return [letter for letter in (self.letters.pop(i, None) for i in ids) if letter]
 
     def _note(self, kind: str, message: Stored) -> None:
@@ -353,5 +353,5 @@ class MemoryQueue:
             )
         )
 
-    def _note_letter(self, kind: str, letter: DeadLetter) -> None:
+    def _note_dead_letter(self, kind: str, letter: DeadLetter) -> None:
         self.log.append(QueueEvent(kind, self._clock.monotonic(), letter.id, letter.body, letter=letter))

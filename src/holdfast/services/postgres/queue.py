@@ -12,12 +12,12 @@ import msgspec
 
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
-    LetterRecord,
+    DeadLetterRecord,
     check_batch,
     check_bodies,
+    dead_letter_record,
     decode_attributes,
     encode_attributes,
-    letter_record,
 )
 from holdfast.common.record import reading
 from holdfast.errors import ConfigError, HoldfastError, Unavailable
@@ -105,7 +105,7 @@ FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::bigint[], %b::text[], %b::
     AS letter (queue, id, key, at, record, attributes, body)
 ORDER BY queue, id ON CONFLICT DO NOTHING"""
 
-LETTERS = """
+DEAD_LETTERS = """
 SELECT id, at, record, attributes, body FROM {schema}.dead_letters
 WHERE queue = %s AND id > %b AND (%b::bytea IS NULL OR key = %b) ORDER BY id LIMIT %s"""
 
@@ -170,7 +170,7 @@ class PostgresQueue:
     fifo = False
     delay_max_s = math.inf
     tells_lag = True
-    hides_letters = False
+    hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
 
@@ -193,7 +193,7 @@ class PostgresQueue:
         self._topic = topic_of(name)
         self._wakes = 0
         sql = messages.database.sql
-        self._depth, self._bury, self._letters = map(sql, (DEPTH, BURY, LETTERS))
+        self._depth, self._bury, self._letters = map(sql, (DEPTH, BURY, DEAD_LETTERS))
         self._waiting, self._restore = sql(WAITING), sql(RESTORE)
         self._purge, self._redrive, self._expire = map(sql, (PURGE, REDRIVE, EXPIRE))
 
@@ -291,7 +291,7 @@ class PostgresQueue:
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
         if letters:
-            await self._add_letters([(letter, None) for letter in letters])
+            await self._add_dead_letters([(letter, None) for letter in letters])
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         wanted = None if key is None else key.encode()
@@ -299,7 +299,7 @@ class PostgresQueue:
         async def read(connection: Connection) -> list[DeadLetter]:
             parameters = (self._name, after.encode(), wanted, wanted, limit)
             rows = await connection.execute(self._letters, parameters, binary=True)
-            return [_letter(row) for row in await rows.fetchall()]
+            return [_dead_letter(row) for row in await rows.fetchall()]
 
         return await self._lane.read(read)
 
@@ -349,9 +349,9 @@ class PostgresQueue:
         await self._lane.write(restore)
         self._bells.ring([self._topic])
 
-    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def restore_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         if letters:
-            await self._add_letters([(letter, round(letter.at * 1e6)) for letter in letters])
+            await self._add_dead_letters([(letter, round(letter.at * 1e6)) for letter in letters])
 
     def wake(self) -> None:
         self._wakes += 1
@@ -396,7 +396,7 @@ class PostgresQueue:
             self._bells.ring([self._topic])
         return stale
 
-    async def _add_letters(self, letters: Sequence[tuple[DeadLetter, int | None]]) -> None:
+    async def _add_dead_letters(self, letters: Sequence[tuple[DeadLetter, int | None]]) -> None:
         weight = _weight(len(letters), sum(len(letter.body) for letter, _ in letters))
         await self._lane.write_many(self._bury_all, letters, weight=weight)
 
@@ -441,15 +441,17 @@ def _weight(rows: int, size: int = 0) -> int:
 
 
 def _record(letter: DeadLetter) -> str:
-    known = LetterRecord(letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq)
+    known = DeadLetterRecord(
+        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
+    )
     return msgspec.json.encode(known).decode()
 
 
-def _letter(row: Sequence[Any]) -> DeadLetter:
+def _dead_letter(row: Sequence[Any]) -> DeadLetter:
     letter, at, record, attributes, body = row
     name = letter.decode()
     with reading(f"dead letter {name!r}"):
-        known = letter_record.decode(record)
+        known = dead_letter_record.decode(record)
         return DeadLetter(
             name,
             body,

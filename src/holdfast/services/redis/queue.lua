@@ -89,7 +89,7 @@ local function trim()
   end
 end
 
-local function forget_letter(id)
+local function forget_dead_letter(id)
   for _, part in ipairs({':letter_bodies', ':letter_attributes', ':letter_records'}) do
     redis.call('HDEL', root .. part, id)
   end

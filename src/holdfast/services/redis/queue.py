@@ -12,12 +12,12 @@ import msgspec
 
 from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import (
-    LetterRecord,
+    DeadLetterRecord,
     check_batch,
     check_bodies,
+    dead_letter_record,
     decode_attributes,
     encode_attributes,
-    letter_record,
     make_receipt,
     read_receipt,
 )
@@ -30,10 +30,10 @@ from holdfast.services.redis.feed import ChannelFeed
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 
-SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, LETTERS, DROP, EXPIRE, WAITING, RESTORE = (
+SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, DEAD_LETTERS, DROP, EXPIRE, WAITING, RESTORE = (
     Script.load(f"queue_{name}", "queue")
     for name in (
-        "send", "receive", "shift", "delete", "free", "depth", "bury", "letters", "drop", "expire",
+        "send", "receive", "shift", "delete", "free", "depth", "bury", "dead_letters", "drop", "expire",
         "waiting", "restore",
     )
 )  # fmt: skip
@@ -44,7 +44,7 @@ CALL_BYTES = 16 << 20
 SAFETY_S = 2.0
 """How long a waiting receive relies on being woken: who should have heard of a message may have died."""
 
-LETTERS_A_CALL = 100
+DEAD_LETTERS_A_CALL = 100
 EXPIRE_BATCH = 1000
 
 MICROS_MAX = 10**15
@@ -70,7 +70,7 @@ class RedisQueue:
     fifo = False
     delay_max_s = math.inf
     tells_lag = True
-    hides_letters = False
+    hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
 
@@ -156,14 +156,14 @@ class RedisQueue:
         check_batch(letters, self.max_batch)
         await self._enter()
         for letter in letters:
-            await self._confirmed.script(BURY, (self._root,), *_letter_words(letter), "")
+            await self._confirmed.script(BURY, (self._root,), *_dead_letter_words(letter), "")
 
     async def dead_letters(self, limit: int, after: str = "", key: str | None = None) -> list[DeadLetter]:
         listed: list[DeadLetter] = []
         while len(listed) < limit:
-            count = min(LETTERS_A_CALL, limit if key is None else LETTERS_A_CALL)
-            told = await self._connection.script(LETTERS, (self._root,), count, after)
-            page = [_letter(told[at : at + 5]) for at in range(0, len(told), 5)]
+            count = min(DEAD_LETTERS_A_CALL, limit if key is None else DEAD_LETTERS_A_CALL)
+            told = await self._connection.script(DEAD_LETTERS, (self._root,), count, after)
+            page = [_dead_letter(told[at : at + 5]) for at in range(0, len(told), 5)]
             listed += [letter for letter in page if key in (None, letter.key)]
             if len(page) < count:
                 break
@@ -218,10 +218,10 @@ class RedisQueue:
                 " empty the queue first"
             )
 
-    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def restore_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         await self._enter()
         for letter in letters:
-            words = (*_letter_words(letter), round(letter.at * 1e6))
+            words = (*_dead_letter_words(letter), round(letter.at * 1e6))
             await self._confirmed.script(BURY, (self._root,), *words)
 
     def wake(self) -> None:
@@ -355,18 +355,18 @@ def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
     return deliveries
 
 
-def _letter_words(letter: DeadLetter) -> tuple[Word, ...]:
-    record = LetterRecord(
+def _dead_letter_words(letter: DeadLetter) -> tuple[Word, ...]:
+    record = DeadLetterRecord(
         letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
     )
     return letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record)
 
 
-def _letter(told: Sequence[Any]) -> DeadLetter:
+def _dead_letter(told: Sequence[Any]) -> DeadLetter:
     letter, body, attributes, record, at = told
     name = letter.decode()
     with reading(f"dead letter {name!r}"):
-        known = letter_record.decode(record)
+        known = dead_letter_record.decode(record)
         return DeadLetter(
             name,
             body,

@@ -9,5 +9,5 @@ for i = 2, #ARGV do
   end
 end
 if ARGV[1] == '1' and #ids > 0 then add(messages) end
-for _, id in ipairs(ids) do forget_letter(id) end
+for _, id in ipairs(ids) do forget_dead_letter(id) end
 return {'ok', #ids}

@@ -183,10 +183,10 @@ class Database:
                 self.doorbell = Doorbell(path.with_name(f"{path.name}.bells"), clock.new_id(), writers)
             except OSError as error:
                 raise unusable(path, error) from error
-            self._finisher: WriterThread[Batch] = WriterThread(
-                "holdfast-db-finisher", self._serve_finished, BATCH_MAX
+            self._completion: WriterThread[Batch] = WriterThread(
+                "holdfast-db-completion", self._serve_completed, BATCH_MAX
             )
-            undo.callback(self._finisher.close)
+            undo.callback(self._completion.close)
             self._writer: WriterThread[WriterCall] = WriterThread(
                 "holdfast-db-writer", self._serve_writes, BATCH_MAX
             )
@@ -291,7 +291,7 @@ class Database:
         except OSError as error:
             self._refuse(f"{self.path} can't be locked: {error}")
             return
-        self._finisher.put(Batch(calls, topics))
+        self._completion.put(Batch(calls, topics))
 
     def _transact(self, calls: list[WriterCall], topics: set[str]) -> bool:
         """Run calls in one transaction and collect what to ring; False if each must be run alone."""
@@ -333,10 +333,10 @@ class Database:
             return False
         return True
 
-    # --- the finisher thread
+    # --- the completion thread
 
-    def _serve_finished(self) -> None:
-        batches = self._finisher.take()
+    def _serve_completed(self) -> None:
+        batches = self._completion.take()
         answer(call for batch in batches for call in batch.calls if not call.confirmed)
         calls = [call for batch in batches for call in batch.calls if call.confirmed]
         if topics := set().union(*(batch.topics for batch in batches)):
@@ -369,7 +369,7 @@ class Database:
         to_confirm = [call for call in calls if call.confirmed and call.result]
         answer(call for call in calls if not (call.confirmed and call.result))
         if to_confirm:
-            self._finisher.put(Batch(to_confirm, set()))
+            self._completion.put(Batch(to_confirm, set()))
 
     # --- the watchdog thread
 
@@ -404,7 +404,7 @@ class Database:
     def _end(self) -> None:
         self._reader.close()
         self._writer.close()
-        self._finisher.close()
+        self._completion.close()
         self._stop.set()
         self._watchdog.join()
         self._read_connection.close()

@@ -136,7 +136,7 @@ WHERE +m.queue = ? AND m.id > ? ORDER BY m.id LIMIT ?"""
 
 RESTORE = "INSERT INTO messages (id, queue, state, visible_at, receives) VALUES (?, ?, ?, ?, ?) RETURNING id"
 
-LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
+DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
 
 
 class Picked(NamedTuple):
@@ -172,7 +172,7 @@ class SqliteQueue:
     fifo = False
     delay_max_s = math.inf
     tells_lag = True
-    hides_letters = False
+    hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
 
@@ -287,9 +287,9 @@ class SqliteQueue:
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         check_batch(letters, self.max_batch)
         at = self._clock.wall()
-        await self.restore_letters([msgspec.structs.replace(letter, at=at) for letter in letters])
+        await self.restore_dead_letters([msgspec.structs.replace(letter, at=at) for letter in letters])
 
-    async def restore_letters(self, letters: Sequence[DeadLetter]) -> None:
+    async def restore_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         number = await self._number()
         rows = [
             (
@@ -301,7 +301,7 @@ class SqliteQueue:
 
         def write(transaction: Transaction) -> None:
             transaction.connection.executemany(
-                f"INSERT OR IGNORE INTO dead_letters (queue, {LETTER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
+                f"INSERT OR IGNORE INTO dead_letters (queue, {DEAD_LETTER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
                 rows,
             )
 
@@ -311,12 +311,12 @@ class SqliteQueue:
         parameters = (await self._number(), after, key, key, limit)
         rows = await self._database.read(
             lambda connection: connection.execute(
-                f"SELECT {LETTER} FROM dead_letters WHERE queue = ? AND id > ?"  # noqa: S608
+                f"SELECT {DEAD_LETTER} FROM dead_letters WHERE queue = ? AND id > ?"  # noqa: S608
                 " AND (? IS NULL OR key = ?) ORDER BY id LIMIT ?",
                 parameters,
             ).fetchall()
         )
-        return [_letter(row) for row in rows]
+        return [_dead_letter(row) for row in rows]
 
     async def redrive(self, ids: Sequence[str]) -> int:
         check_batch(ids, self.max_batch)
@@ -566,7 +566,7 @@ def _deliveries(picked: Picked) -> list[Delivery]:
     return deliveries
 
 
-def _letter(row: Sequence[Any]) -> DeadLetter:
+def _dead_letter(row: Sequence[Any]) -> DeadLetter:
     letter, body, reason, attributes, detail, stream, key, run, seq, at = row
     return DeadLetter(
         letter, body, reason, decode_attributes(attributes), detail, stream, key, int(run), seq, at

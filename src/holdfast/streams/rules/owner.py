@@ -204,6 +204,7 @@ class Owner:
         "_firing",
         "_firings",
         "_flying",
+        "_found_mark",
         "_heard_at",
         "_held",
         "_loaded",
@@ -236,7 +237,6 @@ class Owner:
         "_timers_changed",
         "_timers_stored",
         "_unjudged",
-        "_wary",
         "epoch",
         "generation",
         "is_held_back",
@@ -301,7 +301,7 @@ class Owner:
         self._counted: Place | None = None
         self._suspect = ""
         self._next_head = ""
-        self._wary = False
+        self._found_mark = False
         self._cautious = 0  # so many more messages run one at a time
         self._begun: dict[str, int] = {}
         self._refused = 0
@@ -624,7 +624,7 @@ class Owner:
         self._heard_at = now - quiet_s
         begun = {head.head: head.openings for head in checkpoint.suspects}
         if checkpoint.started is not None:
-            self._wary, self._suspect = True, checkpoint.started.head
+            self._found_mark, self._suspect = True, checkpoint.started.head
             self._cautious = REACH * self._limit()
             begun[checkpoint.started.head] = checkpoint.started.openings
         self._survived = Counter({head: self._survived[head] for head in begun})
@@ -997,7 +997,7 @@ class Owner:
         """Return True if the message may have killed a slot or a node."""
         if held.suspect or self._cautious > 0 or (self._begun and held.place.name in self._begun):
             return True
-        return self._wary and self.rules.order.kind == "absent" and held.may_be_known
+        return self._found_mark and self.rules.order.kind == "absent" and held.may_be_known
 
     def _find(self, place: Place) -> Held:
         """Return the message or the firing that has this place."""

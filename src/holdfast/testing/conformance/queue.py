@@ -344,7 +344,7 @@ class QueueConformance:
             **{f: getattr(letter, f) for f in letter.__struct_fields__} | {"at": kept.at}
         )
 
-    async def test_a_letter_that_is_buried_again_stays_as_it_was(
+    async def test_a_dead_letter_that_is_buried_again_stays_as_it_was(
         self, queue: Queue, other_queue: Queue
     ) -> None:
         await queue.bury([DeadLetter("a", b"x", "first")])
@@ -367,7 +367,7 @@ class QueueConformance:
         assert [d.id for d in await queue.dead_letters(2, after="id-03", key=ODD)] == ["id-05", "id-07"]
         assert await queue.dead_letters(9, key="none such") == []
 
-    async def test_redriven_letters_come_again_in_order_as_new(self, queue: Queue) -> None:
+    async def test_redriven_dead_letters_come_again_in_order_as_new(self, queue: Queue) -> None:
         await queue.bury(
             [DeadLetter(i, i.encode(), "r", attributes={"name": i}, key="k") for i in ("a", "b", "c", "d")]
         )
@@ -389,14 +389,14 @@ class QueueConformance:
             assert [d.body for d in ordered] == [b"c", b"a", b"b"]
         assert await queue.redrive(["a", "b", "c"]) == 0
 
-    async def test_purged_letters_are_gone_and_no_others(self, queue: Queue) -> None:
+    async def test_purged_dead_letters_are_gone_and_no_others(self, queue: Queue) -> None:
         await queue.bury([DeadLetter(i, b"x", "r") for i in ("a", "b", "c")])
         assert await queue.purge(["a", "c", "none such"]) == 2
         assert [letter.id for letter in await queue.dead_letters(10)] == ["b"]
         assert await queue.purge(["a"]) == 0
         assert await queue.receive(1, self.glance_s, LONG_S, "node") == []
 
-    async def test_expiry_drops_old_letters_only(self, queue: Queue) -> None:
+    async def test_expiry_drops_old_dead_letters_only(self, queue: Queue) -> None:
         await queue.bury([DeadLetter("a", b"x", "r"), DeadLetter("b", b"y", "r")])
         letters = await queue.dead_letters(10)
         assert await queue.expire(min(letter.at for letter in letters)) == 0

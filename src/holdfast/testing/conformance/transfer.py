@@ -92,7 +92,7 @@ TASKS = [
     Task("done", "other", State.SUCCEED, epoch=1, result=b"{}", queued_at=AT, started_at=AT, ended_at=AT),
 ]
 
-LETTERS = [
+DEAD_LETTERS = [
     DeadLetter("a", b"\0\xff", "failed", {"key": ODD}, "a traceback", "s", "k \N{SNOWMAN}", 3, "0007", AT),
     DeadLetter("b", b"", "malformed", at=AT + 1),
 ]
@@ -294,11 +294,11 @@ class QueueTransferConformance:
             )
         assert await target.waiting(10) == []
 
-    async def test_restored_letters_keep_the_times_they_had(self, target: TransferableQueue) -> None:
-        await target.restore_letters(LETTERS)
-        assert await target.dead_letters(10) == LETTERS
-        await target.restore_letters([msgspec.structs.replace(LETTERS[0], reason="other", at=1.0)])
-        assert await target.dead_letters(10) == LETTERS
+    async def test_restored_dead_letters_keep_the_times_they_had(self, target: TransferableQueue) -> None:
+        await target.restore_dead_letters(DEAD_LETTERS)
+        assert await target.dead_letters(10) == DEAD_LETTERS
+        await target.restore_dead_letters([msgspec.structs.replace(DEAD_LETTERS[0], reason="other", at=1.0)])
+        assert await target.dead_letters(10) == DEAD_LETTERS
         assert await target.expire(AT + 0.5) == 1
         assert await target.redrive(["b"]) == 1
         assert (await target.depth()).ready == 1

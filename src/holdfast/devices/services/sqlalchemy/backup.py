@@ -60,7 +60,7 @@ class SqlBackup:
         rows = {kept.identity: _row(kept) for kept in letters}
         return await self._in_thread(lambda db: self._add(db, list(rows.values()))) if rows else 0
 
-    async def letters(self, app: str) -> AsyncIterator[Kept]:
+    async def dead_letters(self, app: str) -> AsyncIterator[Kept]:
         after = (-1.0, "")
         while page := await self._in_thread(lambda db, after=after: _page(db, app, after)):  # type: ignore[misc]
             for row in page:
@@ -99,7 +99,7 @@ def _page(db: Connection, app: str, after: tuple[float, str]) -> Sequence[Row[An
 
 
 def _row(kept: Kept) -> dict[str, Any]:
-    letter = kept.letter
+    letter = kept.dead_letter
     return {
         "app": kept.app,
         "id": letter.id,

@@ -41,7 +41,7 @@ RETENTION_MAX_S = 14 * 24 * 3600
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLetter:
+class HeldDeadLetter:
     """A received dead letter: one delivery from the dead-letter queue. ``group`` is its FIFO group, if the
     queue itself moved it there."""
 
@@ -68,7 +68,7 @@ class DeadLetters:
         """Return dead letters in order of id, after the id ``after``; only those of ``key`` if given."""
         listed: dict[str, DeadLetter] = {}
 
-        def see(found: HeldLetter) -> bool:
+        def see(found: HeldDeadLetter) -> bool:
             letter = found.letter
             if letter.id > after and key in (None, letter.key):
                 known = listed.get(letter.id)
@@ -108,16 +108,16 @@ class DeadLetters:
         counts = await self.dead.attributes(*COUNTS)
         return sum(int(counts.get(name, 0)) for name in COUNTS)
 
-    async def _drop(self, taken: Sequence[HeldLetter]) -> int:
+    async def _drop(self, taken: Sequence[HeldDeadLetter]) -> int:
         for start in range(0, len(taken), 10):
             await self.dead.delete([item.receipt for item in taken[start : start + 10]])
         return len({item.letter.id for item in taken})
 
     @contextlib.asynccontextmanager
-    async def _taken(self, wanted: Callable[[HeldLetter], bool]) -> AsyncIterator[list[HeldLetter]]:
+    async def _taken(self, wanted: Callable[[HeldDeadLetter], bool]) -> AsyncIterator[list[HeldDeadLetter]]:
         """Receive all dead letters, and keep those that are ``wanted``. The others are given back at the end;
         if that fails, they become visible after their visibility."""
-        taken: list[HeldLetter] = []
+        taken: list[HeldDeadLetter] = []
         others: list[str] = []
         try:
             async for found in self._look():
@@ -133,7 +133,7 @@ class DeadLetters:
             with contextlib.suppress(HoldfastError):
                 await asyncio.shield(self._give_back(others))
 
-    async def _look(self) -> AsyncIterator[HeldLetter]:
+    async def _look(self) -> AsyncIterator[HeldDeadLetter]:
         """Receive every letter there is, each once."""
         seen: set[str] = set()
         in_vain = 0
@@ -157,12 +157,12 @@ class DeadLetters:
 
         await asyncio.gather(*(give_back(receipts[i : i + 10]) for i in range(0, len(receipts), 10)))
 
-    def _read(self, message: SqsMessage) -> HeldLetter:
+    def _read(self, message: SqsMessage) -> HeldDeadLetter:
         body, attributes, said = decode(message)
         try:
             told = msgspec.json.decode(said, type=dict[str, Any])
             letter = msgspec.convert({"body": body, "attributes": attributes} | told, DeadLetter)
-            return HeldLetter(letter, message.receipt_handle, "")
+            return HeldDeadLetter(letter, message.receipt_handle, "")
         except (*UNREADABLE, TypeError):
             pass  # the queue itself moved it here, or another program
         group = message.attributes.get("MessageGroupId", "")
@@ -176,7 +176,7 @@ class DeadLetters:
             key="" if group.startswith(OWN) else group,
             at=int(message.attributes.get("SentTimestamp", 0)) / 1000,
         )
-        return HeldLetter(letter, message.receipt_handle, group)
+        return HeldDeadLetter(letter, message.receipt_handle, group)
 
 
 COUNTS = (

@@ -22,7 +22,7 @@ AGAIN = ".again"
 """Ends the id of a letter while its effect is sent again."""
 
 
-def letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
+def dead_letter_of(effect: OutgoingEffect, stream: str, at: float) -> DeadLetter:
     """Return the dead letter of an effect, or of a timer, which has no target."""
     sent_to = {TARGET: effect.target, TARGET_KEY: effect.key, HOPS: str(effect.hops)} if effect.target else {}
     traced = {TRACEPARENT: effect.traceparent} if effect.traceparent else {}

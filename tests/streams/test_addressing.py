@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast.common.codec import decoder, encode_result
 from holdfast.common.message import NO_RUN, SEQ_DIGITS, Place
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
-from holdfast.streams.codec import address, labels, unwrap, wrap
+from holdfast.streams.addressing import address, labels, unwrap, wrap
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.spec import StreamSpec
 
