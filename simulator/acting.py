@@ -376,6 +376,7 @@ def _played(scenario: Scenario, name: str, handler: type[Player]) -> StreamSpec:
         message=Ping,
         timeout_s=TIMEOUT_S,
         max_starts=MAX_STARTS,
+        max_tries=scenario.max_tries,
         inbox_limit=scenario.inbox_limit,
         checkpoint_every=scenario.checkpoint_every,
         idle_timeout_s=scenario.idle_timeout_s,

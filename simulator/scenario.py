@@ -18,9 +18,9 @@ TROUBLE_S = 40.0
 
 TTL_S = 5.0
 VISIBILITY_S = 30.0
-GAP_TIMEOUT_S = 45.0
-LONG_GAP_TIMEOUT_S = 300.0
-"""In half the seeds: nothing that is on its way is given up, so what is lost would be lost for good."""
+GAP_TIMEOUT_S, MAX_TRIES = 45.0, 3
+LONG_GAP_TIMEOUT_S, MORE_TRIES = 300.0, 4
+"""In half the seeds: nothing that is on its way is given up."""
 RESTART_S = 400.0
 """Where numbers start anew: the quiet after which they may."""
 
@@ -117,6 +117,7 @@ class Scenario(WorldSetting, frozen=True, kw_only=True):
     checkpoint_every: int
     idle_timeout_s: float
     gap_timeout_s: float = GAP_TIMEOUT_S
+    max_tries: int = MAX_TRIES
     frees_on_evict: bool
     fifo: bool
     """The queue keeps each key's order, and its numbers are the seqs."""
@@ -167,12 +168,14 @@ def make(seed: int) -> Scenario:
         faults=faults,
     )
     scenario = _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
-    return _with_gap_timeout(scenario if calm else _harder(scenario))
+    return _with_patience(scenario if calm else _harder(scenario))
 
 
-def _with_gap_timeout(scenario: Scenario) -> Scenario:
-    gap_timeout_s = scenario.random("gap").choice((GAP_TIMEOUT_S, LONG_GAP_TIMEOUT_S))
-    return msgspec.structs.replace(scenario, gap_timeout_s=gap_timeout_s)
+def _with_patience(scenario: Scenario) -> Scenario:
+    """Streams of half the seeds wait and try for longer than by default."""
+    choices = (GAP_TIMEOUT_S, MAX_TRIES), (LONG_GAP_TIMEOUT_S, MORE_TRIES)
+    gap_timeout_s, max_tries = scenario.random("gap").choice(choices)
+    return msgspec.structs.replace(scenario, gap_timeout_s=gap_timeout_s, max_tries=max_tries)
 
 
 def _harder(scenario: Scenario) -> Scenario:

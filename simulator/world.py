@@ -451,6 +451,7 @@ def spec_of(scenario: Scenario) -> StreamSpec:
         seq_kind=scenario.kind,
         first_seq=scenario.first,
         gap_timeout_s=scenario.gap_timeout_s,
+        max_tries=scenario.max_tries,
         backoff=Backoff(0.05, 1.0),
         timeout_s=TIMEOUT_S,
         max_starts=MAX_STARTS,
