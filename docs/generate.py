@@ -27,8 +27,14 @@ from holdfast.gateway.routes import Routes
 from holdfast.gateway.service import GatewayMetrics
 from holdfast.http.metrics_page import MetricsPage
 from holdfast.streams.rules import owner
+from holdfast.streams.spec import StreamSpec
 from holdfast.wiring import Services
+from simulator import scenario
+from simulator.limits import limits_with
 from simulator.mutations import RULES
+from simulator.scenario import Scenario
+from simulator.stage import LIMITS
+from simulator.world import spec_of
 
 DOCS = Path(__file__).parent
 
@@ -42,6 +48,19 @@ def mutations() -> str:
     """Every protection that the simulator can switch off."""
     lines = ["| `--break` | switched off: | found within |", "|---|---|---|"]
     lines += [f"| `{rule}` | {broken.says} | {broken.seeds} seeds |" for rule, broken in RULES.items()]
+    return "\n".join(lines) + "\n"
+
+
+def simulated_limits() -> str:
+    """Numbers of simulated nodes and streams that are otherwise than by default, and that no seed draws."""
+    spec = spec_of(scenario.make(0))
+    plain = StreamSpec(name=spec.name, handler=spec.handler, message=spec.message)
+    lines = ["| | simulated | default |", "|---|---|---|"]
+    for simulated, default in ((LIMITS, limits_with()), (spec, plain)):
+        for name in sorted(set(default.__struct_fields__) - set(Scenario.__struct_fields__)):
+            ours, theirs = getattr(simulated, name), getattr(default, name)
+            if isinstance(theirs, int | float) and ours != theirs:
+                lines.append(f"| `{name}` | {ours:g} | {round(theirs, 3):g} |")
     return "\n".join(lines) + "\n"
 
 
@@ -172,6 +191,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": settings,
     "phases": phases,
     "mutations": mutations,
+    "simulated_limits": simulated_limits,
     "commands": commands,
     "metrics": metrics,
     "outbox_metrics": outbox_metrics,
