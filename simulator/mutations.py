@@ -48,6 +48,7 @@ from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
+from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
@@ -633,6 +634,9 @@ RULES: dict[str, Mutation] = {
     ),
     "effect-refused-commit": _acting(
         "a refused commit takes its effects with it", Owner, "_revert", acting.keep_reverted
+    ),
+    "effect-failed": _acting(
+        "what a failed run has sent is dropped", StreamContext, "__init__", acting.with_what_failed_runs_sent
     ),
     "effect-order": _acting(
         "one effect of a target and key is handed over at a time", Effects, "_add", acting.each_alone

@@ -1820,6 +1820,13 @@ STREAMS = [
     ),
     _at(
         "src/holdfast/streams/worker.py",
+        "what open() asks for is committed with the first message",
+        "context.recorder.take()  # what",
+        "# what",
+        "tests/streams/test_worker.py::test_what_is_asked_for_outside_of_messages_is_not_committed",
+    ),
+    _at(
+        "src/holdfast/streams/worker.py",
         "a query may ask for effects",
         "        if self.is_open:  # else",
         "        if False:  # else",
