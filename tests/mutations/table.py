@@ -1627,6 +1627,14 @@ RUNTIME = [
     ),
     _at(
         "src/holdfast/streams/rules/owner.py",
+        "a timer whose start was counted fires without a second look at the clock",
+        "begin_at = max(fired.retry_at, at - self.wall_ahead_s if at is not None else now)",
+        "begin_at = fired.retry_at",
+        "tests/streams/rules/test_acting.py"
+        "::test_a_timer_whose_start_is_counted_waits_if_the_wall_clock_was_set_back_meanwhile",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
         "effects that waited for the claim wait on",
         "        self._advance(now)  # no effect was",
         "        # no effect was",
