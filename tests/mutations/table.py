@@ -3057,6 +3057,13 @@ GATEWAY = [
     ),
     _at(
         "src/holdfast/gateway/clients.py",
+        "queries need no key",
+        "if request.path in OPEN_PATHS:",
+        'if request.path in OPEN_PATHS or request.path.startswith("/query/"):',
+        "tests/gateway/test_clients.py::test_only_who_has_a_key_is_answered_queries",
+    ),
+    _at(
+        "src/holdfast/gateway/clients.py",
         "of IPv6 each address has a rate of its own",
         "int(found) >> 64 << 64",
         "int(found)",
