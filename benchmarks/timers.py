@@ -97,16 +97,19 @@ async def idle_calls(seconds: float, report: Report) -> None:
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="benchmarks.timers", description=__doc__)
-    parser.add_argument("--full", action="store_true", help="watch idle nodes for two minutes")
+    parser.add_argument("--full", action="store_true", help="watch idle nodes for longer")
     parser.add_argument("--timers", type=int, default=100_000)
     parser.add_argument("--keys", type=int, default=2_000)
     parser.add_argument("--lead-s", type=float, default=30.0, help="for setting them")
     parser.add_argument("--spread-s", type=float, default=50.0)
+    parser.add_argument(
+        "--idle-s", type=float, help="how long idle nodes are watched (default 30, with --full 120)"
+    )
     asked = parser.parse_args()
     report = Report("timers")
     report.say(f"timers: {asked.timers:,} of {asked.keys:,} streams, due within {asked.spread_s:g} s")
     asyncio.run(lateness(asked.timers, asked.keys, asked.lead_s, asked.spread_s, report))
-    asyncio.run(idle_calls(120.0 if asked.full else 30.0, report))
+    asyncio.run(idle_calls(asked.idle_s or (120.0 if asked.full else 30.0), report))
     report.end(
         timers=asked.timers,
         keys=asked.keys,

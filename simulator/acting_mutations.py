@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.deliverer import TargetLane
-from holdfast.common.acts import Effect, effect_id
+from holdfast.common.acts import Acts, Effect, effect_id
 from holdfast.common.effects import Effects
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import TIMER_RUN, Place
@@ -18,6 +18,7 @@ from holdfast.ports.state import StateStore
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.streams import operations
 from holdfast.streams.queries import Queries
+from holdfast.streams.recorder import ActRecorder
 from holdfast.streams.router import Router
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint
@@ -25,6 +26,7 @@ from holdfast.streams.rules.owner import BatchEntry, Owner, OwnerPhase
 from holdfast.streams.rules.sequencer import ALWAYS, Sequencer, Wait
 from holdfast.streams.rules.timers import Timers, timer_of
 from holdfast.streams.work import StreamWork
+from holdfast.streams.worker import StreamContext, StreamWorker
 from simulator.acting import PINGS, PONGS, ActingWorld
 from simulator.stage import SimNode
 
@@ -36,6 +38,7 @@ _plan_release, _reset = Owner._plan_release, operations.reset
 _patience = Sequencer._patience
 _takes = Load.takes_stream
 _targets = ActingWorld.targets
+_make_context = StreamContext.__init__
 
 
 def hand_over_at_once(self: Owner, now: float, *, resting: bool = False) -> None:
@@ -52,6 +55,27 @@ def keep_reverted(self: Owner, entries: list[BatchEntry]) -> None:
     _revert(self, entries)
     for effect in commit.effects if commit is not None else ():
         self._effects._add(effect)
+
+
+class KeptRecorder(ActRecorder):
+    """Keeps, as its stream is opened again, what was asked for before."""
+
+    was_opened = True
+
+    def take(self) -> Acts | None:
+        """As that of ActRecorder; the first time after an opening it takes nothing."""
+        if self.was_opened:
+            self.was_opened = False
+            return None
+        return super().take()
+
+
+def with_what_failed_runs_sent(self: StreamContext, worker: StreamWorker, stream: str, key: str) -> None:
+    """What a failed run has sent is committed with the next run."""
+    _make_context(self, worker, stream, key)
+    recorders: dict[Any, KeptRecorder] = vars(worker).setdefault("kept_recorders", {})
+    self.recorder = recorder = recorders.setdefault((stream, key), KeptRecorder(worker.targets))
+    recorder.was_opened = True
 
 
 def each_alone(self: Effects, effect: Effect) -> None:

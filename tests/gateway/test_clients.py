@@ -22,6 +22,7 @@ from holdfast.gateway.haproxy.binary import find
 from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
+from holdfast.gateway.query_routes import QueryRoutes
 from holdfast.gateway.service import Gateway
 from holdfast.http.key_file import digest_of
 from holdfast.http.problem import MEDIA_TYPE
@@ -30,6 +31,7 @@ from holdfast.http.tls import PeerTls
 from holdfast.ports.coordinator import Load, Member
 from holdfast.services.http.peer import HttpPeer, PeerSettings
 from holdfast.services.memory.coordinator import MemoryCoordinator
+from holdfast.streams.queries import Queries
 from holdfast.streams.requests import Requests
 from holdfast.system.clock import SystemClock
 from simulator.limits import limits_with
@@ -80,7 +82,9 @@ class Place:
         )
         between_nodes = PeerSettings(secret=SECRET, tls=self._tls)
         peer, calling = HttpPeer(clock, between_nodes), HttpPeer(clock, between_nodes)
-        peer.add_routes(door.routes())
+        asked = cast("Queries", self.node)
+        queries = QueryRoutes(streams, queries=asked, max_body_bytes=LIMIT, secret=SECRET)
+        peer.add_routes([*door.routes(), *queries.routes()])
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(
@@ -142,6 +146,16 @@ async def test_only_who_has_a_key_is_served(file: Path, haproxy: HaproxyOptions 
         assert await place.get("/v1/models") == 401
         assert await place.get("/process/cam-1?stream=free", **UPGRADE) == 401
         assert await place.get("/healthz") == await place.get("/readyz") == 200
+
+
+async def test_only_who_has_a_key_is_answered_queries(file: Path, haproxy: HaproxyOptions | None) -> None:
+    key = add(file, "dashboard", None)
+    async with Place(Clients(file, SystemClock(), Log()), haproxy=haproxy).running() as place:
+        assert await place.get("/query/json/cam-1") == 401
+        for wrong in ("x", SECRET, digest_of(key)):
+            assert await place.get("/query/json/cam-1", Authorization=f"Bearer {wrong}") == 401
+        for _ in range(3):
+            assert await place.get("/query/json/cam-1", Authorization=f"Bearer {key}") == 200
 
 
 @pytest.mark.slow

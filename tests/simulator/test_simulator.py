@@ -11,7 +11,7 @@ import pytest
 from holdfast.streams.rules.sequencer import Sequencer
 from simulator import acting, invariants, scenario, tasks, world
 from simulator.faults import Weather
-from simulator.mutations import RULES, broken
+from simulator.mutations import RARE, RULES, broken
 from simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
 from simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, PlannedMessage, Scenario
 
@@ -31,7 +31,7 @@ LIKELY = {
     "effect-drop": 1, "effect-stays": 9, "effect-failure": 5, "effect-order": 1, "effect-queue": 0,
     "effect-refusal": 4, "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 1,
     "effect-unknown": 8, "query-committed": 206, "timer-mark": 4, "timer-setting": 4, "timer-parked": 9,
-    "effect-id": 32, "alone-until-committed": 171913895094,
+    "effect-id": 32, "effect-failed": 18, "alone-until-committed": 171913895094,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2,
     "last-alone": 542061304196,
@@ -181,13 +181,19 @@ def test_a_protection_is_switched_off_by_something_with_its_parameters(rule: str
         inspect.signature(instead).bind(*[None] * (len(parameters) - len(names)), **dict.fromkeys(names))
 
 
+def test_the_seeds_that_are_kept_are_among_those_that_the_docs_state_or_marked_as_rare() -> None:
+    rare = {rule for rule, mutation in RULES.items() if mutation.seeds == RARE}
+    assert {rule for rule, seed in LIKELY.items() if seed >= RULES[rule].seeds} == rare
+
+
 @pytest.mark.parametrize("rule", [rule for rule, mutation in RULES.items() if mutation.world != "devices"])
 def test_a_seed_fails_where_a_protection_is_missing(rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
     acts = RULES[rule].world in ("acting", "upkeep")  # targets may be away for long
     monkeypatch.setattr(world, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S if acts else HEAL_LIMIT_S)
     monkeypatch.setattr(acting, "HEAL_LIMIT_S", ACTING_HEAL_LIMIT_S)
     monkeypatch.setattr(tasks, "HEAL_LIMIT_S", TASKS_HEAL_LIMIT_S)
-    for seed in (LIKELY.get(rule, 0), *range(RULES[rule].seeds)):
+    seeds = LIKELY.get(rule, 0), *range(RULES[rule].seeds)
+    for seed in seeds:
         if simulate(seed, rule).wrong and not simulate(seed, kind=RULES[rule].world).wrong:
             return
-    pytest.fail(f"{RULES[rule].seeds} seeds did not notice that {rule!r} is missing: {RULES[rule].says}")
+    pytest.fail(f"{len(seeds)} seeds did not notice that {rule!r} is missing: {RULES[rule].says}")

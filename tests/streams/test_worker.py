@@ -4,12 +4,14 @@ import asyncio
 import dataclasses
 import functools
 from collections.abc import AsyncIterator, Callable, Sequence
+from threading import Thread
 from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
 
 from holdfast import App, Context, StreamHandler
+from holdfast.common.acts import Acts, Send
 from holdfast.common.user_code import DETAIL_CHARS_MAX
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
 from holdfast.ports.meter import Meter
@@ -248,6 +250,31 @@ def test_a_handler_may_call_a_message_invalid_itself(monkeypatch: pytest.MonkeyP
     for body in deeds:
         worker, _ = opened(Log)
         assert run(worker, body).permanent
+
+
+def test_what_is_asked_for_outside_of_messages_is_not_committed() -> None:
+    contexts: list[Context] = []
+
+    class Eager(Log):
+        def open(self, context: Context, state: bytes | None) -> None:
+            super().open(context, state)
+            contexts.append(context)
+            context.send("target", "open")
+            context.wake("t", after_s=1)
+
+        def process(self, message: bytes, context: Context) -> Any:
+            context.send("target", message)
+            return super().process(message, context)
+
+    app = App("test")
+    app.stream("s", message=bytes)(Eager)
+    worker = StreamWorker(app.streams, None, FakeHost(), targets=["target"])
+    drive(worker.open("s", "k", None, 0))
+    assert run(worker, b"a").acts == [Acts((Send("target", "k", b"a"),))]
+    thread = Thread(target=contexts[0].send, args=("target", "between"))
+    thread.start()
+    thread.join()
+    assert run(worker, b"b").acts == [Acts((Send("target", "k", b"b"),))]
 
 
 # --- state

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import doctest
 import functools
+from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -401,6 +402,55 @@ def test_too_many_timers_and_a_missing_wake_are_refused() -> None:
     for seconds in (-1, float("nan"), float("inf")):
         with pytest.raises(InvalidMessage, match="a number, 0 or more"):
             test.advance(seconds)
+
+
+def test_a_timer_may_have_a_name_of_64_characters_and_a_body_of_1024_bytes() -> None:
+    def set_one(message: dict[str, int], context: Context) -> None:
+        context.wake("n" * 64, after_s=0, body="x" * 1022)
+
+    test = StreamTest(set_one)
+    test.send({})
+    assert [(name, timer.body) for name, timer in test.timers.items()] == [("n" * 64, "x" * 1022)]
+
+
+@pytest.mark.parametrize(
+    "name, asked, error, says",
+    [
+        ("t", {"after_s": 1, "body": "x" * 1023}, TooLarge, "its body has 1025 bytes; it can have 1024"),
+        ("t", {"after_s": 1, "body": b"x"}, InvalidMessage, "must be a value that JSON can hold"),
+        ("", {"after_s": 1}, InvalidMessage, "must be a printable text of 1 to 64 characters"),
+        ("n" * 65, {"after_s": 1}, InvalidMessage, "must be a printable text of 1 to 64 characters"),
+        ("a\n", {"after_s": 1}, InvalidMessage, "must be a printable text of 1 to 64 characters"),
+        ("t", {}, InvalidMessage, "give one of at= and after_s="),
+        ("t", {"at": 1.0, "after_s": 1}, InvalidMessage, "give one of at= and after_s="),
+        ("t", {"at": datetime(2030, 1, 1)}, InvalidMessage, "at= has no time zone"),  # noqa: DTZ001
+        ("t", {"after_s": -1}, InvalidMessage, "'after_s' is -1; it is a number of seconds, 0 or more"),
+    ],
+)
+def test_a_timer_that_makes_no_sense_is_refused(
+    name: str, asked: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    def set_one(message: dict[str, int], context: Context) -> None:
+        context.wake(name, **asked)
+
+    test = StreamTest(set_one)
+    with pytest.raises(error, match=says):
+        test.send({})
+    assert test.timers == {}
+
+
+def test_one_message_sends_a_hundred_effects_and_no_more() -> None:
+    def tell(message: dict[str, int], context: Context) -> None:
+        for n in range(message["count"]):
+            context.send("sites", n)
+
+    test = StreamTest(tell)
+    test.send({"count": 100})
+    assert len(test.sent) == 100
+    for count in (101, 10_000):
+        with pytest.raises(TooLarge, match="one message sends more than 100 effects or 1048576 bytes"):
+            test.send({"count": count})
+    assert len(test.sent) == 100
 
 
 # --- queries

@@ -56,9 +56,10 @@ class Context(Protocol):
         stream, a type of task or an outbox of the app, a queue, or a webhook.
 
         The effect is committed with the state and the result of this message, and handed over after that, at
-        least once. If the message fails or the commit doesn't happen, nothing is sent. Effects with the same
-        target and ``key`` (default: the stream's key) are handed over in order; ``delay_s`` after the commit
-        at the earliest, and then out of that order.
+        least once. If the message fails or the commit doesn't happen, nothing is sent. Only ``process`` and
+        ``wake`` may send: what ``open`` sends has no effect. Effects with the same target and ``key``
+        (default: the stream's key) are handed over in order; ``delay_s`` after the commit at the earliest,
+        and then out of that order.
 
         Raises ConfigError for an unknown target, InvalidMessage, TooLarge (one message may send 100 effects,
         of 256 KiB each and 1 MiB together), and HandlerFailed for a body that JSON can't hold.

@@ -33,6 +33,7 @@ from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, h
 
 WALL = 1_700_000_000.0
 LIMITS = EffectLimits()
+YEAR_S = 365 * 86400.0
 
 
 class ActingBench(Bench):
@@ -735,6 +736,39 @@ def test_an_owner_that_goes_says_when_the_next_timer_is_due() -> None:
         commits = written(bench)
     assert [commit.due for commit in commits] == [WALL + 1000.0]
     bench.owner.committed(bench.now)
+    assert any(isinstance(command, Release) for command in bench.out())
+
+
+def test_a_timer_whose_time_is_long_past_fires_at_once() -> None:
+    bench = ActingBench()
+    bench.opened()
+    bench.begin(held(0))
+    bench.acted(bench.wake_after(-10 * YEAR_S))
+    commit = bench.write()
+    assert commit.due == WALL + DUE_GRACE_S, "if this owner dies, another has to fire it"
+    assert commit.starting.startswith("wake:")
+    bench.owner.committed(bench.now)
+    [_, run] = bench.out()
+    assert isinstance(run, Run)
+    bench.owner.settled(bench.now)
+    bench.acted(None)
+    commit = bench.write()
+    assert (commit.timers, commit.due) == ((), 0.0)
+
+
+def test_a_timer_that_is_due_in_a_hundred_years_stays() -> None:
+    bench = ActingBench()
+    bench.opened()
+    commit = set_timer(bench, 0, 100 * YEAR_S)
+    assert commit.due == WALL + 100 * YEAR_S + DUE_GRACE_S
+    commits = written(bench)
+    while not commits:
+        bench.tick()
+        commits = written(bench)
+    assert bench.now <= IDLE_S
+    assert [commit.due for commit in commits] == [WALL + 100 * YEAR_S]
+    bench.owner.committed(bench.now)
+    assert [timer.at for timer in bench.owner._timers.all] == [WALL + 100 * YEAR_S]
     assert any(isinstance(command, Release) for command in bench.out())
 
 
