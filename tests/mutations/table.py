@@ -3714,6 +3714,27 @@ OTHERS = [
         'with named.open("wb") as file:',
         "tests/image/test_build.py::test_an_archive_stays_whole_where_a_later_one_can_not_be_written",
     ),
+    _at(
+        "src/holdfast/http/serving.py",
+        "aiohttp tells what no handler sees in its own words",
+        "inner.__class__ = _RequestHandler",
+        "pass",
+        "tests/services/http/test_peer.py::test_what_no_handler_sees_is_refused_as_a_problem",
+    ),
+    _at(
+        "src/holdfast/http/serving.py",
+        "what no handler sees is logged with where it was found out",
+        'log.info("what came is no request", client=request.remote, reason=detail)',
+        'log.info("what came is no request", client=request.remote, reason=detail, exc_info=exc)',
+        "tests/services/http/test_peer.py::test_what_no_handler_sees_is_refused_as_a_problem",
+    ),
+    _at(
+        "src/holdfast/http/serving.py",
+        "what an application refuses before any handler is told in the words of aiohttp",
+        "if isinstance(resp, web.HTTPException) and resp.status >= 400:",
+        "if False:",
+        "tests/services/http/test_peer.py::test_what_no_handler_sees_is_refused_as_a_problem",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
