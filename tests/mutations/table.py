@@ -3735,6 +3735,48 @@ OTHERS = [
         "if False:",
         "tests/services/http/test_peer.py::test_what_no_handler_sees_is_refused_as_a_problem",
     ),
+    _at(
+        "src/holdfast/client.py",
+        "a stream that no node runs is sent to without a word",
+        "await self._look_for(name, services)",
+        "pass",
+        "tests/streams/test_declared.py::test_a_client_warns_once_of_each_stream_that_no_node_runs",
+    ),
+    _at(
+        "src/holdfast/client.py",
+        "a client makes a database only to look for nodes in it",
+        "return  # that database",
+        "pass  # that database",
+        "tests/streams/test_declared.py::test_a_client_that_knows_no_coordinator_makes_none",
+    ),
+    _at(
+        "src/holdfast/streams/declared.py",
+        "a stream that no node runs is warned of with each message",
+        "self._known.add(stream)",
+        "pass",
+        "tests/streams/test_declared.py::test_a_client_warns_once_of_each_stream_that_no_node_runs",
+    ),
+    _at(
+        "src/holdfast/streams/declared.py",
+        "a message isn't sent because nobody tells what nodes run",
+        "(HoldfastError, TimeoutError) as error",
+        "TimeoutError as error",
+        "tests/streams/test_declared.py::test_while_nobody_can_tell_what_nodes_run_they_are_looked_at_seldom",
+    ),
+    _at(
+        "src/holdfast/streams/declared.py",
+        "each message looks for nodes while there are none",
+        "self._look_at = now + LOOK_S",
+        "pass",
+        "tests/streams/test_declared.py::test_while_nobody_can_tell_what_nodes_run_they_are_looked_at_seldom",
+    ),
+    _at(
+        "src/holdfast/cli/send.py",
+        "a stream that no node runs is sent to without a word",
+        "await warn_of_undeclared(services, stream)",
+        "pass",
+        "tests/cli/test_send.py::test_a_stream_that_no_node_runs_is_warned_of",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
