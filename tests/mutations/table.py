@@ -3777,6 +3777,34 @@ OTHERS = [
         "pass",
         "tests/cli/test_send.py::test_a_stream_that_no_node_runs_is_warned_of",
     ),
+    _at(
+        "src/holdfast/cli/doctor.py",
+        "members of other programs are called",
+        "if member.foreign:",
+        "if False:",
+        "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
+    ),
+    _at(
+        "src/holdfast/operate/nodes.py",
+        "members of other programs are called",
+        "if member.foreign:",
+        "if False:",
+        "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
+    ),
+    _at(
+        "src/holdfast/operate/survey.py",
+        "members of other programs are called for what waits",
+        "ours = [member for member in members if not member.foreign]",
+        "ours = list(members)",
+        "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
+    ),
+    _at(
+        "src/holdfast/operate/survey.py",
+        "members of other programs are called for targets",
+        "for member in members if not member.foreign))",
+        "for member in members))",
+        "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
