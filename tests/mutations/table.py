@@ -3805,6 +3805,20 @@ OTHERS = [
         "for member in members))",
         "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
     ),
+    _at(
+        "src/holdfast/cli/auditing.py",
+        "what then fails is said to be done",
+        "            unnoted = str(error)\n",
+        '            output.complain(f"this is done, but not in the audit log: {error}")\n',
+        "tests/cli/test_auditing.py::test_what_fails_is_not_said_to_be_done",
+    ),
+    _at(
+        "src/holdfast/cli/auditing.py",
+        "nobody hears that an act isn't in the audit log",
+        "if unnoted:",
+        "if False:",
+        "tests/cli/test_auditing.py::test_an_operator_may_act_while_nothing_can_be_noted",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
