@@ -3819,6 +3819,62 @@ OTHERS = [
         "if False:",
         "tests/cli/test_auditing.py::test_an_operator_may_act_while_nothing_can_be_noted",
     ),
+    _at(
+        "src/holdfast/cli/doctor.py",
+        "a database is made by who only looks",
+        "async with Services(config, reads_only=True) as services:",
+        "async with Services(config) as services:",
+        "tests/cli/test_commands.py::test_doctor_makes_nothing_and_says_what_is_not_there_yet",
+    ),
+    _at(
+        "src/holdfast/cli/doctor.py",
+        "a folder for objects is made by who only looks",
+        "if not isinstance(objects, FileObjects) or objects.root.exists():",
+        "if True:",
+        "tests/cli/test_commands.py::test_doctor_makes_nothing_and_says_what_is_not_there_yet",
+    ),
+    _at(
+        "src/holdfast/cli/doctor.py",
+        "a database that is missing is told of for each service",
+        "missing.add(url)",
+        "pass",
+        "tests/cli/test_commands.py::test_doctor_makes_nothing_and_says_what_is_not_there_yet",
+    ),
+    _at(
+        "src/holdfast/cli/doctor.py",
+        "a folder that can't be made is one that isn't there yet",
+        "if why := why_not_made(objects.root):",
+        'if why := "":',
+        "tests/cli/test_commands.py::test_doctor_says_what_can_not_be_made",
+    ),
+    _at(
+        "src/holdfast/cli/findings.py",
+        "a database that can't be made is one that isn't there yet",
+        "if why := why_not_made(error.path):",
+        'if why := "":',
+        "tests/cli/test_commands.py::test_doctor_says_what_can_not_be_made",
+    ),
+    _at(
+        "src/holdfast/cli/findings.py",
+        "a database that the first node makes is a failure",
+        "    except NoDatabase as error:\n        text",
+        "    except ZeroDivisionError as error:\n        text",
+        "tests/cli/test_commands.py::test_doctor_makes_nothing_and_says_what_is_not_there_yet",
+    ),
+    _at(
+        "src/holdfast/assembly.py",
+        "an app is wrong while there is no database",
+        "    except NoDatabase:  # for",
+        "    except ZeroDivisionError:  # for",
+        "tests/cli/test_commands.py::test_doctor_makes_nothing_and_says_what_is_not_there_yet",
+    ),
+    _at(
+        "src/holdfast/cli/doctor.py",
+        "a database of streams that is missing hides the queue",
+        "    except NoDatabase:\n        return []",
+        "    except ZeroDivisionError:\n        return []",
+        "tests/cli/test_commands.py::test_doctor_looks_at_a_queue_though_the_database_of_streams_is_missing",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
