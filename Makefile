@@ -141,7 +141,7 @@ test: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run the tests but the 
 	@$(PYTEST) $(if $(PART),,-m "not slow and not soak") $(call folders,$(PART)) $(ARGS)
 
 .PHONY: test-all
-test-all: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run all tests, the slow ones too: 20 minutes on 2 cores
+test-all: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## run all tests, the slow ones too: about half an hour on 2 cores
 	@$(PYTEST) $(ARGS)
 
 .PHONY: quick
@@ -178,7 +178,7 @@ soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)buildah $(SERVE
 	done
 
 .PHONY: mutate
-mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in some 130 places, one at a time: a test finds each (ARGS="--only NAME")
+mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in many places, one at a time: a test finds each (ARGS="--only NAME")
 	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
 
 .PHONY: docs

@@ -30,7 +30,7 @@ import msgspec
 
 from benchmarks.cluster import Cluster, NodeProcess, cluster
 from benchmarks.frames import FrameQueue, sqs_server
-from benchmarks.report import Report, percentile
+from benchmarks.report import Report, Unmeasurable, percentile
 from holdfast.common.protocol import Done, Move
 from holdfast.ports.peer import Peer
 from simulator.servers import RedisServer
@@ -158,18 +158,41 @@ class History:
         )
 
     def crash_ms(self, kills: list[tuple[float, list[str]]]) -> list[float]:
-        """From each kill to the next commit of each stream that the node owned."""
-        return [
-            1000 * (min(at for _, at in self.commits[key] if at > killed_at) - killed_at)
-            for killed_at, keys in kills
-            for key in keys
-        ]
+        """From each kill to the next commit of each stream that the node owned. Raises Unmeasurable."""
+        waits = []
+        for killed_at, keys in kills:
+            for key in keys:
+                later = [at for _, at in self.commits[key] if at > killed_at]
+                waits.append(
+                    1000 * (min(some(later, f"{key} had no commit after its node was killed")) - killed_at)
+                )
+        return some(waits, "no node that was killed owned a stream")
+
+    def handover_ms(self, moves: list[tuple[float, float, list[str]]]) -> list[float]:
+        """The longest time from sending to commit of any message of each moved stream. Raises
+        Unmeasurable."""
+        waits = []
+        for begun_at, ended_at, keys in moves:
+            for key in keys:
+                sent = self.latency_ms(key, begun_at - 2 * PACE_S, ended_at + 2 * PACE_S)
+                waits.append(max(some(sent, f"{key} was sent nothing while it was moved")))
+        return some(waits, "no stream was moved")
 
     def latency_ms(self, key: str, since: float, until: float) -> list[float]:
         """From sending to commit, of the messages sent in that while."""
         plain = key.partition("/")[2]
         sent = ((n, at, self._sent.sent_at[plain, n]) for n, at in self.commits[key])
         return [1000 * (at - sent_at) for n, at, sent_at in sent if since <= sent_at <= until]
+
+
+def some(values: list[float], none: str) -> list[float]:
+    """The values. Raises Unmeasurable if there are none, with what that means."""
+    if not values:
+        raise Unmeasurable(
+            f"{none}, perhaps because this machine is too busy to send {NODES * OWNED / PACE_S:g} messages a"
+            " second; run it where nothing else runs"
+        )
+    return values
 
 
 @contextlib.asynccontextmanager
@@ -188,7 +211,7 @@ async def started(services: Sequence[str]) -> AsyncIterator[dict[str, Any]]:
 
 
 async def measure(report: Report, rounds: int, services: Sequence[str]) -> None:
-    """The drill, then the figures."""
+    """The drill, then the figures. Raises Unmeasurable."""
     keys = [f"k{number}" for number in range(NODES * OWNED)]
     hidden_s = VISIBILITY_S if "sqs" in services else 0.0
     async with started(services) as settings, cluster("benchmarks.apps:live", slots=2, **settings) as nodes:
@@ -210,19 +233,17 @@ async def measure(report: Report, rounds: int, services: Sequence[str]) -> None:
         await history.read(nodes)
         nodes.kill()
     crash = history.crash_ms(drill.kills)
-    handover = [
-        max(history.latency_ms(key, begun_at - 2 * PACE_S, ended_at + 2 * PACE_S))
-        for begun_at, ended_at, moved in drill.moves
-        for key in moved
-    ]
+    handover = history.handover_ms(drill.moves)
     calm_from = drill.kills[0][0] - SETTLE_S
     calm = [
         ms for key in history.commits for ms in history.latency_ms(key, calm_from, calm_from + SETTLE_S / 2)
     ]
+    some(calm, "no stream was sent anything before the first node was killed")
     report.figure("crash_p50_ms", median(crash), "< 1000")
     if hidden_s:
         # One that was received just before the kill shows again a whole visibility after it.
-        resumed = [ms for ms in crash if ms < 1000 * hidden_s / 2]
+        at_once = [ms for ms in crash if ms < 1000 * hidden_s / 2]
+        resumed = some(at_once, "no stream resumed before what its dead node had received showed again")
         report.figure("resumed_share", len(resumed) / len(crash))
         report.figure("resumed_p50_ms", median(resumed), "< 1000")
         report.figure("resumed_p99_ms", percentile(resumed, 99))
@@ -255,7 +276,10 @@ def main() -> None:
         f" {NODES * OWNED} streams at {1 / PACE_S:g} messages/s each;"
         f" {rounds} times a node that owns {OWNED} is killed, and {OWNED} streams move to its successor"
     )
-    asyncio.run(measure(report, rounds, services))
+    try:
+        asyncio.run(measure(report, rounds, services))
+    except Unmeasurable as error:
+        raise SystemExit(f"failover can't be measured: {error}") from None
     report.end(
         rounds=rounds,
         streams=NODES * OWNED,

@@ -30,7 +30,7 @@ import msgspec
 from benchmarks.cluster import ROOT, NodeProcess, cluster
 from benchmarks.failover import NODES, OWNED, Drill
 from benchmarks.gateways import gateways
-from benchmarks.report import Report, percentile
+from benchmarks.report import Report, Unmeasurable, percentile
 from holdfast.testing import StreamTest
 from holdfast.vision.handler import Frame, Tracking
 from holdfast.vision.ingest import stills
@@ -150,10 +150,6 @@ class Disturbance(NamedTuple):
     def waits_ms(self, cameras: Cameras, since: float) -> list[list[float]]:
         """How long each frame took that was due from ``since`` on, by stream. Raises Unmeasurable."""
         return heard(self.streams, cameras.waits_ms(self.streams, since, self.until))
-
-
-class Unmeasurable(Exception):
-    """What is to be measured didn't take place."""
 
 
 def heard(streams: list[int], waits_ms: list[list[float]]) -> list[list[float]]:

@@ -51,6 +51,10 @@ def versions(packages: Sequence[str]) -> dict[str, str]:
     return found | {"system": f"{platform.system()} {platform.release()}"}
 
 
+class Unmeasurable(Exception):
+    """What is to be measured didn't take place."""
+
+
 def percentile(values: Sequence[float], percent: float) -> float:
     """The value that ``percent`` of the values don't exceed (nearest rank)."""
     ordered = sorted(values)

@@ -13,7 +13,7 @@ import holdfast
 from holdfast.app import App
 from holdfast.cluster.limits import Limits
 from holdfast.common.redaction import redact_url
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, NoDatabase
 from holdfast.extend.products import products
 from holdfast.loading import load_app, of_products
 from holdfast.registration import check_target
@@ -308,7 +308,7 @@ def check_app(services: Services, app: App) -> None:
                     f" no slot could hold it; raise {setting}"
                 )
     for name, stream in app.streams.items():
-        if services.queue(name).seq_kind == "absent" and stream.seq == QUEUE_NUMBER:
+        if not _numbers(services, name) and stream.seq == QUEUE_NUMBER:
             raise ConfigError(
                 f"stream {name!r} has seq='queue', and queue_url is {redact_url(config.queue_url)!r}: that"
                 " queue doesn't number messages; declare seq= as the field that holds it, leave it out,"
@@ -319,6 +319,14 @@ def check_app(services: Services, app: App) -> None:
         _check_archive(services, name, stream.archive)
     for product in products():
         product.check(services, app)
+
+
+def _numbers(services: Services, stream: str) -> bool:
+    """Return True if the queue of a stream numbers its messages."""
+    try:
+        return services.queue(stream).seq_kind != "absent"
+    except NoDatabase:  # for who only looks, until the first node makes it; those of SQLite number them
+        return True
 
 
 def _check_results_to(app: App, stream: str, target: str) -> None:

@@ -29,6 +29,7 @@ from holdfast.config import ClientSettings, load
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import Addition
 from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
+from holdfast.streams.declared import Undeclared
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
@@ -128,6 +129,7 @@ class AsyncClient:
         self._opened: Services | None = None
         self._sending: Producer | None = None
         self._letters: TaskDeadLetters | None = None
+        self._undeclared: Undeclared | None = None
 
     async def _services(self) -> Services:
         async with self._opening:
@@ -167,9 +169,24 @@ class AsyncClient:
 
         async def producer() -> StreamProducer:
             services = await self._services()
+            await self._look_for(name, services)
             return StreamProducer(name, services.queue(name), spec, services.values(self._app))
 
         return AsyncStreamSender(producer)
+
+    async def _look_for(self, stream: str, services: Services) -> None:
+        """Warn once of a stream that no node runs, if this program was told where nodes are."""
+        config = services.config
+        if not {"url", "coordinator_url"} & config.model_fields_set and (
+            config.coordinator_url != config.queue_url
+        ):
+            return  # that database would be made here, and no node is in it
+        if self._undeclared is None:
+            import structlog  # noqa: PLC0415
+
+            log = structlog.get_logger().bind(app=self._app)
+            self._undeclared = Undeclared(services.coordinator, services.clock, log)
+        await self._undeclared.look_for(stream)
 
     def _spec(self, stream: str) -> StreamSpec | None:
         """Return the declaration of a stream, if the client was given an App. Raises ConfigError."""

@@ -4,6 +4,7 @@
 error                  retry       meaning
 =====================  ==========  ==========================================================
 ConfigError            NEVER       a setting is wrong; the text names it and the fix
+NoDatabase             NEVER       the file of a database isn't there, and who only looks makes none
 LoginRefused           NEVER       a service refuses the credentials, or can't prove who it is
 AlreadyThere           NEVER       a file of that name is there, and was not to be replaced
 InvalidMessage         NEVER       a message can't be understood; it becomes a dead letter
@@ -37,6 +38,7 @@ SlotDied               SAFE        the child process is gone; its streams restor
 from __future__ import annotations
 
 import enum
+from pathlib import Path
 from typing import ClassVar
 
 
@@ -57,6 +59,14 @@ class HoldfastError(Exception):
 
 class ConfigError(HoldfastError):
     """A setting is missing, malformed or contradicts another."""
+
+
+class NoDatabase(ConfigError):
+    """There is no file of a database at ``path``, and who only looks makes none."""
+
+    def __init__(self, path: Path, advice: str) -> None:
+        super().__init__(f"there is no database {path}: {advice}")
+        self.path = path
 
 
 class LoginRefused(ConfigError):

@@ -260,3 +260,31 @@ def test_where_a_stream_sent_nothing_the_stall_is_said_to_be_unmeasurable(
     monkeypatch.setattr(sys, "argv", ["gateway_failover"])
     with pytest.raises(SystemExit, match=r"can't be measured: 1 of 2 streams \(cam-7 for one\) .* too busy"):
         failover.main()
+
+
+def test_where_a_stream_has_no_commit_the_failover_is_said_to_be_unmeasurable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failover = import_module("benchmarks.failover")
+    traffic = failover.Traffic(None, ["k1"])
+    traffic.sent_at = {("k1", 0): 4.0, ("k1", 1): 5.0}
+    history = failover.History(traffic)
+    history.commits["live/k1"] = [(0, 4.25), (1, 6.0)]
+    assert history.crash_ms([(5.5, ["live/k1"])]) == [500.0]
+    assert history.handover_ms([(4.0, 5.0, ["live/k1"])]) == [1000.0]
+    for measured, given, none in (
+        (history.crash_ms, [(7.0, ["live/k1"])], "live/k1 had no commit"),
+        (history.crash_ms, [(7.0, [])], "no node that was killed owned a stream"),
+        (history.handover_ms, [(7.0, 8.0, ["live/k1"])], "live/k1 was sent nothing"),
+        (history.handover_ms, [], "no stream was moved"),
+    ):
+        with pytest.raises(failover.Unmeasurable, match=none):
+            measured(given)
+
+    async def measure(report: object, *_: object) -> None:
+        history.crash_ms([(7.0, ["live/k1"])])
+
+    monkeypatch.setattr(failover, "measure", measure)
+    monkeypatch.setattr(sys, "argv", ["failover"])
+    with pytest.raises(SystemExit, match=r"can't be measured: live/k1 had no commit .* too busy"):
+        failover.main()

@@ -98,3 +98,22 @@ def test_an_operator_may_act_while_nothing_can_be_noted(
     assert "not in the audit log: the registry is away" in done.err
     assert arrange(entries) == []
     assert arrange(lambda services: services.state().peek(KEY)).parked == "paused"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("drain", "node-a"),
+        ("move", KEY, "--to", "node-a"),
+        ("streams", "pause", KEY),
+        ("streams", "reset", KEY, "--yes"),
+        ("tasks", "cancel", "reports", "monday"),
+    ],
+    ids=" ".join,
+)
+def test_what_fails_is_not_said_to_be_done(holdfast: Holdfast, command: tuple[str, ...]) -> None:
+    """There is no database, so neither the change nor the note can be made."""
+    failed = holdfast(*command)
+    assert (failed.code, "there is no database" in failed.err) == (exits.USAGE, True)
+    assert "done" not in failed.err
+    assert len(failed.err.splitlines()) == 1

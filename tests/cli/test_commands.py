@@ -646,8 +646,58 @@ def test_what_only_reads_makes_no_database(holdfast: Any, place: Path, command: 
     assert "there is no database" in outcome.err
 
 
+@pytest.mark.parametrize("more", [(), ("bare:app",)], ids=["alone", "app"])
+def test_doctor_makes_nothing_and_says_what_is_not_there_yet(
+    holdfast: Any, place: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (place / "bare.py").write_text(
+        "from holdfast import App\n"
+        "app = App('bare')\n"
+        "@app.stream('detect', archive='file:archive')\n"
+        "def detect(message, context):\n"
+        "    return None\n"
+    )
+    before = [*place.iterdir()]
+    outcome = holdfast("doctor", *more, "--json", "--set", "outbox_url=sqlite:///office.db")
+    assert {path for path in place.iterdir() if path.name != "__pycache__"} == {*before}
+    found = {line["check"]: line for line in outcome.lines}
+    assert not {"coordinator", "queue"} & {*found}, "it is the same database"
+    for check, name in (("state store", "holdfast.db"), ("outbox", "office.db")):
+        assert found[check]["verdict"] == "warning"
+        assert f"there is no database {place / name} yet" in found[check]["text"]
+        assert "start a node, which makes it" in found[check]["fix"]
+    assert f"there is no folder {place / 'holdfast-objects'} yet" in found["objects"]["text"]
+    if more:
+        assert "bare declares detect" in found["app"]["text"]
+        assert f"there is no folder {place / 'archive'} yet" in found["archive"]["text"]
+    assert outcome.code == 0
+
+
+def test_doctor_says_what_can_not_be_made(holdfast: Any, place: Path) -> None:
+    (place / "way").write_text("in the way")
+    outcome = holdfast(
+        "doctor", "--json", "--url", "sqlite:///way/holdfast.db", "--set", "objects_url=file:way/objects"
+    )
+    assert outcome.code == 2
+    found = {line["check"]: line for line in outcome.lines}
+    assert f"and {place / 'way'} is no directory" in found["state store"]["text"]
+    assert f"and {place / 'way'} is no directory" in found["objects"]["text"]
+    assert {found[check]["verdict"] for check in ("state store", "objects")} == {"failed"}
+
+
+def test_doctor_looks_at_a_queue_though_the_database_of_streams_is_missing(
+    holdfast: Any, arrange: Any, place: Path, database: None
+) -> None:
+    outcome = holdfast("doctor", "--json", "--set", "coordinator_url=sqlite:///other.db")
+    assert outcome.code == 0
+    found = {line["check"]: (line["verdict"], line["text"]) for line in outcome.lines}
+    assert (found["state store"][0], found["coordinator"][0]) == ("ok", "warning")
+    assert found["queue"] == ("ok", "sqlite:///holdfast.db: no stream known yet")
+
+
+@pytest.mark.usefixtures("database")
 def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> None:
-    holdfast("doctor")
     path = place / "holdfast.db"
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
@@ -658,6 +708,7 @@ def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> N
     assert not [line for line in told if line["check"] == "files"]
 
 
+@pytest.mark.usefixtures("database")
 def test_doctor_passes_where_all_is_well(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TTLS", "1")
     outcome = holdfast("doctor", "--json", "--set", "slot_memory_mb=1", "--set", "slots=1")
@@ -678,6 +729,7 @@ def test_doctor_passes_where_all_is_well(holdfast: Any, monkeypatch: pytest.Monk
     assert "did you mean HOLDFAST_TTL_S?" in holdfast("doctor").out
 
 
+@pytest.mark.usefixtures("database")
 def test_doctor_says_what_is_wrong_and_what_to_do(holdfast: Any, place: Path) -> None:
     assert holdfast("doctor", "--set", "port=x").code == 2
     (place / "broken.db").write_bytes(b"no database " * 1000)

@@ -49,8 +49,9 @@ def broker() -> Iterator[MosquittoServer]:
 
 
 def test_the_broker_and_the_database_of_outboxes_are_looked_at(
-    holdfast: Any, broker: MosquittoServer, monkeypatch: pytest.MonkeyPatch
+    holdfast: Any, place: Path, broker: MosquittoServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (place / "office.db").touch()
     monkeypatch.setattr(roundtrip, "advice", lambda times_ms: "switch off Nagle's algorithm")
     settings = ["-s", "outbox_url=sqlite:///office.db", "-s", f"devices_url={broker.url}"]
     outcome = holdfast("doctor", *settings)

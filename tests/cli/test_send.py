@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from holdfast.cli import exits
+from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
@@ -115,6 +116,21 @@ def test_lines_are_sent_as_they_come(place: Path, arrange: Arrange[Any]) -> None
         out, _ = child.communicate(b': "m1"}', timeout=60)
     assert out == b"2 messages sent to readings\n"
     assert child.returncode == exits.OK
+
+
+def test_a_stream_that_no_node_runs_is_warned_of(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    async def join(services: Services) -> None:
+        node = Member("m", "node-a", "http://127.0.0.1:1", Load(0, 1, 0, queues=("frames", "alerts")))
+        await services.coordinator().join(node, 60.0)
+
+    assert "no node runs" not in holdfast("send", "frms", "{}").err, "nobody knows yet"
+    arrange(join)
+    assert "no node runs" not in holdfast("send", "frames", "{}").err
+    warned = holdfast("send", "frms", "{}")
+    assert (warned.code, warned.out) == (exits.OK, "1 message sent to frms\n")
+    assert "no node runs a stream 'frms'" in warned.err
+    assert "alerts, frames" in warned.err
+    assert len(arrange(waiting("frms"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -163,8 +163,8 @@ def test_nothing_is_made_where_nothing_is(holdfast: Any, tmp_path: Any) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_tables_of_outboxes_are_looked_at(holdfast: Any) -> None:
-    holdfast("doctor", "-s", "outbox_url=sqlite:///office.db")
+def test_the_tables_of_outboxes_are_looked_at(holdfast: Any, tmp_path: Any) -> None:
+    (tmp_path / "office.db").touch()
     told = holdfast("doctor", "--upgrade", "-s", "outbox_url=sqlite:///office.db")
     assert "outbox: sqlite:///office.db: SQLite 3." in told.out
     assert "no tables yet" in told.out

@@ -56,9 +56,17 @@ def post(key: str, body: bytes = b"", *headers: str, close: bool = False, length
 
 
 def refused(said: list[Said], *statuses: int) -> None:
-    """Refused with one of these, or nothing said at all; and nothing more was served on the connection."""
+    """Refused with one of these and a problem, or nothing said at all; and nothing more was served on the
+    connection."""
     assert len(said) <= 1
+    assert all(is_problem(answer) for answer in said), said
     assert all(answer.status in (statuses or (400,)) for answer in said), said
+
+
+def is_problem(answer: Said) -> bool:
+    """True for problem details, and for what HAProxy says of what is no HTTP, which can't be set."""
+    own = answer.status == 400 and b"Your browser sent an invalid request" in answer.body
+    return own or answer.headers["content-type"] == MEDIA_TYPE
 
 
 # --- framing: where one request ends and the next begins
@@ -148,6 +156,7 @@ def test_what_follows_a_bad_request_is_not_served(servers: Surface, name: str, k
     """It may take the good one before it along, which its client then sends again."""
     said = servers.exchange(name, post(key, b"good") + b"\x00\x01 nonsense\r\n\r\n" + VICTIM)
     assert [answer.status for answer in said] in ([200, 400], [400])
+    assert is_problem(said[-1])
 
 
 # --- heads
@@ -186,6 +195,11 @@ def test_too_many_or_too_large_headers_are_refused(
     assert not servers.taken
 
 
+def test_an_unknown_expectation_is_refused(servers: Surface, name: str, key: str) -> None:
+    refused(servers.exchange(name, post(key, b"body", "Expect: 200-maybe", close=True)), 417)
+    assert not servers.taken
+
+
 # --- ids
 
 
@@ -208,6 +222,7 @@ def test_stream_ids_that_are_no_key_are_refused(
     servers.taken.clear()
     said = servers.exchange(name, post(path, b"body", close=True))
     assert {answer.status for answer in said} <= statuses
+    assert all(is_problem(answer) for answer in said), said
     assert not servers.taken
 
 

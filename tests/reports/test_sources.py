@@ -316,6 +316,18 @@ def test_rows_are_sorted_by_the_columns_of_the_order(tmp_path: Path) -> None:
     assert csv_of(table) == "b\nw\nx\ny\nz\n"
 
 
+@pytest.mark.parametrize("descending, order", [(False, "0 1 2 3"), (True, "2 1 0 3")])
+def test_rows_are_sorted_by_uuids_as_their_text_would_be(
+    tmp_path: Path, descending: bool, order: str
+) -> None:
+    shuffled = [UUIDS[1].bytes, None, UUIDS[2].bytes, UUIDS[0].bytes]
+    source = stored(tmp_path, {"n": [1, 3, 2, 0], "v": pa.array(shuffled, pa.uuid())}, row_group_size=1)
+    table = Table(
+        sources=(source,), columns=(Column(source="n"),), sort=(Sort(column="v", descending=descending),)
+    )
+    assert csv_of(table).split() == ["n", *order.split()]
+
+
 def test_more_than_can_be_sorted_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tables, "SORT_BYTES_MAX", 1000)
     source = stored(tmp_path, {"n": range(1000)})

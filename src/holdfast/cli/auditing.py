@@ -21,17 +21,21 @@ async def audited(
     services: Services, action: str, subject: str, details: Mapping[str, object] | None = None
 ) -> AsyncIterator[None]:
     """Note the intent before the block, and the outcome after it. An operator must be able to act while the
-    registry is away, so if nothing can be noted, the block is run all the same, and people are told."""
+    registry is away, so if nothing can be noted, the block is run all the same, and people are told if it
+    succeeds."""
     from holdfast.console.audit import AuditLog  # noqa: PLC0415 - a page of help needs none
 
     given = {name: value for name, value in (details or {}).items() if value not in (None, "", False, ())}
     async with contextlib.AsyncExitStack() as stack:
+        unnoted = ""
         try:
             log = AuditLog(services.registry(), services.clock, None)
             await stack.enter_async_context(log.doing(who(), action, subject, given))
         except HoldfastError as error:
-            output.complain(f"this is done, but not in the audit log: {error}")
+            unnoted = str(error)
         yield
+        if unnoted:
+            output.complain(f"this is done, but not in the audit log: {unnoted}")
 
 
 def who() -> str:

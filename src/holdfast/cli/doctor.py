@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,16 +14,17 @@ from cyclopts import Parameter
 from holdfast.app import App
 from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
-from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound
+from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound, why_not_made
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
-from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 from holdfast.extend.products import products
 from holdfast.legacy_env import ANY_BUCKET
 from holdfast.loading import declared, load_app
 from holdfast.operate.survey import PendingEffects, nobody_s, stream_names, what_waits
 from holdfast.ports.coordinator import Member
+from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue_setup import QueueFinding
 from holdfast.ports.slots import StreamSlotMaker
@@ -51,8 +53,8 @@ async def doctor(
 ) -> int:
     """Check the settings and everything they name, and say what to do about what is wrong.
 
-    Nothing is changed, except that a missing SQLite file is made and one small object is stored. The models
-    of the app are loaded, one after another.
+    Nothing is changed, except that one small object is stored, where the object store is there already. The
+    models of the app are loaded, one after another.
 
     ```
     holdfast doctor
@@ -141,7 +143,7 @@ async def examine(place: str | None, options: Options) -> list[Finding]:
     findings += unknown_variables()
     findings += _machine(config)
     findings += _files(config)
-    async with Services(config) as services:
+    async with Services(config, reads_only=True) as services:
         app = None
         if place:
             app, finding = _app(place, services)
@@ -226,7 +228,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         return f"answers; {len(await services.coordinator().members())} nodes live"
 
     async def queues() -> str:
-        names = sorted(queues_of(app)) if app else await stream_names(services)
+        names = sorted(queues_of(app)) if app else await _known_names(services)
         depths = [(name, await services.queue(name).depth()) for name in names]
         return (
             "; ".join(f"{name}: {d.ready} ready, {d.dead} dead" for name, d in depths)
@@ -236,21 +238,32 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     async def objects() -> str:
         if config.objects_url == ANY_BUCKET:
             return "frames are read from whichever bucket a message names, and none is put"
-        url = await services.objects().put(OBJECT, b"ok")
-        return (
-            f"stores and returns {url}"
-            if await services.objects().get(url) == b"ok"
-            else "returns other bytes"
-        )
+        objects = services.objects()
+        if nothing := _nothing_yet(objects):
+            return nothing
+        url = await objects.put(OBJECT, b"ok")
+        return f"stores and returns {url}" if await objects.get(url) == b"ok" else "returns other bytes"
 
     archives = sorted({spec.archive for spec in app.streams.values() if spec.archive}) if app else []
+    missing: set[str] = set()
+
+    async def kept(check: str, url: str, look: Callable[[], Awaitable[str]]) -> list[Finding]:
+        """Look at a service, unless it is the same database that is missing already."""
+        if url in missing:
+            return []
+        finding = await look_at(check, url, look)
+        path = service_of(url).local_file(url)
+        if path is not None and not path.exists():
+            missing.add(url)
+        return [finding]
+
     findings = [
         *_apart(config),
-        await look_at("state store", config.state_url, state),
+        *await kept("state store", config.state_url, state),
         *await _risks(services),
-        await look_at("coordinator", config.coordinator_url, coordinator),
+        *await kept("coordinator", config.coordinator_url, coordinator),
         *await _queues(services, app),
-        await look_at("queue", config.queue_url, queues),
+        *await kept("queue", config.queue_url, queues),
         await look_at("objects", config.objects_url, objects),
         *[await look_at("archive", url, partial(_archive, services, url)) for url in archives],
         await look_at("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
@@ -263,8 +276,30 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
     return findings
 
 
+async def _known_names(services: Services) -> list[str]:
+    try:
+        return await stream_names(services)
+    except NoDatabase:
+        return []
+
+
+def _nothing_yet(objects: Objects) -> str:
+    """Tell of a folder for objects that isn't there yet; empty if it is, or the store is another one. Raises
+    ConfigError if it can't be made."""
+    from holdfast.services.file.objects import FileObjects  # noqa: PLC0415
+
+    if not isinstance(objects, FileObjects) or objects.root.exists():
+        return ""
+    if why := why_not_made(objects.root):
+        raise ConfigError(f"there is no folder {objects.root} yet, and {why}")
+    return f"there is no folder {objects.root} yet; who stores the first object makes it"
+
+
 async def _archive(services: Services, url: str) -> str:
-    stored = await services.archive(url).put(OBJECT, b"ok")
+    archive = services.archive(url)
+    if nothing := _nothing_yet(archive):
+        return nothing
+    stored = await archive.put(OBJECT, b"ok")
     if service_of(url).one_host and not service_of(services.config.queue_url).one_host:
         return f"stores {stored}; each host has an archive of its own there"
     return f"stores {stored}"
@@ -331,8 +366,9 @@ async def _reach_itself(services: Services) -> str:
         address = await peer.serve(answer)
     except ConfigError:
         address = f"http://{services.config.advertise or services.config.host}:{services.config.port}"
-        if any(member.address == address for member in await services.coordinator().members()):
-            return f"a node of this coordinator listens at {address}"
+        with contextlib.suppress(NoDatabase):
+            if any(member.address == address for member in await services.coordinator().members()):
+                return f"a node of this coordinator listens at {address}"
         raise
     await peer.call(address, Probe(me), PROBE_TIMEOUT_S)
     return f"can listen, and reaches itself at {address}"

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from holdfast.cli import exits
 from holdfast.common.redaction import redact_url
-from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -37,9 +39,19 @@ def unknown_variables() -> Iterable[Finding]:
 
 async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> Finding:
     """Check a service, and return what was found. ``look`` calls the service and describes it in words, or
-    raises an error."""
+    raises an error. A database that is missing is one that the first node makes."""
     try:
         return Finding(check, "ok", f"{redact_url(url)}: {await look()}")
+    except NoDatabase as error:
+        text = f"{redact_url(url)}: there is no database {error.path} yet"
+        if why := why_not_made(error.path):
+            fix = "name a file in a directory that this user may write"
+            return Finding(check, "failed", f"{text}, and {why}", fix, exits.USAGE)
+        fix = (
+            "start a node, which makes it; where nodes run already, run this there, or name their database as"
+            " they do"
+        )
+        return Finding(check, "warning", text, fix)
     except (HoldfastError, OSError) as error:
         unreachable = isinstance(error, Unavailable | OutcomeUnknown)
         fix = (
@@ -47,3 +59,11 @@ async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> F
         )
         where = f"{redact_url(url)}: " if url else ""
         return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))
+
+
+def why_not_made(path: Path) -> str:
+    """Return why this user can't make a file or folder that isn't there; empty if it can."""
+    above = next(folder for folder in path.parents if folder.exists())
+    if not above.is_dir():
+        return f"{above} is no directory"
+    return "" if os.access(above, os.W_OK | os.X_OK) else f"this user may not write in {above}"

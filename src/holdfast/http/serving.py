@@ -18,6 +18,13 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import (
+    BadStatusLine,
+    HttpProcessingError,
+    InvalidHeader,
+    InvalidURLError,
+    LineTooLong,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -101,7 +108,15 @@ class Connections:
     def over(self, make: Callable[[], asyncio.BaseProtocol]) -> Callable[[], asyncio.Protocol]:
         """Return the factory of each connection's protocol, for ``loop.create_server``; ``make`` makes the
         one of aiohttp."""
-        return lambda: _Connection(self, make())
+
+        def made() -> _Connection:
+            inner = make()
+            # An application of aiohttp makes its server, and that the protocols: neither asks for a class.
+            if type(inner) is web.RequestHandler:
+                inner.__class__ = _RequestHandler
+            return _Connection(self, inner)
+
+        return made
 
     async def watch(self) -> None:
         """Close connections that are idle or too slow, until cancelled."""
@@ -232,6 +247,56 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
 
+class _RequestHandler(web.RequestHandler):
+    """aiohttp's protocol, which answers as problem details too what no middleware sees: what is no request,
+    and what an application refuses before it calls any."""
+
+    __slots__ = ()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,
+        exc: BaseException | None = None,
+        message: str | None = None,
+    ) -> web.StreamResponse:
+        if isinstance(exc, HttpProcessingError):
+            detail = _why_no_request(exc)
+            # Any client can have this logged, so it is short.
+            log.info("what came is no request", client=request.remote, reason=detail)
+            problem = Problem("urn:holdfast:invalid", _KINDS[400][1], 400, detail)
+        else:
+            log.error("a request failed", client=request.remote, exc_info=exc)
+            problem = FAILED
+        if request.writer.output_size > 0:
+            raise ConnectionError("a part of another answer is sent already")
+        answer = problem_response(problem)
+        answer.force_close()
+        return answer
+
+    async def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> tuple[web.StreamResponse, bool]:
+        if isinstance(resp, web.HTTPException) and resp.status >= 400:
+            resp = _problem_of(resp)
+        return await super().finish_response(request, resp, start_time)
+
+
+def _why_no_request(error: HttpProcessingError) -> str:
+    """Return what is wrong with what came, in words that repeat none of it."""
+    match error:
+        case LineTooLong():
+            return f"the URL or a header is longer than {error.args[1]} bytes"
+        case BadStatusLine():
+            return "it doesn't begin as a request of HTTP/1.1 does"
+        case InvalidURLError():
+            return "its URL can't be read"
+        case InvalidHeader():
+            return "one of its headers can't be read"
+        case _:  # the lines below the first show what came
+            return error.message.partition("\n")[0].rstrip(":.")[:200]
+
+
 class OwnSite:
     """Middleware of a server on loopback that needs no keys. It refuses requests of other sites' pages in a
     browser of this machine.
@@ -338,15 +403,20 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
     except web.HTTPException as error:
         if error.status < 400:
             raise
-        kind, title = _KINDS.get(error.status, ("failed", "It failed"))
-        detail = redact((error.text or title).strip())
         if error.status in (404, 405):
-            detail = f"there is no {request.method} {request.path[:200]} here"
-        headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
-        return problem_response(Problem(f"urn:holdfast:{kind}", title, error.status, detail), headers)
+            error.text = f"there is no {request.method} {request.path[:200]} here"
+        return _problem_of(error)
     except Exception:
         log.exception("a request failed", method=request.method, path=request.path)
         return problem_response(FAILED)
+
+
+def _problem_of(error: web.HTTPException) -> web.Response:
+    """Return an error of aiohttp as problem details."""
+    kind, title = _KINDS.get(error.status, ("failed", "It failed"))
+    detail = redact((error.text or title).strip())
+    headers = {name: value for name, value in error.headers.items() if name.lower() not in _OF_BODY}
+    return problem_response(Problem(f"urn:holdfast:{kind}", title, error.status, detail), headers)
 
 
 FAILED = Problem("urn:holdfast:failed", "It failed", 500, "see the log of the node or gateway")
@@ -357,6 +427,7 @@ _KINDS = {
     405: ("method", "The path has no such method"),
     408: ("slow", "The body came too slowly"),
     413: ("too-large", "The body is too large"),
+    417: ("expectation", "This can't be expected"),
     426: ("upgrade", "Another protocol is spoken here"),
     503: ("unavailable", "Not now"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.errors import HoldfastError
+from holdfast.streams.declared import run_by_nodes
 from holdfast.wiring import Services
 
 
@@ -10,10 +11,9 @@ async def stream_warning(services: Services, stream: str) -> str:
     """Return a warning if nodes live and none of them runs the stream; else an empty text. Most such names
     are misspelt."""
     try:
-        members = await services.coordinator().members()
+        declared = await run_by_nodes(services.coordinator())
     except HoldfastError:  # what is sent waits in its queue in any case
         return ""
-    declared = sorted({name for member in members for name in member.load.queues})
     if not declared or stream in declared:
         return ""
     return (

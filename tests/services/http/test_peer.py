@@ -6,7 +6,7 @@ import errno
 import math
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ import msgspec
 import pytest
 import uvloop
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from holdfast.common.protocol import (
     Answers,
@@ -30,6 +31,7 @@ from holdfast.common.protocol import (
 )
 from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.errors import ConfigError, HoldfastError, NobodyThere, OutcomeUnknown, TooLarge, Unavailable
+from holdfast.http.problem import MEDIA_TYPE, Problem
 from holdfast.http.tls import PeerTls
 from holdfast.ports.peer import Peer
 from holdfast.services.http.peer import HttpPeer, PeerSettings
@@ -764,13 +766,38 @@ async def test_a_reply_over_the_limit_is_of_unknown_outcome(make_peer: MakePeer)
         await make_peer(max_body_bytes=10_000).call(address, Probe("m"), 5)
 
 
-async def test_a_request_with_huge_headers_is_refused(make_peer: MakePeer) -> None:
+@pytest.mark.parametrize(
+    "path, headers, status, detail",
+    [
+        ("/v1/peer", {"Huge": "x" * 20_000}, 400, "longer than 8190 bytes"),
+        ("/" + "x" * 10_000, {}, 400, "longer than 8190 bytes"),
+        ("/v1/peer", {f"X-{number}": "x" for number in range(5_000)}, 400, "Too many headers"),
+        ("/v1/peer", {"Expect": "200-maybe"}, 417, "200-maybe"),
+    ],
+    ids=["header", "URL", "headers", "expectation"],
+)
+async def test_what_no_handler_sees_is_refused_as_a_problem(
+    make_peer: MakePeer,
+    caplog: pytest.LogCaptureFixture,
+    path: str,
+    headers: Mapping[str, str],
+    status: int,
+    detail: str,
+) -> None:
     address = await make_peer().serve(agree)
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(f"{address}/v1/peer", headers={"Huge": "x" * 20_000}) as response,
-    ):
-        assert response.status == 400
+    with capture_logs() as logged:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(f"{address}{path}", headers=headers) as response,
+        ):
+            assert (response.status, response.content_type) == (status, MEDIA_TYPE)
+            problem = msgspec.json.decode(await response.read(), type=Problem)
+    assert problem.status == status
+    assert detail in problem.detail
+    assert "bytearray" not in problem.detail
+    assert not caplog.records, "aiohttp logs a traceback for each"
+    assert all(len(str(line)) < 300 and "exc_info" not in line for line in logged)
+    assert len(logged) == (status == 400)
 
 
 # --- other pages

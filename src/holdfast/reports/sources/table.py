@@ -254,7 +254,8 @@ class TableReader:
             (key.column, "descending" if key.descending else "ascending", "at_end")
             for key in self._table.sort
         ]
-        rows = rows.take(pc.sort_indices(rows, keys)).combine_chunks()
+        sorts = pa.table({name: _sortable(rows.column(name)) for name, *_ in keys})
+        rows = rows.take(pc.sort_indices(sorts, keys)).combine_chunks()
         for batch in rows.to_batches(rows_a_batch(rows.num_rows, rows.nbytes)):
             yield Piece(batch, spent * batch.num_rows / rows.num_rows)
 
@@ -277,3 +278,9 @@ class TableReader:
 
     def _refuse(self, where: str, text: str) -> pa.DataType:
         raise InvalidMessage(f"{self._field}.{where}: {text}", f"{self._field}.{where}")
+
+
+def _sortable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column as Arrow sorts it: of UUIDs their bytes, which are in the order of their text."""
+    kind = column.type
+    return column.cast(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else column

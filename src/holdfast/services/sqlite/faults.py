@@ -8,14 +8,13 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.errors import ConfigError, Damaged, HoldfastError, Unavailable, UnsupportedStore
+from holdfast.errors import ConfigError, Damaged, HoldfastError, NoDatabase, Unavailable, UnsupportedStore
 
 
 def missing(path: Path) -> HoldfastError:
     """Return the error for a database that isn't there. Whoever only reads makes no file."""
-    return ConfigError(
-        f"there is no database {path}: run this where the nodes run, or name the database with --url; the"
-        " first node makes it"
+    return NoDatabase(
+        path, "run this where the nodes run, or name the database with --url; the first node makes it"
     )
 
 

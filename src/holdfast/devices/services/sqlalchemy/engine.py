@@ -16,7 +16,7 @@ from holdfast.devices.services.sqlalchemy.transaction import (
     PostgresqlTransaction,
     SqliteTransaction,
 )
-from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 from holdfast.extend import OWNER, Access, make_file
 from holdfast.extend.tools import redact_url
 
@@ -92,7 +92,7 @@ def create(url: URL, access: Access | None = OWNER) -> Engine:
         return engine
     path = Path(str(url.database))
     if access is None and not path.exists():
-        raise ConfigError(f"there is no database {path.absolute()}: run this where the nodes run")
+        raise NoDatabase(path.absolute(), "run this where the nodes run")
 
     def make(*_: object) -> None:
         if access is not None:
