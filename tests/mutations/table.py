@@ -133,6 +133,20 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/rules/owner.py",
+        "a timer of 1970 passes for none",
+        "else max(at, EARLIEST)",
+        "else at",
+        "tests/streams/rules/test_acting.py::test_a_timer_whose_time_is_long_past_fires_at_once",
+    ),
+    _at(
+        "src/holdfast/streams/rules/ledger.py",
+        "a resumed stream is not due for a timer of 1970",
+        "max(timer.at, EARLIEST)",
+        "timer.at",
+        "tests/streams/rules/test_ledger.py::test_a_resumed_stream_is_due_for_its_timers_and_effects",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
         "a stream that leaves keeps the mark of its head",
         '        self._suspect = ""\n        self._compose(now)',
         "        self._compose(now)",

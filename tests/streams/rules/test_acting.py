@@ -739,11 +739,13 @@ def test_an_owner_that_goes_says_when_the_next_timer_is_due() -> None:
     assert any(isinstance(command, Release) for command in bench.out())
 
 
-def test_a_timer_whose_time_is_long_past_fires_at_once() -> None:
+@pytest.mark.parametrize("before_s", [10 * YEAR_S, WALL, WALL + YEAR_S])
+def test_a_timer_whose_time_is_long_past_fires_at_once(before_s: float) -> None:
+    """Times of 1970 and before are none to stores, where 0 says that nothing is due."""
     bench = ActingBench()
     bench.opened()
     bench.begin(held(0))
-    bench.acted(bench.wake_after(-10 * YEAR_S))
+    bench.acted(bench.wake_after(-before_s))
     commit = bench.write()
     assert commit.due == WALL + DUE_GRACE_S, "if this owner dies, another has to fire it"
     assert commit.starting.startswith("wake:")

@@ -223,6 +223,8 @@ def test_a_resumed_stream_is_due_for_its_timers_and_effects() -> None:
     timed = msgspec.structs.replace(STANDING, timers=(TIMER,))
     assert due_when_resumed(timed) == 50.0
     assert due_when_resumed(msgspec.structs.replace(timed, due=7.0)) == 7.0
+    ancient = msgspec.structs.replace(TIMER, at=-5.0)
+    assert due_when_resumed(msgspec.structs.replace(timed, timers=(ancient,))) > 0.0
 
 
 def test_a_checkpoint_with_effects_or_timers_does_not_expire() -> None:

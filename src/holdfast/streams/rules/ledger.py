@@ -16,6 +16,9 @@ from holdfast.errors import Fenced
 COUNT_MAX = 2**53 - 1
 """The highest count: every store and every reader of JSON can hold it. A gap may be longer than this."""
 
+EARLIEST = 1e-6
+"""When a stream is due for a timer of 1970 or before. 0 says that it isn't due."""
+
 
 class RunLog(msgspec.Struct, frozen=True, array_like=True):
     """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between.
@@ -232,7 +235,7 @@ def lease_due(standing: Checkpoint, before: float, lease_s: float) -> Checkpoint
 
 def due_when_resumed(standing: Checkpoint) -> float:
     """Return when a parked stream is due that goes on: its timers count again."""
-    times = [timer.at for timer in standing.timers]
+    times = [max(timer.at, EARLIEST) for timer in standing.timers]
     return min([*times, standing.due] if standing.due else times, default=0.0)
 
 

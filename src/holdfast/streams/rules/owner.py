@@ -69,7 +69,16 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Timer
+from holdfast.streams.rules.ledger import (
+    COUNT_MAX,
+    EARLIEST,
+    Aside,
+    Checkpoint,
+    Commit,
+    Result,
+    RunLog,
+    Timer,
+)
 from holdfast.streams.rules.sequencer import ALWAYS, Composed, Gap, Ready, Rules, Sequencer, Verdict
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, is_timer_name, place_of
 
@@ -1263,7 +1272,7 @@ class Owner:
     def _next_timer_at(self) -> float:
         """The wall time of the next timer; 0 for none that may fire as things are."""
         at = self._timers.next_at
-        return 0.0 if at is None or self.parked or self._effects.is_full else at
+        return 0.0 if at is None or self.parked or self._effects.is_full else max(at, EARLIEST)
 
     def _starting_next(self) -> str:
         """Return the head that the commit marks. An unfinished mark found at the opening stays until a Start
