@@ -1,13 +1,23 @@
 """The config: where settings come from, what is refused and how it is said."""
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from types import SimpleNamespace, UnionType
+from typing import Any, get_type_hints
 
 import pytest
+from pydantic import SecretStr
 
-from holdfast.config import Config, check, explain, load, reference
+from holdfast.config import ClientSettings, Config, NodeSettings, check, explain, load, reference
 from holdfast.errors import ConfigError
+from holdfast.services.memory.state import MemoryState
+from holdfast.services.postgres.state import PostgresState
+from holdfast.services.postgres.tasks import PostgresTasks
+from holdfast.services.redis.state import RedisState
+from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.state import SqliteState
+from holdfast.streams.rules.owner import OwnerRules
 
 SECRET = "correct-horse-battery"
 
@@ -235,3 +245,33 @@ def test_the_reference_names_every_setting() -> None:
         assert field.description
         assert field.description in text
     assert "`ttl_s` / 3" in text
+
+
+@pytest.mark.parametrize(
+    "adapter", [MemoryState, SqliteState, RedisState, PostgresState, PostgresTasks, Database.open, OwnerRules]
+)
+def test_what_an_adapter_takes_by_default_is_what_a_node_takes(adapter: Callable[..., Any]) -> None:
+    given = {
+        name: parameter.default
+        for name, parameter in inspect.signature(adapter).parameters.items()
+        if name in Config.model_fields and parameter.default is not inspect.Parameter.empty
+    }
+    assert given
+    assert given == {name: Config.model_fields[name].default for name in given}
+
+
+@pytest.mark.parametrize("settings", [NodeSettings, ClientSettings])
+def test_the_types_of_settings_that_programs_give_are_those_of_the_config(settings: type) -> None:
+    types = {name: field.annotation for name, field in Config.model_fields.items()}
+    for name, given in get_type_hints(settings).items():
+        assert given == _plain(types.pop(name)), name
+    assert types == {} or settings is ClientSettings
+
+
+def _plain(kind: Any) -> Any:
+    """The type as programs give it: secrets are texts, and what may be left out isn't None."""
+    kinds = {dict[str, SecretStr]: dict[str, str], SecretStr: str}
+    given = [part for part in getattr(kind, "__args__", ()) if part is not type(None)]
+    if isinstance(kind, UnionType):
+        return kinds.get(given[0], given[0])
+    return kinds.get(kind, kind)

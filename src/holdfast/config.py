@@ -433,6 +433,68 @@ class ClientSettings(TypedDict, total=False):
     max_message_bytes: int
 
 
+class NodeSettings(ClientSettings, total=False):
+    """The settings of a node, for tests that set some. They are described in :class:`Config`."""
+
+    create_queues: bool
+    foreign_streams: Literal["refuse", "forward"]
+    objects_url: str
+    dlq_backup_url: str
+    dlq_backup_cron: str
+    outbox_url: str
+    devices_url: str
+    target_secrets: dict[str, str]
+    plain_http_targets: Literal["loopback", "any"]
+    node_name: str
+    host: str
+    port: int
+    advertise: str
+    peer_secret_also: str
+    max_peer_bytes: int
+    max_connections: int
+    ttl_s: float
+    renew_s: float
+    visibility_s: float
+    idle_timeout_s: float
+    slots: int
+    task_slots: int
+    spare_slots: int
+    slot_memory_mb: int
+    model_memory_mb: int
+    model_timeout_s: float
+    streams_per_slot_max: int
+    max_held: int
+    custody_limit: int
+    max_state_bytes: int
+    peer_timeout_s: float
+    custody_check_s: float
+    give_back_s: float
+    results_keep_s: float
+    dead_keep_s: float
+    idle_keep_s: float
+    balance_s: float
+    rest_s: float
+    revision: str
+    drain_timeout_s: float
+    move_timeout_s: float
+    trace_url: str
+    trace_sample: float
+    metrics_host: str
+    metrics_port: int
+    metrics_token: str
+    metrics_url: str
+    metrics_every_s: float
+    prometheus_url: str
+    prometheus_token: str
+    prometheus_labels: str
+    log_format: Format
+    log_level: Level
+    log_tracebacks: Tracebacks
+    log_dir: str
+    log_file_mb: float
+    log_keep_s: float
+
+
 class Setting(NamedTuple):
     """One effective setting, its value safe to show, and where it came from."""
 

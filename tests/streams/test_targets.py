@@ -19,7 +19,7 @@ from holdfast import App, Context, Job, devices
 from holdfast.assembly import check_app
 from holdfast.config import load
 from holdfast.errors import ConfigError, TooLarge
-from holdfast.testing import StreamTest, node_for_tests
+from holdfast.testing import NodeSettings, StreamTest, node_for_tests
 from holdfast.wiring import Services
 
 PATIENCE_S = 20.0
@@ -193,7 +193,8 @@ def test_an_outbox_gets_commands_from_a_stream_each_once(tmp_path: Path) -> None
     """A door is opened. A repeat of the effect adds no second command; a device that can't be is a letter."""
     app = cameras("doors")
     app.outbox("doors")
-    settings = {"outbox_url": f"sqlite:///{tmp_path / 'office.db'}", "devices_url": "mqtt://127.0.0.1:1"}
+    office = f"sqlite:///{tmp_path / 'office.db'}"
+    settings: NodeSettings = {"outbox_url": office, "devices_url": "mqtt://127.0.0.1:1"}
     with node_for_tests(app, settings=settings) as node:
         for n, door in enumerate(["north", "south", "north", "no/such+door"]):
             node.stream("cameras").send({"n": n, "to": door}, key="gate")

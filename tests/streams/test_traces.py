@@ -15,7 +15,7 @@ from holdfast.common.stored import StoredValue
 from holdfast.common.traceparent import read_traceparent
 from holdfast.ports.queue import Outgoing
 from holdfast.streams.addressing import STORED_BODY, stored_attributes
-from holdfast.testing import node_for_tests
+from holdfast.testing import NodeSettings, node_for_tests
 from tests.collector import Collector, collecting
 
 TRACE = "4bf92f3577b34da6a3ce929d0e0e4736"
@@ -29,7 +29,7 @@ def collector() -> Iterator[Collector]:
         yield made
 
 
-def traced(collector: Collector, sample: float = 1.0) -> dict[str, Any]:
+def traced(collector: Collector, sample: float = 1.0) -> NodeSettings:
     """The settings of a node whose traces go to this collector."""
     return {"trace_url": collector.url, "trace_sample": sample}
 
@@ -143,7 +143,7 @@ def test_a_message_whose_stored_body_is_lost_leaves_a_failed_span(
     app = site()
     value = StoredValue(f"{tmp_path.as_uri()}/gone", 5, "0" * 64)
     stored = stored_attributes(app.streams["cameras"], b'{"key": "cam-1"}', {}, value)
-    settings = traced(collector) | {"values_url": tmp_path.as_uri()}
+    settings: NodeSettings = {**traced(collector), "values_url": tmp_path.as_uri()}
     with node_for_tests(app, settings=settings) as node:
         outgoing = Outgoing(STORED_BODY, {**stored, "traceparent": TRACEPARENT})
         node._run(node._services.queue("cameras").send([outgoing]))

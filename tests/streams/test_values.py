@@ -25,7 +25,7 @@ from holdfast.streams.offline import OfflineStream
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.replay import Replay
 from holdfast.system.clock import SystemClock
-from holdfast.testing import NodeForTests, node_for_tests
+from holdfast.testing import NodeForTests, NodeSettings, node_for_tests
 from holdfast.values import Values
 
 LIMIT = 50_000
@@ -64,7 +64,7 @@ def raw(message: bytes, context: Context) -> list[int]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeForTests]:
-    settings = {"values_url": f"file:{tmp_path}/values", "max_message_bytes": LIMIT}
+    settings: NodeSettings = {"values_url": f"file:{tmp_path}/values", "max_message_bytes": LIMIT}
     with node_for_tests(app, folder=tmp_path, settings=settings) as made:
         yield made
 

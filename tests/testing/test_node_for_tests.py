@@ -100,7 +100,7 @@ def test_a_node_has_its_own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_impossible_settings_and_apps_are_refused() -> None:
     with (
         pytest.raises(ConfigError, match="max_message_byte"),
-        node_for_tests(meters(), settings={"max_message_byte": 1}),
+        node_for_tests(meters(), settings={"max_message_byte": 1}),  # type: ignore[arg-type]
     ):
         pass
     with pytest.raises(ConfigError, match="declares no stream"), node_for_tests(App("empty")):

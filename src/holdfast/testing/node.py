@@ -22,7 +22,7 @@ from holdfast.client import Client, StreamSender
 from holdfast.cluster.node import Node
 from holdfast.common.exact_json import decode_plain
 from holdfast.common.message import Place
-from holdfast.config import Config
+from holdfast.config import Config, NodeSettings
 from holdfast.errors import ConfigError
 from holdfast.loading import of_products
 from holdfast.ports.objects import Objects
@@ -73,13 +73,18 @@ class NodeForTests:
         folder: the folder of its database and objects.
     """
 
-    def __init__(self, app: App, folder: Path, settings: Mapping[str, Any]) -> None:
+    def __init__(self, app: App, folder: Path, settings: NodeSettings) -> None:
         self.app = app
         self.folder = folder
         self.url = f"sqlite:///{folder / 'holdfast.db'}"
         if not (app.streams or app.tasks or of_products(app)):
             raise ConfigError(f"app {app.name!r} declares no stream, task or outbox")
-        given = {**SETTINGS, "url": self.url, "objects_url": f"file:{folder / 'objects'}", **settings}
+        given: dict[str, Any] = {
+            **SETTINGS,
+            "url": self.url,
+            "objects_url": f"file:{folder / 'objects'}",
+            **settings,
+        }
         try:
             self._config = Config(**given)
         except ValidationError as error:
@@ -237,7 +242,7 @@ def _result(stream: str, full_key: str, name: str, body: bytes) -> StreamResult:
 
 @contextlib.contextmanager
 def node_for_tests(
-    app: App, *, folder: Path | None = None, settings: Mapping[str, Any] | None = None
+    app: App, *, folder: Path | None = None, settings: NodeSettings | None = None
 ) -> Iterator[NodeForTests]:
     """Run a node of ``app`` in this process until the block ends.
 

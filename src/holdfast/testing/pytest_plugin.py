@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Protocol
 
 import pytest
 
 if TYPE_CHECKING:
     from holdfast import App
+    from holdfast.config import NodeSettings
     from holdfast.testing.node import NodeForTests
 
 
@@ -17,7 +18,7 @@ class StartNode(Protocol):
     """Starts a node that runs an app until the test ends. The settings are those of
     :func:`holdfast.testing.node_for_tests`."""
 
-    def __call__(self, app: App, *, settings: Mapping[str, Any] | None = None) -> NodeForTests: ...
+    def __call__(self, app: App, *, settings: NodeSettings | None = None) -> NodeForTests: ...
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def holdfast_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StartNod
 
     with contextlib.ExitStack() as stack:
 
-        def start(app: App, *, settings: Mapping[str, Any] | None = None) -> NodeForTests:
+        def start(app: App, *, settings: NodeSettings | None = None) -> NodeForTests:
             folder = tmp_path_factory.mktemp("holdfast")
             return stack.enter_context(node_for_tests(app, folder=folder, settings=settings))
 

@@ -18,7 +18,7 @@ from holdfast import App, Context
 from holdfast.services.otel import metrics as module
 from holdfast.services.otel.metrics import OtlpMetrics
 from holdfast.system.clock import SystemClock
-from holdfast.testing import node_for_tests
+from holdfast.testing import NodeSettings, node_for_tests
 from tests.collector import Collector, collecting
 from tests.services.otel.test_exporter import Log
 
@@ -122,7 +122,7 @@ def test_a_node_brings_what_its_page_of_metrics_has(collector: Collector) -> Non
     def look(message: dict[str, str], context: Context) -> str:
         return message["key"]
 
-    settings = {"metrics_url": collector.url, "metrics_every_s": 3600.0}
+    settings: NodeSettings = {"metrics_url": collector.url, "metrics_every_s": 3600.0}
     with node_for_tests(app, settings=settings) as node:
         node.stream("cameras").send({"key": "cam-1"})
         node.results("cameras", 1)

@@ -65,7 +65,7 @@ class MemoryState:
     """
 
     def __init__(
-        self, clock: Clock, *, max_state_bytes: int = 16 * 2**20, history: list[Any] | None = None
+        self, clock: Clock, *, max_state_bytes: int = 8 << 20, history: list[Any] | None = None
     ) -> None:
         self.max_state_bytes = max_state_bytes
         self.history: list[Any] = [] if history is None else history

@@ -88,7 +88,7 @@ class _DueMark:
 class PostgresState:
     """The checkpoints and results of all streams in a database."""
 
-    def __init__(self, database: PostgresDatabase, clock: Clock, *, max_state_bytes: int = 16 << 20) -> None:
+    def __init__(self, database: PostgresDatabase, clock: Clock, *, max_state_bytes: int = 8 << 20) -> None:
         self.max_state_bytes = max_state_bytes
         self._database = database
         self._lane = database.lane("state")

@@ -107,7 +107,7 @@ class RedisState:
         connection: RedisConnection,
         clock: Clock,
         *,
-        max_state_bytes: int = 16 << 20,
+        max_state_bytes: int = 8 << 20,
     ) -> None:
         self.max_state_bytes = max_state_bytes
         self._connection = connection

@@ -112,7 +112,7 @@ class Database:
         clock: Clock,
         *,
         durability: Durability = "full",
-        lock_timeout_s: float = 1.0,
+        lock_timeout_s: float = 2.0,
         busy_timeout_s: float = 10.0,
         access: Access | None = OWNER,
         expands: bool = True,

@@ -184,7 +184,7 @@ _begun_rows = msgspec.json.Decoder(list[tuple[str, int, str, int, int, tuple[Sta
 class SqliteState:
     """The checkpoints and results of all streams in a database."""
 
-    def __init__(self, database: Database, clock: Clock, *, max_state_bytes: int = 16 << 20) -> None:
+    def __init__(self, database: Database, clock: Clock, *, max_state_bytes: int = 8 << 20) -> None:
         self.max_state_bytes = max_state_bytes
         self._database = database
         self._clock = clock
