@@ -9,7 +9,7 @@ app = App("counts")
 wrong: NodeSettings = {"max_message_byte": 1000}  # error
 
 
-def test_settings_are_checked(holdfast_node: StartNode) -> None:
+def test_wrong_settings_of_nodes_are_found(holdfast_node: StartNode) -> None:
     holdfast_node(app, settings={"ttl": 5})  # error
     holdfast_node(app, settings={"durability": "none"})  # error
     with node_for_tests(app, settings={"slots": "two"}):  # error
