@@ -48,7 +48,7 @@ HELD_MAX = 5
 """How many messages a node holds at most in those seeds."""
 
 SILENT_SHARE, SILENT_GAPS = 0.3, 1.2
-"""In which share of those seeds a queue gives out nothing, and for how many of the stream's ``gap_timeout_s``."""
+"""In which share of those seeds a queue falls silent, and for how many of the stream's ``gap_timeout_s``."""
 
 GHOST = "ghost"
 GHOSTS = 3

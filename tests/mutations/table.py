@@ -3243,6 +3243,22 @@ GATEWAY = [
 
 OTHERS = [
     _at(
+        "src/holdfast/services/otel/exporter.py",
+        "a collector that is away passes for a failure of this node",
+        "        except OSError:  # a collector that is away",
+        "        except SystemError:  # a collector that is away",
+        "tests/services/otel/test_exporter.py"
+        "::test_a_collector_that_is_away_is_told_as_away_whichever_way_the_exporter_says_so",
+    ),
+    _at(
+        "src/holdfast/devices/dispatcher.py",
+        "sources are asked for a part that went while it was opened again",
+        "if number == 0 and self.shards.get(number) is shard:",
+        "if number == 0:",
+        "tests/devices/simulated/test_dispatcher.py"
+        "::test_sources_are_asked_no_more_once_their_shard_went_while_it_was_opened_again",
+    ),
+    _at(
         "src/holdfast/reports/sources/filters.py",
         "no time of 32 bits is found by its number",
         "if pa.types.is_time32(kind) and _is_integer(value):",

@@ -381,7 +381,7 @@ class Dispatcher:
                 self._give_up(number)
             else:
                 shard.in_doubt = False
-                if number == 0:
+                if number == 0 and self.shards.get(number) is shard:
                     self.on_first_shard(shard.epoch)
 
     async def _pause_s(self) -> float:

@@ -377,6 +377,29 @@ async def test_a_shard_in_doubt_is_kept_until_it_can_be_opened_again(site: Site)
     assert site.lost == []
 
 
+async def test_sources_are_asked_no_more_once_their_shard_went_while_it_was_opened_again(site: Site) -> None:
+    await site.start(1)
+    told = list[int | None]()
+    site.dispatcher.on_first_shard = told.append
+    opened, asked, gate = site.store.open, asyncio.Event(), asyncio.Event()
+
+    async def open_late(*given: Any) -> int:
+        asked.set()
+        await gate.wait()
+        return await opened(*given)
+
+    unclear = mock.patch.object(site.store, "turn", side_effect=OutcomeUnknown("no answer"))
+    with unclear, mock.patch.object(site.store, "open", open_late):
+        await site.add("d0")
+        await asked.wait()
+        gone = asyncio.ensure_future(site.dispatcher.disown(0))
+        while not told:
+            await site.clock.sleep(0.01)
+        gate.set()
+        await gone
+    assert told == [None]
+
+
 async def test_disowning_ends_all_work_for_a_shard(site: Site) -> None:
     await site.start(1)
     await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED)

@@ -213,3 +213,20 @@ def test_a_collector_may_be_named_with_and_without_a_path() -> None:
     for url in ("http://c:4318", "http://c:4318/"):
         assert endpoint_of(url, "/v1/traces") == "http://c:4318/v1/traces"
     assert endpoint_of("https://c/otlp/v1/traces", "/v1/traces") == "https://c/otlp/v1/traces"
+
+
+async def test_a_collector_that_is_away_is_told_as_away_whichever_way_the_exporter_says_so(
+    collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log()
+    exporter = OtlpExporter(collector.url, {}, log)
+
+    def export(spans: object) -> None:
+        raise ConnectionRefusedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(exporter._exporter, "export", export)
+        exporter.add(span(1))
+        await asyncio.to_thread(log.until, "takes no spans")
+    await exporter.close()
+    assert exporter.dropped == 1

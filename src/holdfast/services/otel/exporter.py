@@ -151,6 +151,8 @@ class OtlpExporter:
         spans = list(self._readable(batch))
         try:
             done = self._exporter.export(spans) is SpanExportResult.SUCCESS
+        except OSError:  # a collector that is away: some versions of the exporter let this through
+            done = False
         except Exception as error:  # noqa: BLE001 - a library may raise anything, and the thread must go on
             self.dropped += len(spans)
             self._collector.not_sent(error)
