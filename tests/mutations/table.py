@@ -3962,6 +3962,20 @@ OTHERS = [
         "tests/cli/test_commands.py::test_doctor_says_what_can_not_be_made",
     ),
     _at(
+        "src/holdfast/services/sqlite/faults.py",
+        "a database that this user can't reach ends a command in a traceback",
+        "    except OSError as error:\n        raise ConfigError(",
+        "    except ZeroDivisionError as error:\n        raise ConfigError(",
+        "tests/cli/test_commands.py::test_a_database_in_a_folder_that_is_closed_to_this_user_is_named",
+    ),
+    _at(
+        "src/holdfast/cli/findings.py",
+        "doctor ends in a traceback where this user may not look",
+        "    except OSError:\n        return False",
+        "    except ZeroDivisionError:\n        return False",
+        "tests/cli/test_commands.py::test_doctor_says_once_that_a_database_can_not_be_reached",
+    ),
+    _at(
         "src/holdfast/cli/findings.py",
         "a database that the first node makes is a failure",
         "    except NoDatabase as error:\n        text",
