@@ -750,6 +750,19 @@ def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> N
     assert not [line for line in told if line["check"] == "files"]
 
 
+@pytest.mark.parametrize("setting, mode", [("owner", 0o600), ("umask", 0o664)])
+def test_what_doctor_stores_has_the_mode_of_what_nodes_store(
+    holdfast: Any, place: Path, setting: str, mode: int
+) -> None:
+    (place / "objects").mkdir()
+    before = os.umask(0o002)
+    try:
+        holdfast("doctor", "--set", "objects_url=file:objects", "--set", f"file_access={setting}")
+    finally:
+        os.umask(before)
+    assert (place / "objects" / "holdfast-doctor").stat().st_mode & 0o777 == mode
+
+
 @pytest.mark.usefixtures("database")
 def test_doctor_passes_where_all_is_well(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TTLS", "1")

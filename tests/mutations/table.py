@@ -2890,6 +2890,13 @@ ADAPTERS = [
         "tests/services/http/test_peer.py::test_a_lost_reply_is_an_unknown_outcome",
     ),
     _at(
+        "src/holdfast/services/file/service.py",
+        "what doctor stores has other modes than what nodes store",
+        "access=opening.access, makes",
+        "makes",
+        "tests/cli/test_commands.py::test_what_doctor_stores_has_the_mode_of_what_nodes_store",
+    ),
+    _at(
         "src/holdfast/services/file/objects.py",
         "links lead out of the folder",
         "        if not path.resolve().is_relative_to(self.root):",
