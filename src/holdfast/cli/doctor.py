@@ -53,8 +53,9 @@ async def doctor(
 ) -> int:
     """Check the settings and everything they name, and say what to do about what is wrong.
 
-    Nothing is changed, except that one small object is stored, where the object store is there already. The
-    models of the app are loaded, one after another.
+    No database or folder is made. In a database that is there already, tables that are missing are made, as a
+    node does at its start, if this user may; with `--upgrade` none are. One small object is stored,
+    where the object store is there already. The models of the app are loaded, one after another.
 
     ```
     holdfast doctor
