@@ -20,6 +20,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, Unpack
@@ -29,7 +30,7 @@ from holdfast.config import ClientSettings, load
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import Addition
 from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
-from holdfast.streams.declared import Undeclared
+from holdfast.streams.declared import Undeclared, run_by_nodes
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
@@ -44,6 +45,7 @@ from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
+    from holdfast.config import Config
     from holdfast.tasks.schedule import ScheduleEntry, Schedules
 
 T = TypeVar("T")
@@ -160,7 +162,11 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close all connections. Briefs that weren't acknowledged come again."""
-        await self._open.aclose()
+        try:
+            if self._undeclared is not None:
+                await self._undeclared.close()
+        finally:
+            await self._open.aclose()
 
     def stream(self, name: str) -> AsyncStreamSender:
         """Return what sends messages to the stream ``name``. Raises ConfigError for a stream that isn't
@@ -169,24 +175,25 @@ class AsyncClient:
 
         async def producer() -> StreamProducer:
             services = await self._services()
-            await self._look_for(name, services)
-            return StreamProducer(name, services.queue(name), spec, services.values(self._app))
+            queue = services.queue(name)
+            self._look_for(name, services)
+            return StreamProducer(name, queue, spec, services.values(self._app))
 
         return AsyncStreamSender(producer)
 
-    async def _look_for(self, stream: str, services: Services) -> None:
-        """Warn once of a stream that no node runs, if this program was told where nodes are."""
+    def _look_for(self, stream: str, services: Services) -> None:
+        """Have it warned once of a stream that no node runs, if this program was told where nodes are."""
         config = services.config
         if not {"url", "coordinator_url"} & config.model_fields_set and (
             config.coordinator_url != config.queue_url
         ):
-            return  # that database would be made here, and no node is in it
+            return  # what is there has to do with other nodes
         if self._undeclared is None:
             import structlog  # noqa: PLC0415
 
             log = structlog.get_logger().bind(app=self._app)
-            self._undeclared = Undeclared(services.coordinator, services.clock, log)
-        await self._undeclared.look_for(stream)
+            self._undeclared = Undeclared(partial(_run_by_nodes, config), log)
+        self._undeclared.look_for(stream)
 
     def _spec(self, stream: str) -> StreamSpec | None:
         """Return the declaration of a stream, if the client was given an App. Raises ConfigError."""
@@ -596,6 +603,16 @@ class Client:
 
 def _wrapped(messages: Iterable[Any]) -> list[StreamMessage]:
     return [each if isinstance(each, StreamMessage) else StreamMessage(each) for each in messages]
+
+
+async def _run_by_nodes(config: Config) -> Sequence[str]:
+    """Return the names of all streams that living nodes run, by a connection that stays open for no longer.
+    Nothing is made for it: there are no nodes where there are no tables. Raises as the coordinator does."""
+    async with Services(config, reads_only=True, expands=False) as services:
+        steps = await services.schema_steps(config.coordinator_url)
+        if steps is not None and (steps.expand or steps.blocked):
+            return ()
+        return await run_by_nodes(services.coordinator())
 
 
 async def _make(app: str | App, config: Path | None, settings: ClientSettings) -> AsyncClient:

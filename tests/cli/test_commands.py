@@ -1,5 +1,6 @@
 """Commands on real SQLite files: what they print, what they change, how they end."""
 
+import errno
 import json
 import os
 import subprocess
@@ -686,6 +687,47 @@ def test_doctor_says_what_can_not_be_made(holdfast: Any, place: Path) -> None:
     assert {found[check]["verdict"] for check in ("state store", "objects")} == {"failed"}
 
 
+@pytest.fixture
+def closed(place: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that another user keeps to himself. For root no modes count, so the system's answer is put in
+    place of it."""
+    folder, stat = place / "closed", os.stat
+    folder.mkdir()
+
+    def refuse(path: Any, *arguments: Any, **more: Any) -> os.stat_result:
+        if not isinstance(path, int) and folder in (place / os.fsdecode(path)).parents:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return stat(path, *arguments, **more)
+
+    monkeypatch.setattr(os, "stat", refuse)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "name, command",
+    [
+        ("holdfast.db", ("doctor",)),
+        ("holdfast.db", ("doctor", "--upgrade")),
+        ("holdfast.db", ("status",)),
+        ("office.db", ("outbox", "ls", "faces")),
+    ],
+)
+def test_a_database_in_a_folder_that_is_closed_to_this_user_is_named(
+    holdfast: Any, closed: Path, name: str, command: tuple[str, ...]
+) -> None:
+    urls = ("--url", "sqlite:///closed/holdfast.db", "--set", "outbox_url=sqlite:///closed/office.db")
+    outcome = holdfast(*command, *urls)
+    assert outcome.code == 2
+    assert f"{name} can't be reached by this user: Permission denied" in outcome.out + outcome.err
+
+
+def test_doctor_says_once_that_a_database_can_not_be_reached(holdfast: Any, closed: Path) -> None:
+    outcome = holdfast("doctor", "--json", "--url", "sqlite:///closed/holdfast.db")
+    found = {line["check"]: line for line in outcome.lines}
+    assert found["state store"]["verdict"] == "failed"
+    assert not {"coordinator", "queue", "files"} & {*found}, "it is the same database"
+
+
 def test_doctor_looks_at_a_queue_though_the_database_of_streams_is_missing(
     holdfast: Any, arrange: Any, place: Path, database: None
 ) -> None:
@@ -706,6 +748,19 @@ def test_doctor_names_files_that_others_may_use(holdfast: Any, place: Path) -> N
     assert "644" in found["text"]
     told = holdfast("doctor", "--json", "--set", "file_access=umask").lines
     assert not [line for line in told if line["check"] == "files"]
+
+
+@pytest.mark.parametrize("setting, mode", [("owner", 0o600), ("umask", 0o664)])
+def test_what_doctor_stores_has_the_mode_of_what_nodes_store(
+    holdfast: Any, place: Path, setting: str, mode: int
+) -> None:
+    (place / "objects").mkdir()
+    before = os.umask(0o002)
+    try:
+        holdfast("doctor", "--set", "objects_url=file:objects", "--set", f"file_access={setting}")
+    finally:
+        os.umask(before)
+    assert (place / "objects" / "holdfast-doctor").stat().st_mode & 0o777 == mode
 
 
 @pytest.mark.usefixtures("database")

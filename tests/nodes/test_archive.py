@@ -28,7 +28,7 @@ async def test_what_a_killed_node_had_committed_is_archived(make_cluster: MakeCl
         cluster.nodes["a"].signal(signal.SIGKILL)
         await cluster.nodes["a"].ended()
     await cluster.check(alive=["b"])
-    archive = FileObjects(Path(cluster.place) / "archive", access=None)
+    archive = FileObjects(Path(cluster.place) / "archive", makes=False)
     reader = ArchiveReader(archive, STREAM, Hours(), ordered=True, on_broken=fail)
     for key in KEYS:
         [urls] = (await reader.objects(key)).values()

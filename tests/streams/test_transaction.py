@@ -13,6 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
+from structlog.testing import capture_logs
 
 from holdfast import AsyncClient, Client, StreamMessage
 from holdfast.config import Config
@@ -451,3 +452,23 @@ async def test_a_message_that_is_too_large_leaves_the_transaction_usable(place: 
     await asyncio.to_thread(send)
     assert place.count("orders") == 1
     assert await place.bodies() == [b"one"]
+
+
+async def test_a_role_that_may_only_send_hears_of_no_look_for_nodes_and_keeps_no_connection_for_it(
+    shop_place: PostgresPlace, postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.streams.declared.CLOSE_S", PATIENCE_S)
+
+    async def one_is_open() -> bool:
+        with postgres_place.connect() as connection:
+            found = connection.execute("SELECT count(*) FROM pg_stat_activity WHERE usename = 'shop'")
+            return bool(found.fetchall() == [(1,)])
+
+    with capture_logs() as logged:
+        async with AsyncClient("shop", url=shop_place.url) as client:
+            await client.stream("orders").send({"order": 1}, key="a")
+            assert client._undeclared is not None
+            await client._undeclared.close()
+            await until(one_is_open, "an end of the look's connection")
+            await client.stream("orders").send({"order": 2}, key="a")
+    assert logged == []

@@ -53,7 +53,7 @@ def jpeg() -> bytes:
 
 @pytest.fixture
 def objects(tmp_path: Path) -> FileObjects:
-    return FileObjects(tmp_path / "objects", read_in_thread=False, access=None)
+    return FileObjects(tmp_path / "objects", read_in_thread=False, makes=False)
 
 
 @pytest.fixture

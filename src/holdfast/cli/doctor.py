@@ -14,7 +14,7 @@ from cyclopts import Parameter
 from holdfast.app import App
 from holdfast.assembly import check_app, queues_of
 from holdfast.cli import exits, output
-from holdfast.cli.findings import Finding, look_at, unknown_variables, unsound, why_not_made
+from holdfast.cli.findings import Finding, is_there, look_at, unknown_variables, unsound, why_not_made
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
@@ -53,8 +53,9 @@ async def doctor(
 ) -> int:
     """Check the settings and everything they name, and say what to do about what is wrong.
 
-    Nothing is changed, except that one small object is stored, where the object store is there already. The
-    models of the app are loaded, one after another.
+    No database or folder is made. In a database that is there already, tables that are missing are made, as a
+    node does at its start, if this user may; with `--upgrade` none are. One small object is stored,
+    where the object store is there already. The models of the app are loaded, one after another.
 
     ```
     holdfast doctor
@@ -162,7 +163,7 @@ def _files(config: Config) -> Iterable[Finding]:
         path = service_of(url).local_file(url)
         if path is None:
             continue
-        mode = path.stat().st_mode & 0o777 if path.exists() else 0
+        mode = path.stat().st_mode & 0o777 if is_there(path) else 0
         if mode & 0o077:
             text = f"{path} has the mode {mode:o}: others may use what messages and results hold"
             fix = f"chmod go= {path}*, or set file_access to umask if they are meant to"
@@ -253,7 +254,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
             return []
         finding = await look_at(check, url, look)
         path = service_of(url).local_file(url)
-        if path is not None and not path.exists():
+        if path is not None and not is_there(path):
             missing.add(url)
         return [finding]
 

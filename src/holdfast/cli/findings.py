@@ -61,9 +61,17 @@ async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> F
         return Finding(check, "failed", f"{where}{error}", fix, exits.code(error))
 
 
+def is_there(path: Path) -> bool:
+    """Return whether there is such a file or folder, as far as this user may look."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
+
+
 def why_not_made(path: Path) -> str:
     """Return why this user can't make a file or folder that isn't there; empty if it can."""
-    above = next(folder for folder in path.parents if folder.exists())
+    above = next(folder for folder in path.parents if is_there(folder))
     if not above.is_dir():
         return f"{above} is no directory"
     return "" if os.access(above, os.W_OK | os.X_OK) else f"this user may not write in {above}"

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Callable
+import contextlib
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from holdfast.errors import HoldfastError
-from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Coordinator
 
-LOOK_S = 60.0
-"""The shortest pause between two looks at the nodes while nobody can tell what they run."""
-
 LOOK_TIMEOUT_S = 2.0
-"""How long a message waits at most for a look at the nodes."""
+"""How long a look at the nodes may take."""
+
+CLOSE_S = 0.2
+"""How long a client that closes waits for a look, so that a short program is warned too."""
 
 
 async def run_by_nodes(coordinator: Coordinator) -> list[str]:
@@ -24,36 +23,67 @@ async def run_by_nodes(coordinator: Coordinator) -> list[str]:
 
 
 class Undeclared:
-    """Warns once of each stream that is sent to and that no node runs while nodes run others.
-    ``coordinator`` opens the one that tells."""
+    """Warns of streams that are sent to and that no node runs while nodes run others. ``look`` returns the
+    names of those that nodes run.
 
-    def __init__(self, coordinator: Callable[[], Coordinator], clock: Clock, log: Any) -> None:
-        self._coordinator = coordinator
-        self._clock = clock
+    Nobody who sends waits for it. It looks once for each name, whatever comes of it, in a thread with an
+    event loop of its own: what doesn't answer holds up neither other calls nor the end of the program.
+    """
+
+    def __init__(self, look: Callable[[], Coroutine[Any, Any, Sequence[str]]], log: Any) -> None:
+        self._look = look
         self._log = log
         self._known = set[str]()
-        self._look_at = -math.inf
-        self._looking = asyncio.Lock()
+        self._mutex = threading.Lock()
+        self._waiting: list[str] = []
+        self._looking: threading.Thread | None = None
+        self._closed = False
 
-    async def look_for(self, stream: str) -> None:
-        """Warn if it is due. What is sent waits in its queue in any case, so this raises nothing."""
+    def look_for(self, stream: str) -> None:
+        """Have it warned of the stream soon, if that is due. Returns at once, and raises nothing."""
         if stream in self._known:
             return
-        async with self._looking:
-            now = self._clock.monotonic()
-            if stream in self._known or now < self._look_at:
-                return
-            try:
-                async with asyncio.timeout(LOOK_TIMEOUT_S):
-                    told = await run_by_nodes(self._coordinator())
-            except (HoldfastError, TimeoutError) as error:
-                self._log.debug("which streams nodes run is not known", stream=stream, error=str(error))
-                told = []
-            if not told:
-                self._look_at = now + LOOK_S
+        with self._mutex:
+            if self._closed or stream in self._known:
                 return
             self._known.add(stream)
-            if stream not in told:
-                self._log.warning(
-                    "no node runs this stream; what is sent waits until one does", stream=stream, run=told
-                )
+            self._waiting.append(stream)
+            if self._looking is None:
+                looking = threading.Thread(target=self._serve, name="holdfast-look", daemon=True)
+                with contextlib.suppress(RuntimeError):  # no room for one more thread
+                    looking.start()
+                    self._looking = looking
+
+    async def close(self) -> None:
+        """Warn of nothing from now on. A look under way is waited for for a moment, and then left alone."""
+        looking = self._looking
+        if looking is not None:
+            await asyncio.to_thread(looking.join, CLOSE_S)
+        with self._mutex:
+            self._closed = True
+            self._waiting.clear()
+
+    # --- the thread
+
+    def _serve(self) -> None:
+        while streams := self._take():
+            with contextlib.suppress(Exception):  # what is sent waits in its queue in any case
+                run = asyncio.run(self._timed())
+                for stream in streams if run and not self._closed else ():
+                    if stream not in run:
+                        self._log.warning(
+                            "no node runs this stream; what is sent waits until one does",
+                            stream=stream,
+                            run=run,
+                        )
+
+    def _take(self) -> list[str]:
+        with self._mutex:
+            taken, self._waiting = self._waiting, []
+            if not taken:
+                self._looking = None
+        return taken
+
+    async def _timed(self) -> Sequence[str]:
+        async with asyncio.timeout(LOOK_TIMEOUT_S):
+            return await self._look()

@@ -84,6 +84,6 @@ async def test_what_is_no_whole_object_is_not_listed(objects: FileObjects, tmp_p
 
 
 async def test_a_store_that_is_only_read_makes_no_folder(tmp_path: Path) -> None:
-    store = FileObjects(tmp_path / "none", access=None)
+    store = FileObjects(tmp_path / "none", makes=False)
     assert [each async for each in store.urls("a")] == []
     assert not (tmp_path / "none").exists()

@@ -22,7 +22,8 @@ class FileObjects:
     ``durable``: an object is on the disk before its URL is returned, so that no message names a frame that a
     power failure deletes. ``read_in_thread``: files are read in a thread, so that the event loop isn't
     blocked; in a slot, where nothing else runs, a thread costs several times more than reading a frame.
-    ``access``: the modes of new files; None for a store that is only read.
+    ``access``: the modes of new files. ``makes``: the directory is made now, if it isn't there; else by who
+    stores the first object.
     """
 
     def __init__(
@@ -31,14 +32,15 @@ class FileObjects:
         *,
         durable: bool = True,
         read_in_thread: bool = True,
-        access: Access | None = OWNER,
+        access: Access = OWNER,
+        makes: bool = True,
     ) -> None:
         self.root = Path(root).resolve()
         self._durable = durable
         self._read_in_thread = read_in_thread
         self._access = access
         try:
-            if access is not None:
+            if makes:
                 make_folder(self.root, access)
         except OSError as error:
             raise ConfigError(f"the object directory {self.root} can't be made: {error.strerror}") from error
@@ -98,9 +100,8 @@ class FileObjects:
 
     def _write(self, path: Path, data: bytes) -> None:
         """Write the whole file at once."""
-        access = self._access or OWNER
-        make_folder(path.parent, access, durable=self._durable)
-        with whole_file(path, access, part=PART, durable=self._durable) as file:
+        make_folder(path.parent, self._access, durable=self._durable)
+        with whole_file(path, self._access, part=PART, durable=self._durable) as file:
             file.write(data)
 
 

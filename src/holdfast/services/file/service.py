@@ -14,11 +14,11 @@ class FileService(Service):
     one_host = True
 
     def objects(self, opening: Opening) -> Objects:
-        access = None if opening.reads_only else opening.access
-        return FileObjects(path_in(opening.setting, opening.url, self.example), access=access)
+        root = path_in(opening.setting, opening.url, self.example)
+        return FileObjects(root, access=opening.access, makes=not opening.reads_only)
 
     def slot_objects(self, url: str, meter: Meter) -> Objects:
-        return FileObjects(path_in("objects_url", url, self.example), read_in_thread=False, access=None)
+        return FileObjects(path_in("objects_url", url, self.example), read_in_thread=False, makes=False)
 
 
 service = FileService()

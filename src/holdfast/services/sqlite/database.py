@@ -35,7 +35,7 @@ import structlog
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
 from holdfast.ports.clock import Clock
 from holdfast.services.sqlite import mounts, schema
-from holdfast.services.sqlite.faults import missing, named, unusable
+from holdfast.services.sqlite.faults import exists, missing, named, unusable
 from holdfast.services.sqlite.lock import WriteLock
 from holdfast.services.sqlite.rows import execute_rows
 from holdfast.services.sqlite.thread import WriterCall, WriterThread, answer, called
@@ -137,7 +137,7 @@ class Database:
         the disk is full.
         """
         place = Path(path).absolute()
-        if access is None and not place.exists():
+        if access is None and not exists(place):
             raise missing(place)
         try:
             if access is not None:

@@ -18,6 +18,17 @@ def missing(path: Path) -> HoldfastError:
     )
 
 
+def exists(path: Path) -> bool:
+    """Return whether there is such a file. Raises ConfigError where this user may not look."""
+    try:
+        return path.exists()
+    except OSError as error:
+        raise ConfigError(
+            f"the database {path} can't be reached by this user: {error.strerror or error}; run this as one"
+            " who may, such as the user of the nodes, or name another file"
+        ) from error
+
+
 def unusable(path: Path, error: OSError) -> HoldfastError:
     """Return the error for a file that can't be made or written."""
     if error.errno == errno.ENOSPC:

@@ -14,7 +14,7 @@ import psutil
 from holdfast.common.migrations import Migration, SchemaSteps, blocked_text, migrations_of, steps_from
 from holdfast.errors import UnsupportedStore
 from holdfast.ports.clock import Clock
-from holdfast.services.sqlite.faults import named
+from holdfast.services.sqlite.faults import exists, named
 
 OLDEST_SQLITE = (3, 35, 0)
 """The first with RETURNING; UPDATE FROM and upserts came before."""
@@ -89,7 +89,7 @@ def _statements(script: str) -> Iterator[str]:
 def steps_of(path: Path) -> SchemaSteps:
     """Return the version of a file's schema, and the migrations that it hasn't had. Nothing is changed or
     made. Raises UnsupportedStore for a newer schema, or what is no database of Holdfast."""
-    if not path.exists():
+    if not exists(path):
         return steps_from(0, migrations())
     try:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as connection:

@@ -91,7 +91,13 @@ def create(url: URL, access: Access | None = OWNER) -> Engine:
     if url.get_backend_name() != "sqlite":
         return engine
     path = Path(str(url.database))
-    if access is None and not path.exists():
+    try:
+        missing = access is None and not path.exists()
+    except OSError as error:
+        raise ConfigError(
+            f"the outbox's database {path} can't be reached by this user: {error.strerror or error}"
+        ) from error
+    if missing:
         raise NoDatabase(path.absolute(), "run this where the nodes run")
 
     def make(*_: object) -> None:
