@@ -58,7 +58,8 @@ class Undeclared:
         """Warn of nothing from now on. A look under way is waited for for a moment, and then left alone."""
         looking = self._looking
         if looking is not None:
-            await asyncio.to_thread(looking.join, CLOSE_S)
+            with contextlib.suppress(RuntimeError):  # no room for the thread that would wait
+                await asyncio.to_thread(looking.join, CLOSE_S)
         with self._mutex:
             self._closed = True
             self._waiting.clear()
