@@ -132,6 +132,42 @@ CORE = [
         "tests/cluster/rules/test_lease.py::test_the_holder_stops_before_the_service",
     ),
     _at(
+        "src/holdfast/streams/worker.py",
+        "a message counts as handled before its result is sent",
+        "                if results_to and encoded is not None:\n",
+        "                results.append(encoded)\n                if results_to and encoded is not None:\n",
+        "tests/streams/test_worker.py::test_a_message_whose_result_can_not_be_sent_is_the_one_that_failed",
+    ),
+    _at(
+        "src/holdfast/common/acts.py",
+        "any number of hops is taken",
+        "and len(hops) <= HOPS_DIGITS",
+        "and len(hops) <= 4000",
+        "tests/common/test_acts.py::test_a_number_of_hops_that_stores_can_t_hold_is_not_taken",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "late messages end the quiet",
+        'entry.kind not in {"late", "far"} and',
+        "True and",
+        "tests/streams/rules/test_owner.py::TestRestarts::test_late_messages_end_no_quiet_as_duplicates_do",
+    ),
+    _at(
+        "src/holdfast/streams/router.py",
+        "of each key that nobody takes it is told each time",
+        "if now >= self._shortage_told.get(stream, -math.inf) + TELL_EVERY_S:",
+        "if True:",
+        "tests/streams/test_router.py"
+        "::test_that_nobody_has_room_is_told_once_for_all_keys_of_a_stream_and_again_later",
+    ),
+    _at(
+        "src/holdfast/streams/owners.py",
+        "an owner's old times stay",
+        "            if len(self._timers) > SPARE_TIMERS + 4 * len(self._entries):\n",
+        "            if False:\n",
+        "tests/streams/test_owners.py::test_times_of_an_owner_that_count_no_more_are_forgotten",
+    ),
+    _at(
         "src/holdfast/streams/rules/owner.py",
         "a timer of 1970 passes for none",
         "else max(at, EARLIEST)",

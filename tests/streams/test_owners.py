@@ -24,6 +24,7 @@ from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import SlotCall
 from holdfast.services.memory.slots import MemorySlot
+from holdfast.streams import owners as module
 from holdfast.streams.operations import pause, resume
 from holdfast.streams.rules.ledger import Checkpoint, Commit
 from holdfast.streams.rules.owner import ALONE_OPENINGS
@@ -139,6 +140,23 @@ async def test_nothing_is_deleted_or_composed_before_a_commit_is_answered(town: 
     assert town.events("deleted") == []
     answer.set()
     await finished(town, 4)
+
+
+async def test_times_of_an_owner_that_count_no_more_are_forgotten(
+    town: Town, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An owner's far time stays behind whenever a nearer one is set. With a day as its idle timeout and one
+    message a second there would be 86,400 of each stream."""
+    monkeypatch.setattr(module, "SPARE_TIMERS", 10)
+    node = await town.start(app_of(idle_timeout_s=86_400.0))
+    await town.send(*numbers(0))
+    await finished(town, 1)
+    owners = node.work.owners
+    [entry] = owners
+    for _ in range(100):
+        owners._ring(entry, town.clock.monotonic())
+    assert len(owners._timers) <= 14
+    assert min(owners._timers) == (entry.owner.wake_at, KEY)
 
 
 async def test_a_store_that_is_down_is_waited_for(town: Town) -> None:

@@ -31,7 +31,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import router
-from holdfast.streams.router import FORWARD_PARCELS_MAX, Router
+from holdfast.streams.router import FORWARD_PARCELS_MAX, TELL_EVERY_S, Router
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, StandingMembership, held, make_host, settle_down
 
@@ -232,6 +232,19 @@ async def test_nobody_with_room_is_no_reason_to_lose_a_message(rig: Rig) -> None
     await rig.clock.sleep(1)
     assert rig.router.custody == 0
     assert len(rig.owners.offered) == 1
+
+
+async def test_that_nobody_has_room_is_told_once_for_all_keys_of_a_stream_and_again_later(rig: Rig) -> None:
+    await rig.live()
+    rig.membership.view["me"] = member("me", room=0)
+    for number in range(20):
+        rig.router.dispatch("s", f"s/k{number}", held(number))
+    await rig.clock.sleep(TELL_EVERY_S - 0.5)
+    assert rig.log.events("warning").count("no node has room for a new stream") == 1
+    await rig.clock.sleep(0.5)
+    rig.router.dispatch("s", "s/later", held(20))
+    await settle_down()
+    assert rig.log.events("warning").count("no node has room for a new stream") == 2
 
 
 async def test_without_a_membership_nothing_is_placed_or_given_back(rig: Rig) -> None:

@@ -16,6 +16,7 @@ from holdfast.common.user_code import DETAIL_CHARS_MAX
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.slots import MessageWork, Ran, drive
+from holdfast.slots.sends import EFFECT_BYTES_MAX
 from holdfast.streams.worker import StreamWorker, load
 from tests.cluster.fakes import settle_down
 
@@ -275,6 +276,16 @@ def test_what_is_asked_for_outside_of_messages_is_not_committed() -> None:
     thread.start()
     thread.join()
     assert run(worker, b"b").acts == [Acts((Send("target", "k", b"b"),))]
+
+
+def test_a_message_whose_result_can_not_be_sent_is_the_one_that_failed() -> None:
+    app = App("test")
+    app.stream("s", message=bytes, results_to="other")(lambda message, context: "x" * len(message))
+    worker = StreamWorker(app.streams, None, FakeHost(), targets=["other"])
+    drive(worker.open("s", "k", None, 0))
+    ran = run(worker, b"fine", b"x" * EFFECT_BYTES_MAX, b"fine")
+    assert len(ran.results) == 1
+    assert "too large" in ran.error
 
 
 # --- state

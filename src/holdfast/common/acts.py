@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 HOPS = "hops"
+HOPS_DIGITS = 9
+"""The most digits of a number of hops. A longer number isn't ours, and may be more than stores can hold."""
 """The attribute that counts the effects that led to a message."""
 
 
@@ -93,4 +95,4 @@ def effect_id(key: str, epoch: int, number: int, place: int) -> str:
 def hops_of(attributes: Mapping[str, str]) -> int:
     """Return how many effects led to the message with these attributes."""
     hops = attributes.get(HOPS, "")
-    return int(hops) if hops.isascii() and hops.isdigit() else 0
+    return int(hops) if hops.isascii() and hops.isdigit() and len(hops) <= HOPS_DIGITS else 0

@@ -67,6 +67,9 @@ SILENT_LOOK_S = 2.0
 """How often owners that hold messages read the store while the coordinator is silent. An owner that commits
 nothing would not notice that another node has opened its stream, and would keep messages from it."""
 
+SPARE_TIMERS = 1000
+"""So many times of owners that count no more are kept, and four for each owner."""
+
 REMEMBERED_MAX = 100_000
 """For how many streams what is known of them is kept once they are no longer owned here."""
 
@@ -623,8 +626,17 @@ class Owners:
         if at is not None and (entry.timer_at is None or at < entry.timer_at):
             entry.timer_at = at
             heapq.heappush(self._timers, (at, entry.key))
+            if len(self._timers) > SPARE_TIMERS + 4 * len(self._entries):
+                self._forget_old_timers()
             if self._timers[0][0] == at:
                 self._timer_set.set()
+
+    def _forget_old_timers(self) -> None:
+        """Keep one time of each owner. What was set before would stay until its time, which may be days."""
+        self._timers = [
+            (entry.timer_at, entry.key) for entry in self._entries.values() if entry.timer_at is not None
+        ]
+        heapq.heapify(self._timers)
 
     async def _serve_timers(self) -> None:
         while True:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
@@ -44,6 +45,9 @@ ASK_AGAIN = Backoff(0.05, 5.0)
 
 FORWARD_PARCELS_MAX = 200
 DEPARTED_MAX = 10_000
+TELL_EVERY_S = 5.0
+"""How often it is told of a stream that nobody takes its keys."""
+
 ROUTES_MAX = 100_000
 """How many routes are remembered. For further streams, the coordinator is asked again."""
 
@@ -98,6 +102,8 @@ class Router:
         self._number = 0
         self._custody: dict[int, Custody] = {}
         self._held_back: set[int] = set()
+        self._shortage_told: dict[str, float] = {}
+        """By stream: when it was last told that nobody takes its keys."""
         """Of these, what an owner holds behind a gap, or behind effects that nobody takes."""
         self._routes: dict[str, Route] = {}
         self._departed: dict[str, Route] = {}
@@ -295,6 +301,13 @@ class Router:
             return None
         return reply if isinstance(reply, Done) else None
 
+    def _tell_shortage(self, stream: str, key: str, text: str) -> None:
+        """Log at intervals that nobody takes a stream's keys: thousands of them may be tried every second."""
+        now = self._clock.monotonic()
+        if now >= self._shortage_told.get(stream, -math.inf) + TELL_EVERY_S:
+            self._shortage_told[stream] = now
+            self._log.warning(text, stream=stream, key=key)
+
     async def _claim(self, stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
         membership = self._host.membership
         if not membership.alive:
@@ -302,7 +315,7 @@ class Router:
         members = membership.view.values()
         target = choose(key, members, self._placed.pending(members), acting)
         if target is None:
-            self._log.warning(shortage(key, members), stream=stream, key=key)
+            self._tell_shortage(stream, key, shortage(key, members))
             return None
         self._placed.add(target)  # before the answer: many keys are placed at once, on different nodes
         claim: Claim | None = None

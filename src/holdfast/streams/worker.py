@@ -346,9 +346,10 @@ class StreamWorker:
                         result = await self._handle(handler, item, context, decode)
                 else:
                     result = await self._handle(handler, item, context, decode)
-                results.append(encoded := encode_result(result))
+                encoded = encode_result(result)
                 if results_to and encoded is not None:
                     context.send(results_to, encoded)
+                results.append(encoded)  # from here on the message is handled
                 acts.append(asked := context.recorder.take())
                 room -= sum(len(send.body) for send in asked.sends) if asked is not None else 0
                 if self._standing(stream, key) is None:

@@ -923,6 +923,27 @@ class TestRestarts:
         bench.known()
         assert bench.only(Settle).duplicate, "12 waits, so the old run goes on"
 
+    def test_late_messages_end_no_quiet_as_duplicates_do(self) -> None:
+        """A camera that restarts at once sends numbers from before the run's beginning without a pause."""
+        bench = Bench(order={**self.ORDER, "gap_timeout_s": 99.0})
+        bench.only(Peek)
+        bench.owner.peeked(None, 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=1, log=RunLog(2, 5000, 5009)), 0, 0.0)
+        for seq in range(30):
+            bench.now = float(seq)
+            message = held(seq, run=NO_RUN)
+            bench.offer(message)
+            [aside] = bench.write().aside
+            assert aside.reason.startswith("late")
+            bench.committed()
+            bench.only(Settle)
+            bench.owner.settled(bench.now)
+        bench.now = 31.0
+        message = held(31, run=NO_RUN)
+        bench.offer(message)
+        assert message.place.run == 3
+
     def test_what_repeats_the_last_begins_none(self) -> None:
         bench = self.bench()
         bench.offer(held(9, run=NO_RUN))

@@ -1478,8 +1478,12 @@ def _is_request(held: Held) -> bool:
 
 
 def _has_message(entries: Iterable[BatchEntry]) -> bool:
-    """Return True unless all entries are of timers."""
-    return any(entry.held is None or entry.held.place.run != TIMER_RUN for entry in entries)
+    """Return True unless all entries are of timers, or of messages that the stream had passed. These say as
+    little of its run as duplicates: numbers that start anew are among them until the stream was quiet."""
+    return any(
+        entry.kind not in {"late", "far"} and (entry.held is None or entry.held.place.run != TIMER_RUN)
+        for entry in entries
+    )
 
 
 def _skipped(entry: BatchEntry) -> int:
