@@ -4033,6 +4033,13 @@ OTHERS = [
         "column",
         "tests/reports/test_sources.py::test_rows_are_sorted_by_uuids_as_their_text_would_be",
     ),
+    _at(
+        "src/holdfast/operate/streams.py",
+        "a run without a seq in it skips the head of another",
+        "if run is not None and through is None:",
+        "if False:",
+        "tests/cli/test_commands.py::test_a_run_without_a_seq_in_it_skips_nothing",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
