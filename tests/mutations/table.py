@@ -4047,6 +4047,13 @@ OTHERS = [
         "str(value)",
         "tests/console/api/test_requests.py::test_of_tasks_that_follow_the_audit_log_has_the_types_alone",
     ),
+    _at(
+        "src/holdfast/cli/apart.py",
+        "an interrupt waits for who reads standard input",
+        'name="holdfast-apart", daemon=True',
+        'name="holdfast-apart", daemon=False',
+        "tests/cli/test_send.py::test_one_interrupt_ends_a_wait_for_input",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
