@@ -139,6 +139,19 @@ def test_a_batch_that_can_t_be_is_refused(
     assert holdfast("tasks", "ls", APP, "--json").lines == []
 
 
+@pytest.mark.parametrize(
+    "file,says",
+    [("missing", "No such file or directory"), (".", "Is a directory"), ("latin", "byte 9 isn't UTF-8")],
+)
+@pytest.mark.parametrize("command", [("send", APP, TYPE, "--file"), ("batch", APP)], ids=lambda c: c[0])
+def test_a_file_that_can_t_be_read_is_named(
+    holdfast: Holdfast, place: Path, command: tuple[str, ...], file: str, says: str
+) -> None:
+    (place / "latin").write_bytes(b'{"to": "J\xfcrgen"}')
+    refused = holdfast("tasks", *command, file)
+    assert (refused.code, refused.err) == (exits.USAGE, f"{file!r} can't be read: {says}\n")
+
+
 def test_of_orders_with_one_dedupe_key_one_is_run(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     trace = send(holdfast, "--dedupe", "monday")
     arrange(ended(trace))

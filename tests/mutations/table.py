@@ -4054,6 +4054,20 @@ OTHERS = [
         'name="holdfast-apart", daemon=False',
         "tests/cli/test_send.py::test_one_interrupt_ends_a_wait_for_input",
     ),
+    _at(
+        "src/holdfast/cli/tasks.py",
+        "a file that can't be read ends in a traceback",
+        "    except OSError as error:\n        raise ConfigError(",
+        "    except ZeroDivisionError as error:\n        raise ConfigError(",
+        "tests/cli/test_tasks.py::test_a_file_that_can_t_be_read_is_named",
+    ),
+    _at(
+        "src/holdfast/cli/tasks.py",
+        "a file that isn't UTF-8 is taken for a body that isn't",
+        "    except UnicodeDecodeError as error:\n",
+        "    except UnicodeEncodeError as error:\n",
+        "tests/cli/test_tasks.py::test_a_file_that_can_t_be_read_is_named",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
+from holdfast.cli.apart import apart
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Limit, Options
 from holdfast.cli.patience import ReadPatience
@@ -93,7 +95,7 @@ async def send(
         wait: Wait for its outcome; the exit code is 1 unless it succeeds.
         json: Print JSON.
     """
-    said = await asyncio.to_thread(file.read_text) if file is not None else body
+    said = body if file is None else await _text_of(file)
     try:
         value = said if text else decode_plain(said.encode())
     except ValueError as error:
@@ -147,7 +149,7 @@ async def batch(
         wait: Wait until all have ended; the exit code is 1 unless all succeed.
         json: Print JSON.
     """
-    text = await asyncio.to_thread(file.read_text)
+    text = await _text_of(file)
     orders = [
         order
         for number, line in enumerate(text.splitlines(), 1)
@@ -162,6 +164,15 @@ async def batch(
         producer = make_producer(services, owner)
         trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
         return await _sent(services, producer, trace, wait, json)
+
+
+async def _text_of(file: Path) -> str:
+    try:
+        return await apart(partial(file.read_text, encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{str(file)!r} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{str(file)!r} can't be read: byte {error.start} isn't UTF-8") from None
 
 
 def _followers(option: str, texts: Sequence[str]) -> list[Order]:
