@@ -4068,6 +4068,20 @@ OTHERS = [
         "    except UnicodeEncodeError as error:\n",
         "tests/cli/test_tasks.py::test_a_file_that_can_t_be_read_is_named",
     ),
+    _at(
+        "src/holdfast/cli/tasks.py",
+        "a watch of a misspelt task ends well without a word",
+        "if gone and not known:",
+        "if False:",
+        "tests/cli/test_tasks.py::test_what_is_watched_must_be_known",
+    ),
+    _at(
+        "src/holdfast/cli/tasks.py",
+        "a task that is watched goes without a word",
+        "for trace in gone:\n",
+        "for trace in ():\n",
+        "tests/cli/test_tasks.py::test_what_is_gone_is_told_and_watched_no_more",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -338,8 +338,8 @@ async def watch(
     task_type: Annotated[str, Parameter(name="--type")] = "",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the progress of what runs, until the tasks named have ended, or for ever. A store that is away is
-    asked again.
+    """Show the progress of what runs, until the tasks named have ended or aren't known any more, or for ever.
+    A store that is away is asked again.
 
     ```
     holdfast tasks watch reports
@@ -353,15 +353,23 @@ async def watch(
     async with producing(options.load(), owner, reads_only=True) as services:
         store, patience = services.task_store(owner), ReadPatience(services.clock, ever=True)
         known: dict[str, Any] = {}
+        awaited: Collection[str] = dict.fromkeys(trace_ids)
 
         async def look() -> Sequence[Task]:
             if trace_ids:
-                return [task for trace in trace_ids if (task := await store.get(trace)) is not None]
+                return [task for trace in awaited if (task := await store.get(trace)) is not None]
             return await store.list(PAGE, state=State.RUNNING, type=task_type)
 
         with Live(bars, console=bars.console, refresh_per_second=4):
             while True:
                 found = await patience.read(look)
+                there = {task.trace: task for task in found}
+                gone = [trace for trace in awaited if trace not in there]
+                if gone and not known:  # at the first look
+                    raise tasks.not_known(*gone)
+                for trace in gone:
+                    output.complain(f"task {trace!r} is not known any more")
+                awaited = [trace for trace in awaited if trace in there]
                 _draw(bars, known, found)
                 if trace_ids and all(task.ended for task in found):
                     return
