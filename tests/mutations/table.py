@@ -4082,6 +4082,34 @@ OTHERS = [
         "for trace in ():\n",
         "tests/cli/test_tasks.py::test_what_is_gone_is_told_and_watched_no_more",
     ),
+    _at(
+        "src/holdfast/cli/output.py",
+        "a restore whose output nobody reads ends midway",
+        "if not _course.goes_on_unread:",
+        "if True:",
+        "tests/cli/test_unread.py::test_a_restore_goes_on_to_its_end",
+    ),
+    _at(
+        "src/holdfast/cli/output.py",
+        "what nobody reads is never at an end",
+        "if not _course.goes_on_unread:",
+        "if False:",
+        "tests/cli/test_unread.py::test_what_only_reads_ends_at_once_and_well",
+    ),
+    _at(
+        "src/holdfast/cli/consoles.py",
+        "a table that nobody reads ends a command as one that failed",
+        "        output.lose_reader()\n",
+        "        super().on_broken_pipe()\n",
+        "tests/cli/test_unread.py::test_what_only_reads_ends_at_once_and_well",
+    ),
+    _at(
+        "src/holdfast/cli/auditing.py",
+        "what changes something ends where its output ends",
+        "    output.go_on_unread()\n",
+        "",
+        "tests/cli/test_unread.py::test_a_restore_goes_on_to_its_end",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

@@ -454,6 +454,7 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
 
 async def _sent(services: Services, producer: Producer, trace: str, wait: bool, json: bool) -> int:
     """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
+    output.go_on_unread()
     if wait:
         output.remark(f"{trace}: sent")  # whoever ends the wait knows what to look for
         outcome = await producer.wait(trace, read=ReadPatience(services.clock).read)
