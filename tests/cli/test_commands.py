@@ -313,6 +313,14 @@ def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: An
     assert holdfast("streams", "skip", KEY, "--through", "1", "--run", "0").code == 0
 
 
+def test_a_run_without_a_seq_in_it_skips_nothing(holdfast: Any, arrange: Any) -> None:
+    arrange(commit)
+    refused = holdfast("streams", "skip", KEY, "--run", "3")
+    assert (refused.code, "run 3 says in which run 'through' is; give both" in refused.err) == (1, True)
+    (paused,) = holdfast("streams", "pause", KEY, "--json").lines
+    assert (paused["run"], paused["seq"], paused["skipped"]) == (0, 2, 0)
+
+
 # --- dead letters
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import signal
+import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -99,8 +101,6 @@ def test_send_takes_lines_of_standard_input(
 
 def test_lines_are_sent_as_they_come(place: Path, arrange: Arrange[Any]) -> None:
     """What has come is sent, though the input has not ended."""
-    import subprocess
-
     command = [sys.executable, "-m", "holdfast", "send", "readings", "--lines"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=place) as child:
         assert child.stdin is not None
@@ -116,6 +116,23 @@ def test_lines_are_sent_as_they_come(place: Path, arrange: Arrange[Any]) -> None
         out, _ = child.communicate(b': "m1"}', timeout=60)
     assert out == b"2 messages sent to readings\n"
     assert child.returncode == exits.OK
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [[], ["--lines"]], ids=["whole", "lines"])
+def test_one_interrupt_ends_a_wait_for_input(place: Path, more: list[str]) -> None:
+    command = [sys.executable, "-m", "holdfast", "send", "readings", "--raw", *more]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE, cwd=place) as child:
+        assert child.stdin is not None
+        assert child.stderr is not None
+        try:
+            child.stdin.write(bytes(1 << 20))  # more than a pipe holds: it is read
+            child.stdin.flush()
+            child.send_signal(signal.SIGINT)
+            assert child.wait(60) == exits.INTERRUPTED
+            assert child.stderr.read() == b""
+        finally:
+            child.kill()
 
 
 def test_a_stream_that_no_node_runs_is_warned_of(holdfast: Holdfast, arrange: Arrange[Any]) -> None:

@@ -11,6 +11,7 @@ from holdfast.cli import exits, output
 from holdfast.cli.tasks import _bars, _draw
 from holdfast.operate import tasks
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.services.sqlite.tasks import SqliteTasks
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
@@ -139,6 +140,19 @@ def test_a_batch_that_can_t_be_is_refused(
     assert holdfast("tasks", "ls", APP, "--json").lines == []
 
 
+@pytest.mark.parametrize(
+    "file,says",
+    [("missing", "No such file or directory"), (".", "Is a directory"), ("latin", "byte 9 isn't UTF-8")],
+)
+@pytest.mark.parametrize("command", [("send", APP, TYPE, "--file"), ("batch", APP)], ids=lambda c: c[0])
+def test_a_file_that_can_t_be_read_is_named(
+    holdfast: Holdfast, place: Path, command: tuple[str, ...], file: str, says: str
+) -> None:
+    (place / "latin").write_bytes(b'{"to": "J\xfcrgen"}')
+    refused = holdfast("tasks", *command, file)
+    assert (refused.code, refused.err) == (exits.USAGE, f"{file!r} can't be read: {says}\n")
+
+
 def test_of_orders_with_one_dedupe_key_one_is_run(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     trace = send(holdfast, "--dedupe", "monday")
     arrange(ended(trace))
@@ -212,6 +226,37 @@ def test_watching_ends_with_what_is_watched(holdfast: Holdfast, arrange: Arrange
     arrange(ended("fine"))
     done = holdfast("tasks", "watch", APP, "fine")
     assert (done.code, "fine" in done.out) == (exits.OK, True)
+
+
+def test_what_is_watched_must_be_known(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
+    arrange(ended("fine"))
+    refused = holdfast("tasks", "watch", APP, "fine", "unheard", "misspelt")
+    assert refused.code == exits.FAILED
+    assert "no task 'unheard', 'misspelt' is known" in refused.err
+
+
+def test_what_is_gone_is_told_and_watched_no_more(
+    holdfast: Holdfast, arrange: Arrange[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arrange(ended("past"))
+    send(holdfast, "--trace-id", "waits")
+    looks = iter(range(100))
+    get = SqliteTasks.get
+
+    async def look(store: SqliteTasks, trace: str) -> Task | None:
+        match next(looks):
+            case 2:  # the second look begins
+                assert (waits := await get(store, "waits")) is not None
+                assert await store.expire(waits.moved_at) == 1
+            case 4:
+                await store.cancel("waits", "watched for long enough")
+        return await get(store, trace)
+
+    monkeypatch.setattr(SqliteTasks, "get", look)
+    monkeypatch.setattr("holdfast.cli.tasks.LOOK_S", 0.0)
+    done = holdfast("tasks", "watch", APP, "past", "waits")
+    assert (done.code, next(looks)) == (exits.OK, 5)
+    assert (done.out + done.err).count("task 'past' is not known any more") == 1
 
 
 def test_square_brackets_of_a_task_are_drawn_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:

@@ -210,6 +210,7 @@ async def test_an_operator_skips_a_gap_and_the_stream_goes_on(
     assert "must be a number" in shown(
         (await operator.post("/stream/skip", key="cameras/gap", through="x")).text
     )
+    assert "give both" in shown((await operator.post("/stream/skip", key="cameras/gap", run="0")).text)
     page = await operator.post("/stream/skip", key="cameras/gap", through="2")
     assert "stands at run 0, seq 2" in shown(page.text)
     page = await operator.until('"frame": 3', "/stream", key="cameras/gap")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -99,6 +98,7 @@ def command_line(arguments: Sequence[str] = ()) -> App:
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command; returns the exit code."""
+    output.go_on_unread(False)
     try:
         outcome = _returned([*arguments])
     except HoldfastError as error:
@@ -107,8 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return exits.INTERRUPTED
     except BrokenPipeError:
-        # Whoever read our output has enough. What is still buffered has nowhere to go.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        output.discard(sys.stdout)  # whoever read it has enough
         return exits.OK
     return outcome if isinstance(outcome, int) else exits.OK
 

@@ -22,9 +22,10 @@ async def audited(
 ) -> AsyncIterator[None]:
     """Note the intent before the block, and the outcome after it. An operator must be able to act while the
     registry is away, so if nothing can be noted, the block is run all the same, and people are told if it
-    succeeds."""
+    succeeds. From here on the command comes to its end although nobody reads its output any more."""
     from holdfast.console.audit import AuditLog  # noqa: PLC0415 - a page of help needs none
 
+    output.go_on_unread()
     given = {name: value for name, value in (details or {}).items() if value not in (None, "", False, ())}
     async with contextlib.AsyncExitStack() as stack:
         unnoted = ""

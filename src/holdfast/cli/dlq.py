@@ -193,6 +193,7 @@ async def backup(
     """
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
 
+    output.go_on_unread()
     choice = Choice(trace=trace, since=ago(since), error=error)
     async with (
         producing(options.load(), owner, reads_only=every_s is None) as services,

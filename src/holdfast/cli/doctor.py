@@ -92,6 +92,7 @@ async def doctor(
         findings = await examine_upgrade(options)
     else:
         findings = await examine(app, options)
+    output.go_on_unread()  # the exit code is about all of them
     for found in findings:
         finding = msgspec.structs.replace(found, text=redact(found.text), fix=redact(found.fix))
         if json:

@@ -6,10 +6,12 @@ What not every command needs is imported inside the functions: whoever calls one
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from holdfast.operate.records import body, moment, seq, split_key
 
@@ -24,8 +26,11 @@ __all__ = [
     "body",
     "complain",
     "console",
+    "discard",
+    "go_on_unread",
     "is_narrow",
     "json_line",
+    "lose_reader",
     "moment",
     "redraw",
     "remark",
@@ -43,36 +48,75 @@ def json_line(record: Any) -> None:
     """One JSON value on a line, at once."""
     import msgspec  # noqa: PLC0415
 
-    sys.stdout.write(msgspec.json.encode(record).decode() + "\n")
-    sys.stdout.flush()
+    say(msgspec.json.encode(record).decode())
 
 
 def say(text: str) -> None:
     """A line for people."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        lose_reader()
 
 
 def remark(text: str) -> None:
     """A line for people beside the output of a program, to stderr."""
-    sys.stderr.write(text + "\n")
+    try:
+        sys.stderr.write(text + "\n")
+    except BrokenPipeError:
+        discard(sys.stderr)
 
 
 def complain(text: str) -> None:
     """An error, to stderr."""
-    from rich.console import Console  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    from holdfast.cli.consoles import ErrorConsole  # noqa: PLC0415
     from holdfast.common.redaction import redact  # noqa: PLC0415
 
-    Console(stderr=True).print(Text(redact(text), style="red"), soft_wrap=True)
+    ErrorConsole(stderr=True).print(Text(redact(text), style="red"), soft_wrap=True)
 
 
 def console() -> Console:
     """The console of the present stdout. Where that is no terminal, lines are not cut to fit one."""
-    from rich.console import Console  # noqa: PLC0415
+    from holdfast.cli.consoles import OutputConsole  # noqa: PLC0415
 
-    return Console() if sys.stdout.isatty() else Console(width=240)
+    return OutputConsole() if sys.stdout.isatty() else OutputConsole(width=240)
+
+
+@dataclass
+class _Course:
+    goes_on_unread: bool = False
+
+
+_course = _Course()
+"""The way that this process's command takes."""
+
+
+def go_on_unread(wanted: bool = True) -> None:
+    """From here on the command comes to its end although nobody reads its output any more, as after
+    ``| head``: its exit code and stderr say what it did. A command that changes something says so before it
+    begins; ``audited`` does. Any other ends at once then, and well."""
+    _course.goes_on_unread = wanted
+
+
+def lose_reader() -> None:
+    """Nobody reads what goes to stdout: let it go nowhere. Raises BrokenPipeError unless the command goes
+    on."""
+    with contextlib.suppress(OSError):  # there is no such file
+        if os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):  # as after ``2>&1 | head``
+            discard(sys.stderr)
+    discard(sys.stdout)
+    if not _course.goes_on_unread:
+        raise BrokenPipeError
+
+
+def discard(stream: IO[str]) -> None:
+    """Let all go nowhere that is written to a stream, what is still buffered too."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def is_narrow() -> bool:

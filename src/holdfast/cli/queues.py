@@ -43,6 +43,7 @@ async def create(
         kms_key: Encrypt with this key: an id, an alias or an ARN.
         json: Print JSON lines, one a queue.
     """
+    output.go_on_unread()
     tags = dict(map(_tag, tag))
     async with options.services() as services:
         declared = load_app(place)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from holdfast.cli import output
+from holdfast.cli.apart import apart
 from holdfast.cli.names import StreamName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.survey import warn_of_undeclared
@@ -86,11 +87,11 @@ async def send(
         with _opened(body, file) as source:
             if lines:
                 reader = _lines(source)
-                while some := await asyncio.to_thread(next, reader, None):
+                while some := await apart(partial(next, reader, None)):
                     sent += await _send_lines(producer, message, some, sent)
             else:
-                data = await asyncio.to_thread(source.read)
-                sent += len(await producer.send([message(data)]))
+                data = await apart(source.read)
+                sent += len(await producer.send([message(data or b"")]))
     if json:
         output.json_line({"stream": stream, "sent": sent})
     else:
@@ -98,25 +99,26 @@ async def send(
 
 
 @contextlib.contextmanager
-def _opened(body: str | None, file: Path | None) -> Iterator[io.BufferedIOBase]:
-    """Open the source of the body, or of its lines: the text itself, a file, or standard input."""
+def _opened(body: str | None, file: Path | None) -> Iterator[io.BytesIO | io.RawIOBase]:
+    """Open the source of the body, or of its lines: the text itself, a file, or standard input. It has no
+    buffer, for who ends would wait for the lock of that while another thread reads."""
     if body is not None:
         yield io.BytesIO(body.encode())
     elif file is None or file == Path("-"):
-        yield cast("io.BufferedIOBase", sys.stdin.buffer)
+        yield cast("Any", sys.stdin.buffer).raw
     else:
         try:
-            opened = file.open("rb")
+            opened = file.open("rb", buffering=0)
         except OSError as error:
             raise ConfigError(f"--file {str(file)!r} can't be read: {error.strerror}") from None
         with opened:
             yield opened
 
 
-def _lines(source: io.BufferedIOBase) -> Iterator[list[bytes]]:
+def _lines(source: io.BytesIO | io.RawIOBase) -> Iterator[list[bytes]]:
     """The lines that have come so far, again and again, until the source ends."""
     begun = b""
-    while data := source.read1(READ_BYTES):
+    while data := source.read(READ_BYTES):
         *whole, begun = (begun + data).split(b"\n")
         if whole:
             yield whole

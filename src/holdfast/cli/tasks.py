@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.cli import output
+from holdfast.cli.apart import apart
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Limit, Options
 from holdfast.cli.patience import ReadPatience
@@ -93,7 +95,7 @@ async def send(
         wait: Wait for its outcome; the exit code is 1 unless it succeeds.
         json: Print JSON.
     """
-    said = await asyncio.to_thread(file.read_text) if file is not None else body
+    said = body if file is None else await _text_of(file)
     try:
         value = said if text else decode_plain(said.encode())
     except ValueError as error:
@@ -147,7 +149,7 @@ async def batch(
         wait: Wait until all have ended; the exit code is 1 unless all succeed.
         json: Print JSON.
     """
-    text = await asyncio.to_thread(file.read_text)
+    text = await _text_of(file)
     orders = [
         order
         for number, line in enumerate(text.splitlines(), 1)
@@ -162,6 +164,15 @@ async def batch(
         producer = make_producer(services, owner)
         trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
         return await _sent(services, producer, trace, wait, json)
+
+
+async def _text_of(file: Path) -> str:
+    try:
+        return await apart(partial(file.read_text, encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{str(file)!r} can't be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{str(file)!r} can't be read: byte {error.start} isn't UTF-8") from None
 
 
 def _followers(option: str, texts: Sequence[str]) -> list[Order]:
@@ -327,8 +338,8 @@ async def watch(
     task_type: Annotated[str, Parameter(name="--type")] = "",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the progress of what runs, until the tasks named have ended, or for ever. A store that is away is
-    asked again.
+    """Show the progress of what runs, until the tasks named have ended or aren't known any more, or for ever.
+    A store that is away is asked again.
 
     ```
     holdfast tasks watch reports
@@ -342,15 +353,23 @@ async def watch(
     async with producing(options.load(), owner, reads_only=True) as services:
         store, patience = services.task_store(owner), ReadPatience(services.clock, ever=True)
         known: dict[str, Any] = {}
+        awaited: Collection[str] = dict.fromkeys(trace_ids)
 
         async def look() -> Sequence[Task]:
             if trace_ids:
-                return [task for trace in trace_ids if (task := await store.get(trace)) is not None]
+                return [task for trace in awaited if (task := await store.get(trace)) is not None]
             return await store.list(PAGE, state=State.RUNNING, type=task_type)
 
         with Live(bars, console=bars.console, refresh_per_second=4):
             while True:
                 found = await patience.read(look)
+                there = {task.trace: task for task in found}
+                gone = [trace for trace in awaited if trace not in there]
+                if gone and not known:  # at the first look
+                    raise tasks.not_known(*gone)
+                for trace in gone:
+                    output.complain(f"task {trace!r} is not known any more")
+                awaited = [trace for trace in awaited if trace in there]
                 _draw(bars, known, found)
                 if trace_ids and all(task.ended for task in found):
                     return
@@ -435,6 +454,7 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
 
 async def _sent(services: Services, producer: Producer, trace: str, wait: bool, json: bool) -> int:
     """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
+    output.go_on_unread()
     if wait:
         output.remark(f"{trace}: sent")  # whoever ends the wait knows what to look for
         outcome = await producer.wait(trace, read=ReadPatience(services.clock).read)

@@ -63,6 +63,7 @@ async def transfer(
 
     if options.url is not None:
         raise ConfigError("transfer has two sides; write --from and --to instead of --url")
+    output.go_on_unread()
     before = _side("--from", source, from_config, options)
     after = _side("--to", target, to_config, options)
     async with (

@@ -17,7 +17,9 @@ It returns its exit code (see ``exits``), or None. It may raise the errors of Ho
 set the exit code.
 
 What changes something is done within ``async with audited(services, "restock", "shelf 7", {"count": 3})``:
-then the audit log has who did what, and what came of it.
+then the audit log has who did what, and what came of it, and the command goes on to its end although nobody
+reads its output any more, as after ``| head``. What changes something that the log doesn't have calls
+``output.go_on_unread()`` first.
 
 :class:`Launcher` and :class:`Supervisor` run nodes as child processes. :func:`signals` tells when the command
 should end, :func:`die_with` ends a process with its parent, and :func:`set_up_log` sends the log elsewhere.

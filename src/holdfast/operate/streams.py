@@ -16,7 +16,7 @@ from holdfast.common.acts import Effect
 from holdfast.common.message import Place
 from holdfast.common.protocol import Move
 from holdfast.common.redaction import redact
-from holdfast.errors import NotKnown
+from holdfast.errors import NotKnown, OperationRefused
 from holdfast.operate.nodes import ask, named, owner_of
 from holdfast.operate.records import Shows, body, moment, split_key
 from holdfast.operate.survey import target_errors
@@ -73,6 +73,8 @@ async def skip(
 ) -> StreamRecord:
     """Pass over the message at the head, or all of ``run`` up to the seq ``through``. Raises
     OperationRefused."""
+    if run is not None and through is None:
+        raise OperationRefused(f"{key}: run {run} says in which run 'through' is; give both")
     told = _teller(services)
     return await told(await operations.skip(services.state(), key, through, run))
 

@@ -94,8 +94,14 @@ async def known(services: Services, app: str, trace_id: str) -> Task:
     """One task whole, with what it returned. Raises OperationRefused if it isn't known."""
     task = await make_producer(services, app).status(trace_id)
     if task is None:
-        raise NotKnown(f"no task {trace_id!r} is known, or not any more; `holdfast tasks ls` lists them")
+        raise not_known(trace_id)
     return task
+
+
+def not_known(*trace_ids: str) -> NotKnown:
+    """Return what to raise for tasks that aren't known."""
+    named = ", ".join(map(repr, trace_ids))
+    return NotKnown(f"no task {named} is known, or not any more; `holdfast tasks ls` lists them")
 
 
 class TaskLook(msgspec.Struct):

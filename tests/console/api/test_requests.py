@@ -53,6 +53,22 @@ async def test_changes_are_in_the_audit_log_with_who_what_and_outcome(
     assert "hunter2" not in json.dumps(sent)
 
 
+async def test_of_tasks_that_follow_the_audit_log_has_the_types_alone(
+    api: Api, reader: Api, node: NodeForTests
+) -> None:
+    last: dict[str, Any] = {"task_type": "mail.send", "body": {"to": "hunter2"}}
+    told = {"task_type": "mail.hang", "body": "hunter2", "then": [last], "on_failure": [last]}
+    task = last | {"delay_s": 600, "then": [last, told], "on_failure": [told]}
+    await api.do("POST", "/tasks/shop", task)
+    (sent,) = (await reader.get("/audit?limit=1"))["entries"]
+    assert sent["details"] == {
+        "task_type": "mail.send",
+        "delay_s": "600.0",
+        "then": "2: mail.send, mail.hang",
+        "on_failure": "1: mail.hang",
+    }
+
+
 async def test_what_is_refused_before_it_begins_is_not_in_the_audit_log(api: Api) -> None:
     before = await api.get("/audit")
     assert (await api.send("POST", "/streams/frames/a/skip", {"through": "x"})).status == 400

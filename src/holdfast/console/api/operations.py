@@ -163,10 +163,17 @@ def _details(call: Call[Any, Any]) -> dict[str, object]:
     for each in msgspec.structs.fields(call.body):
         value = getattr(call.body, each.name)
         if each.name not in HIDDEN and (each.required or value != each.default):
-            given[each.encode_name] = (
-                f"{len(value)}: {', '.join(map(str, value))}" if isinstance(value, list) else value
-            )
+            given[each.encode_name] = _listed(value) if isinstance(value, list) else value
     return given
+
+
+def _listed(values: list[Any]) -> str:
+    """Say how many there are, and which. Tasks that follow have bodies too, so only their types are told."""
+    names = (
+        getattr(value, "task_type", "") if isinstance(value, msgspec.Struct) else str(value)
+        for value in values
+    )
+    return f"{len(values)}: {', '.join(filter(None, names))}"
 
 
 # --- what a request says

@@ -75,6 +75,7 @@ async def ingest(
     from holdfast.extend.commands import warn_of_undeclared  # noqa: PLC0415
     from holdfast.vision.commands.cameras import pull  # noqa: PLC0415
 
+    output.go_on_unread()
     async with options.services() as services:
         await warn_of_undeclared(services, stream)
         if any(live):

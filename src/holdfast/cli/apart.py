@@ -1,0 +1,27 @@
+"""Calls that may wait for ever, as of who reads standard input."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def apart(call: Callable[[], T]) -> T:
+    """Return what a call returns, which is made in a thread of its own. A command that is interrupted ends
+    without it: the threads of ``asyncio.to_thread`` are waited for."""
+    answer: Future[T] = Future()
+    answer.set_running_or_notify_cancel()
+
+    def make() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            answer.set_exception(error)
+
+    threading.Thread(target=make, name="holdfast-apart", daemon=True).start()
+    return await asyncio.wrap_future(answer)
