@@ -334,6 +334,13 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/work.py",
+        "large results pile up while their object store is away",
+        "self.slots.refill - self._fetching - self._storing, STARTS_MAX)",
+        "self.slots.refill - self._fetching, STARTS_MAX)",
+        "tests/tasks/test_work.py::test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
         "the dispatcher of a node without room spins",
         "        self._fair_queue.end_rests(now)\n",
         "",

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.cluster.keeper import expire
+from holdfast.common.stored import StoredValue
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.slots import Attempt
@@ -25,6 +26,7 @@ from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
+from holdfast.values import Values
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
@@ -630,6 +632,35 @@ def test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin(
 
         world.spawn(stop())
         assert check(world, await world.live()) == []
+        assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
+
+    run(live())
+
+
+def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would fill its memory."""
+    monkeypatch.setattr("holdfast.tasks.work.INLINE_BYTES_MAX", 0)
+    planned = [PlannedTask(0.1, f"t{n}", QUICK, 1.0) for n in range(4 * SLOTS)]
+    away_s, puts = 20.0, list[float]()
+
+    async def live() -> None:
+        world = TaskWorld(calm(*planned))
+
+        async def put(self: Values, data: bytes) -> StoredValue:
+            puts.append(world.clock.monotonic())
+            if puts[-1] < away_s:
+                raise Unavailable("no connection")
+            return StoredValue("memory:///a", len(data), "0" * 64)
+
+        monkeypatch.setattr(Values, "put", put)
+        await world.live()
+        assert world.failures == []
+        ends = [event.at for event in world.log if isinstance(event, RanAttempt) and event.end]
+        assert sum(at < away_s for at in ends) == SLOTS
+        assert puts[0] < away_s / 2
+        assert len(ends) == len(planned)
         assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
 
     run(live())

@@ -119,6 +119,7 @@ class TaskWork:
         self._scheduler = scheduler
         self._announcer = announcer
         self._fetching = 0
+        self._storing = 0
         self.hand: dict[str, InHand] = {}
         permits = Permits(self._rate_of)
         self._fair_queue: FairQueue[InHand] = FairQueue(
@@ -230,7 +231,7 @@ class TaskWork:
         """Return how many more tasks to receive: those that can begin at once, and those that will within
         ``AHEAD_S``. Tasks that a limit of their group holds back don't count, or they would block the tasks
         behind them."""
-        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._fair_queue.ready
+        ahead = self.slots.room - self._storing + round(self._rate * AHEAD_S) - self._fair_queue.ready
         # A grant depends on the work that waits, so receive tasks for twice the present grant.
         to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
         ahead = max(ahead, to_ask_for - len(self.hand))
@@ -250,7 +251,7 @@ class TaskWork:
 
     def _lacking(self) -> dict[str, int]:
         """Return for how many tasks of each type a permit is lacking, of those that could begin."""
-        room = self.slots.room - self._fetching
+        room = self.slots.room - self._fetching - self._storing
         wanted = {
             name: min(self._fair_queue.waiting(name), room)
             for name in self._specs
@@ -346,8 +347,9 @@ class TaskWork:
         if self._stopping:
             return batch
         self._heed_limits()
-        self._limiter.want(len(self.slots.running) + self._fetching + self._fair_queue.soon)
-        room = min(self.slots.refill - self._fetching, STARTS_MAX)
+        in_slots = len(self.slots.running) + self._storing
+        self._limiter.want(in_slots + self._fetching + self._fair_queue.soon)
+        room = min(self.slots.refill - self._fetching - self._storing, STARTS_MAX)
         while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
                 self._fair_queue.done(item.spec.name, item.group)
@@ -592,11 +594,21 @@ class TaskWork:
 
     def _succeed(self, item: InHand, ended: Ended) -> None:
         if len(ended.result) > INLINE_BYTES_MAX:
+            self._storing += 1
             self._host.tasks.spawn(self._store_result(item, ended))
         else:
             self._end(item, State.SUCCEED, ended.result, sends=ended.sends)
 
     async def _store_result(self, item: InHand, ended: Ended) -> None:
+        """Put a large result into the object store, then end the task. Until then no other task begins in its
+        place: while the object store is away, results would fill the memory."""
+        try:
+            await self._insist_on_storing(item, ended)
+        finally:
+            self._storing -= 1
+            self._wake.set()
+
+    async def _insist_on_storing(self, item: InHand, ended: Ended) -> None:
         """Put a large result into the object store, then end the task. While the object store is away this is
         repeated, unless the node stops or the task's delivery has lapsed."""
         stored: StoredValue | None = None
