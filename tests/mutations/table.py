@@ -340,6 +340,13 @@ CORE = [
         "tests/tasks/test_work.py::test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots",
     ),
     _at(
+        "src/holdfast/tasks/held_tasks.py",
+        "a stand-in with a huge number ends its node",
+        "sent_at.isdecimal() and len(sent_at) <= EPOCH_DIGITS_MAX",
+        "sent_at.isdecimal()",
+        "tests/tasks/test_held_tasks.py::test_a_stand_in_is_one_only_for_outcomes_of_later_attempts",
+    ),
+    _at(
         "src/holdfast/tasks/work.py",
         "the dispatcher of a node without room spins",
         "        self._fair_queue.end_rests(now)\n",
