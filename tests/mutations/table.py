@@ -2014,9 +2014,23 @@ TASKS = [
     _at(
         "src/holdfast/tasks/rules/rates.py",
         "a clock that is set back empties buckets",
-        "full_at = min(max(after.get(name, now), now), now + burst / rate)",
-        "full_at = max(after.get(name, now), now)",
+        "            full_at = now + burst / rate\n",
+        "            pass\n",
         "tests/tasks/rules/test_rates.py::test_a_clock_that_is_set_back_keeps_nothing_waiting",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/rates.py",
+        "a node whose clock is behind forgets what another has taken",
+        "if full_at > now + burst / rate + CLOCKS_DIFFER_S:",
+        "if full_at > now + burst / rate:",
+        "tests/tasks/rules/test_rates.py::test_nodes_whose_clocks_differ_keep_one_rate",
+    ),
+    _at(
+        "src/holdfast/tasks/rates.py",
+        "a clock that was told slowly is believed for a minute",
+        "if now <= asked_at + ANSWER_S:",
+        "if True:",
+        "tests/tasks/test_rates.py::test_a_clock_that_was_told_slowly_serves_for_once",
     ),
     _at(
         "src/holdfast/tasks/rules/rates.py",
