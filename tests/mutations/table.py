@@ -553,6 +553,14 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
+        "a task that is cancelled while it waits has the epoch of an earlier outcome",
+        "epoch=standing.epoch + 1, send_at=send_at)",
+        "send_at=send_at)",
+        "tests/services/memory/test_tasks.py"
+        "::TestMemoryTasks::test_a_task_that_is_cancelled_before_it_runs_again_has_an_outcome_of_its_own",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
         "a reset begins with epoch 0",
         "group=standing.group, epoch=standing.epoch, queued_at=now)",
         "group=standing.group, queued_at=now)",
@@ -2830,6 +2838,14 @@ ADAPTERS = [
         "await self.give_back([d.receipt for d in _deliveries(told)], 0)",
         "pass",
         "tests/services/redis/test_queue.py::test_a_receive_that_is_cancelled_under_way_gives_back_what_it_gets",
+    ),
+    _at(
+        "src/holdfast/services/redis/task_change.lua",
+        "a task that is cancelled while it waits has the epoch of an earlier outcome",
+        "{epoch = next_epoch(task), send_at = task.message and NOW or nil}",
+        "{send_at = task.message and NOW or nil}",
+        "tests/services/redis/test_tasks.py"
+        "::TestOnOneServer::test_a_task_that_is_cancelled_before_it_runs_again_has_an_outcome_of_its_own",
     ),
     _at(
         "src/holdfast/services/redis/task_change.lua",
