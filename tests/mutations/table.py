@@ -503,9 +503,17 @@ CORE = [
         "tests/tasks/test_values.py::test_a_result_that_is_no_json_is_never_given",
     ),
     _at(
+        "src/holdfast/tasks/completer.py",
+        "a new message of a task is deleted with the one whose end is being told",
+        "                self._holder.give_back_later(item, receipts)\n",
+        "",
+        "tests/tasks/test_work.py"
+        "::test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_runs_again",
+    ),
+    _at(
         "src/holdfast/tasks/work.py",
         "a new message of a task is deleted with a copy that was judged before",
-        "                    self._give_back_later(item, receipts)\n",
+        "                    self.give_back_later(item, receipts)\n",
         "",
         "tests/tasks/test_work.py::test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again",
     ),

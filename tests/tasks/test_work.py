@@ -24,7 +24,7 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
-from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, StartAttempt, State, Task
+from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 from holdfast.values import Values
 from simulator.faults import Weather
@@ -464,6 +464,43 @@ def test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again() -> 
             await sent_as(QUICK, "t", queue)
             await judged.wait()
             assert await world.producer.redrive(QUICK, list(queue.letters.values())) == 1
+            while queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+
+    run(live())
+
+
+def test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_runs_again() -> None:
+    """The store has its failure, of which a copy on another node may have left a dead letter."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=TRIES)))
+        queue, end = world.queues[task_queue(APP, QUICK)], world.store.end
+        ended, again = asyncio.Event(), asyncio.Event()
+
+        async def answer_slowly(ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+            answers = await end(ends)
+            if not ended.is_set():
+                ended.set()
+                await again.wait()
+            return answers
+
+        world.store.end = answer_slowly  # type: ignore[method-assign]
+
+        async def send_again() -> None:
+            await ended.wait()
+            await world.store.reset(["t"])
+            await sent_as(QUICK, "t", queue)
+            [work] = world.works.values()
+            while len(work.hand["t"].held.receipts) < 2:
+                await world.clock.sleep(0.001)
+            again.set()
             while queue.messages:
                 await world.clock.sleep(1.0)
 

@@ -423,7 +423,7 @@ class TaskWork:
             else:
                 self._take_back(item)
                 if task.ended:
-                    self._give_back_later(item, receipts)
+                    self.give_back_later(item, receipts)
                     self._completer.tell(item, task)
                 else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
@@ -725,7 +725,7 @@ class TaskWork:
         item.held.come_back()
         self._come_again(item, delay_s)
 
-    def _give_back_later(self, item: InHand, seen: int) -> None:
+    def give_back_later(self, item: InHand, seen: int) -> None:
         """Give back the deliveries of a task that has ended, but for the first ``seen``: they came after the
         store was asked for it. It may have been sent again since, and they must not be deleted."""
         if later := item.held.receipts[seen:]:
