@@ -348,6 +348,22 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/work.py",
+        "a group at its limit that fills the hands of a node keeps all others from coming",
+        "self._beat, self._measure, self._make_way):",
+        "self._beat, self._measure):",
+        "tests/tasks/test_work.py"
+        "::test_a_group_at_its_limit_keeps_nothing_from_coming_though_it_fills_the_hands_of_its_node",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/fair_queue.py",
+        "what may begin makes way",
+        "if name in resting or 0 < limit <= self._running_of[name]:",
+        "if name in resting or True:",
+        "tests/tasks/rules/test_fair_queue.py"
+        "::test_what_limits_hold_back_makes_way_the_newest_of_the_longest_lines_first",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
         "the dispatcher of a node without room spins",
         "        self._fair_queue.end_rests(now)\n",
         "",

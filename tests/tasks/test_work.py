@@ -701,3 +701,25 @@ def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
         assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
 
     run(live())
+
+
+def test_a_group_at_its_limit_keeps_nothing_from_coming_though_it_fills_the_hands_of_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_at_once = msgspec.structs.replace(SPECS[LONG], group_limit=1)
+    monkeypatch.setattr("simulator.tasks.SPECS", {**SPECS, LONG: one_at_once})
+    monkeypatch.setattr(TaskWorld, "limits", msgspec.structs.replace(TaskWorld.limits, max_held=20))
+    of_the_group = [PlannedTask(0.1, f"long{n}", LONG, 4.0) for n in range(60)]
+    others = [PlannedTask(5.0, f"quick{n}", QUICK, 0.1) for n in range(10)]
+
+    async def live() -> None:
+        world = TaskWorld(calm(*of_the_group, *others))
+        assert check(world, await world.live()) == []
+        ends = {e.trace: e.at for e in world.log if isinstance(e, RanAttempt) and e.end}
+        assert max(ends[each.name] for each in others) < 30.0, "not only once 40 of the group had ended"
+        took_s = max(ends[each.name] for each in of_the_group)
+        assert took_s < 60 * 4.0 * 1.2, "and always one of the group ran"
+        [node] = world.nodes.values()
+        assert node.host.stats.given_back < 200
+
+    run(live())

@@ -75,6 +75,15 @@ DISAGREEMENT_S = 1.0
 FETCH_AGAIN_S = 5.0
 """After about how long a task is delivered again whose body can't be read, as the object store is away."""
 
+MAKE_WAY_S = 1.0
+"""How often a node looks whether tasks that can't begin for now fill its hands."""
+
+NEARLY_FULL = 0.9
+"""The part of ``max_held`` from which on tasks of groups that are held back make way for others."""
+
+AWAY_S = 60.0
+"""For about how long those are given back. Queues deliver the oldest first, and these would come at once."""
+
 GONE_MAX = 1000
 """How many dead members are remembered."""
 
@@ -187,7 +196,7 @@ class TaskWork:
         host = self._host
         self._completer.start()
         self._limiter.start()
-        for loop in (self._dispatch, self._beat, self._measure):
+        for loop in (self._dispatch, self._beat, self._measure, self._make_way):
             host.tasks.repeat(loop, host.clock, host.log)
         host.tasks.repeat(self._rates.run, host.clock, host.log)
         if self._delayed is not None:
@@ -756,6 +765,28 @@ class TaskWork:
         for name in self._queues:
             await self._give_back_all(name, [item for item in waiting if item.queue == name], 0.0)
         return len(waiting)
+
+    async def _make_way(self) -> None:
+        """While the hand is nearly full and slots are free, give back tasks of groups that are held back,
+        some at a time. Nothing else could be received, of any type."""
+        while True:
+            await self._host.clock.sleep(MAKE_WAY_S)
+            max_held = self._host.limits.max_held
+            in_slots = len(self.slots.running) + self._fetching + self._storing
+            could_begin = in_slots + self._fair_queue.ready < self._slots_max
+            if len(self.hand) < NEARLY_FULL * max_held or not could_begin or self._stopping:
+                continue
+            shed = self._fair_queue.shed(math.ceil((1.0 - NEARLY_FULL) * max_held))
+            for item in shed:
+                self.forget(item)
+                item.held.come_back()
+                item.held.become(Life.GIVEN_BACK)
+            self._returned += len(shed)
+            self._host.stats.given_back += len(shed)
+            for name, queue in self._queues.items():
+                if some := [item for item in shed if item.queue == name]:
+                    away_s = min(AWAY_S * (0.5 + self._host.clock.random()), queue.hold_max_s / 2)
+                    self._host.tasks.spawn(self._give_back_all(name, some, away_s))
 
     def drop(self, item: InHand) -> None:
         """Forget a task whose deliveries have lapsed, or whose outcome was refused; its next delivery
