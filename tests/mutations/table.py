@@ -370,6 +370,36 @@ CORE = [
     ),
     _at(
         "src/holdfast/tasks/work.py",
+        "large results pile up while their object store is away",
+        "self.slots.refill - self._fetching - self._storing, STARTS_MAX)",
+        "self.slots.refill - self._fetching, STARTS_MAX)",
+        "tests/tasks/test_work.py::test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots",
+    ),
+    _at(
+        "src/holdfast/tasks/held_tasks.py",
+        "a stand-in with a huge number ends its node",
+        "sent_at.isdecimal() and len(sent_at) <= EPOCH_DIGITS_MAX",
+        "sent_at.isdecimal()",
+        "tests/tasks/test_held_tasks.py::test_a_stand_in_is_one_only_for_outcomes_of_later_attempts",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "a group at its limit that fills the hands of a node keeps all others from coming",
+        "self._beat, self._measure, self._make_way):",
+        "self._beat, self._measure):",
+        "tests/tasks/test_work.py"
+        "::test_a_group_at_its_limit_keeps_nothing_from_coming_though_it_fills_the_hands_of_its_node",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/fair_queue.py",
+        "what may begin makes way",
+        "if name in resting or 0 < limit <= self._running_of[name]:",
+        "if name in resting or True:",
+        "tests/tasks/rules/test_fair_queue.py"
+        "::test_what_limits_hold_back_makes_way_the_newest_of_the_longest_lines_first",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
         "the dispatcher of a node without room spins",
         "        self._fair_queue.end_rests(now)\n",
         "",
@@ -525,9 +555,17 @@ CORE = [
         "tests/tasks/test_values.py::test_a_result_that_is_no_json_is_never_given",
     ),
     _at(
+        "src/holdfast/tasks/completer.py",
+        "a new message of a task is deleted with the one whose end is being told",
+        "                self._holder.give_back_later(item, receipts)\n",
+        "",
+        "tests/tasks/test_work.py"
+        "::test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_runs_again",
+    ),
+    _at(
         "src/holdfast/tasks/work.py",
         "a new message of a task is deleted with a copy that was judged before",
-        "                    self._give_back_later(item, receipts)\n",
+        "                    self.give_back_later(item, receipts)\n",
         "",
         "tests/tasks/test_work.py::test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again",
     ),
@@ -572,6 +610,14 @@ CORE = [
         "self._fetching + self._fair_queue.soon)",
         "self._fetching + self._fair_queue.ready)",
         "tests/tasks/test_rates.py::test_the_nodes_of_an_app_keep_a_rate_that_an_operator_sets",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "a task that is cancelled while it waits has the epoch of an earlier outcome",
+        "epoch=standing.epoch + 1, send_at=send_at)",
+        "send_at=send_at)",
+        "tests/services/memory/test_tasks.py"
+        "::TestMemoryTasks::test_a_task_that_is_cancelled_before_it_runs_again_has_an_outcome_of_its_own",
     ),
     _at(
         "src/holdfast/tasks/rules/task.py",
@@ -2036,9 +2082,23 @@ TASKS = [
     _at(
         "src/holdfast/tasks/rules/rates.py",
         "a clock that is set back empties buckets",
-        "full_at = min(max(after.get(name, now), now), now + burst / rate)",
-        "full_at = max(after.get(name, now), now)",
+        "            full_at = now + burst / rate\n",
+        "            pass\n",
         "tests/tasks/rules/test_rates.py::test_a_clock_that_is_set_back_keeps_nothing_waiting",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/rates.py",
+        "a node whose clock is behind forgets what another has taken",
+        "if full_at > now + burst / rate + CLOCKS_DIFFER_S:",
+        "if full_at > now + burst / rate:",
+        "tests/tasks/rules/test_rates.py::test_nodes_whose_clocks_differ_keep_one_rate",
+    ),
+    _at(
+        "src/holdfast/tasks/rates.py",
+        "a clock that was told slowly is believed for a minute",
+        "if now <= asked_at + ANSWER_S:",
+        "if True:",
+        "tests/tasks/test_rates.py::test_a_clock_that_was_told_slowly_serves_for_once",
     ),
     _at(
         "src/holdfast/tasks/rules/rates.py",
@@ -2838,6 +2898,14 @@ ADAPTERS = [
         "await self.give_back([d.receipt for d in _deliveries(told)], 0)",
         "pass",
         "tests/services/redis/test_queue.py::test_a_receive_that_is_cancelled_under_way_gives_back_what_it_gets",
+    ),
+    _at(
+        "src/holdfast/services/redis/task_change.lua",
+        "a task that is cancelled while it waits has the epoch of an earlier outcome",
+        "{epoch = next_epoch(task), send_at = task.message and NOW or nil}",
+        "{send_at = task.message and NOW or nil}",
+        "tests/services/redis/test_tasks.py"
+        "::TestOnOneServer::test_a_task_that_is_cancelled_before_it_runs_again_has_an_outcome_of_its_own",
     ),
     _at(
         "src/holdfast/services/redis/task_change.lua",

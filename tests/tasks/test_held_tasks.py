@@ -20,7 +20,9 @@ def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = Non
     return InHand("queue", cast("Any", None), cast("Any", None), message)
 
 
-@pytest.mark.parametrize("sent_at, stands_in", [("4", True), ("5", False), ("6", False), ("x", False)])
+@pytest.mark.parametrize(
+    "sent_at, stands_in", [("4", True), ("5", False), ("6", False), ("x", False), ("9" * 5000, False)]
+)
 def test_a_stand_in_is_one_only_for_outcomes_of_later_attempts(sent_at: str, stands_in: bool) -> None:
     assert in_hand(attributes={STAND_IN: sent_at}).is_stand_in(ENDED) == stands_in
 

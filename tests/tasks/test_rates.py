@@ -113,6 +113,20 @@ async def test_three_nodes_keep_one_rate_together_and_each_gets_its_turn(clock: 
     assert sum(registry.calls.values()) <= 3 * 60 * 2 / (LOOK_S / 2), "whatever waits"
 
 
+async def test_a_clock_that_was_told_slowly_serves_for_once(clock: SimClock) -> None:
+    """The store says what its clock shows, and a node can't know when within the call that was."""
+    node, answers_s = FakeNode(Asked(clock), clock), [2.0, 0.01]
+
+    async def now() -> float:
+        await clock.sleep(answers_s.pop(0))
+        return clock.wall()
+
+    node.keeper._now = now
+    assert abs(await node.keeper._wall() - clock.wall()) <= 1.0
+    for _ in range(2):
+        assert await node.keeper._wall() == pytest.approx(clock.wall(), abs=0.01)
+
+
 async def test_where_nothing_waits_nothing_is_asked(clock: SimClock) -> None:
     registry = Asked(clock)
     node = FakeNode(registry, clock)

@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from holdfast.cluster.keeper import expire
+from holdfast.common.stored import StoredValue
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.slots import Attempt
@@ -23,8 +24,9 @@ from holdfast.tasks.body import Body
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
-from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, StartAttempt, State, Task
+from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
+from holdfast.values import Values
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
 from simulator.scenario import TROUBLE_S, Fault
@@ -474,6 +476,43 @@ def test_a_task_that_is_sent_again_while_a_copy_of_it_is_judged_runs_again() -> 
     run(live())
 
 
+def test_a_task_that_is_sent_again_while_its_node_is_yet_to_learn_of_its_end_runs_again() -> None:
+    """The store has its failure, of which a copy on another node may have left a dead letter."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1, fails=TRIES)))
+        queue, end = world.queues[task_queue(APP, QUICK)], world.store.end
+        ended, again = asyncio.Event(), asyncio.Event()
+
+        async def answer_slowly(ends: Sequence[EndAttempt]) -> list[Task | Fenced]:
+            answers = await end(ends)
+            if not ended.is_set():
+                ended.set()
+                await again.wait()
+            return answers
+
+        world.store.end = answer_slowly  # type: ignore[method-assign]
+
+        async def send_again() -> None:
+            await ended.wait()
+            await world.store.reset(["t"])
+            await sent_as(QUICK, "t", queue)
+            [work] = world.works.values()
+            while len(work.hand["t"].held.receipts) < 2:
+                await world.clock.sleep(0.001)
+            again.set()
+            while queue.messages:
+                await world.clock.sleep(1.0)
+
+        world.spawn(send_again())
+        await world.live()
+        assert world.failures == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts) == (State.SUCCEED, 1), "it was queued for ever"
+
+    run(live())
+
+
 def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_reaches_its_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -631,5 +670,56 @@ def test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin(
         world.spawn(stop())
         assert check(world, await world.live()) == []
         assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
+
+    run(live())
+
+
+def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would fill its memory."""
+    monkeypatch.setattr("holdfast.tasks.work.INLINE_BYTES_MAX", 0)
+    planned = [PlannedTask(0.1, f"t{n}", QUICK, 1.0) for n in range(4 * SLOTS)]
+    away_s, puts = 20.0, list[float]()
+
+    async def live() -> None:
+        world = TaskWorld(calm(*planned))
+
+        async def put(self: Values, data: bytes) -> StoredValue:
+            puts.append(world.clock.monotonic())
+            if puts[-1] < away_s:
+                raise Unavailable("no connection")
+            return StoredValue("memory:///a", len(data), "0" * 64)
+
+        monkeypatch.setattr(Values, "put", put)
+        await world.live()
+        assert world.failures == []
+        ends = [event.at for event in world.log if isinstance(event, RanAttempt) and event.end]
+        assert sum(at < away_s for at in ends) == SLOTS
+        assert puts[0] < away_s / 2
+        assert len(ends) == len(planned)
+        assert {task.state for task in world.store.standing.values()} == {State.SUCCEED}
+
+    run(live())
+
+
+def test_a_group_at_its_limit_keeps_nothing_from_coming_though_it_fills_the_hands_of_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    one_at_once = msgspec.structs.replace(SPECS[LONG], group_limit=1)
+    monkeypatch.setattr("simulator.tasks.SPECS", {**SPECS, LONG: one_at_once})
+    monkeypatch.setattr(TaskWorld, "limits", msgspec.structs.replace(TaskWorld.limits, max_held=20))
+    of_the_group = [PlannedTask(0.1, f"long{n}", LONG, 4.0) for n in range(60)]
+    others = [PlannedTask(5.0, f"quick{n}", QUICK, 0.1) for n in range(10)]
+
+    async def live() -> None:
+        world = TaskWorld(calm(*of_the_group, *others))
+        assert check(world, await world.live()) == []
+        ends = {e.trace: e.at for e in world.log if isinstance(e, RanAttempt) and e.end}
+        assert max(ends[each.name] for each in others) < 30.0, "not only once 40 of the group had ended"
+        took_s = max(ends[each.name] for each in of_the_group)
+        assert took_s < 60 * 4.0 * 1.2, "and always one of the group ran"
+        [node] = world.nodes.values()
+        assert node.host.stats.given_back < 200
 
     run(live())

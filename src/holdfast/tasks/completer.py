@@ -85,6 +85,9 @@ class TaskHolder(Protocol):
     def forget(self, item: InHand) -> None:
         """Forget a task that the node is done with."""
 
+    def give_back_later(self, item: InHand, seen: int) -> None:
+        """Give back the deliveries of a task that has ended, but for the first ``seen``."""
+
     def drop(self, item: InHand) -> None:
         """Forget a task whose outcome was refused, because another attempt has begun."""
 
@@ -203,9 +206,16 @@ class Completer:
     async def _store_some(
         self, taken: Sequence[Ending], end: Callable[[Sequence[EndAttempt]], Awaitable[list[Task | Fenced]]]
     ) -> None:
-        answers = await self._insist("the task store", lambda: end([each.end for each in taken])) or []
-        for (item, _, letter), answer in zip_longest(taken, answers):
+        seen = list[int]()
+
+        def ask() -> Awaitable[list[Task | Fenced]]:
+            seen[:] = [len(each.item.held.receipts) for each in taken]
+            return end([each.end for each in taken])
+
+        answers = await self._insist("the task store", ask) or []
+        for (item, _, letter), answer, receipts in zip_longest(taken, answers, seen):
             if isinstance(answer, Task):
+                self._holder.give_back_later(item, receipts)
                 item.outcome_known()
                 self._count(answer)
                 if answer.briefed:

@@ -13,6 +13,10 @@ from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import SentTask
 
+EPOCH_DIGITS_MAX = 20
+"""The most digits of an epoch that a message may name. Any program may have sent it, and Python makes no
+number of thousands of digits."""
+
 
 class TaskActivity(msgspec.Struct):
     """An attempt that runs, and for how long."""
@@ -89,7 +93,8 @@ class InHand(msgspec.Struct, eq=False):
         """Return True if its message is no longer needed: the task was also given to a node directly when it
         was sent, and an attempt has ended it since."""
         sent_at = self.held.attributes.get(STAND_IN, "")
-        return task.ended and sent_at.isdecimal() and task.epoch > int(sent_at)
+        is_epoch = sent_at.isdecimal() and len(sent_at) <= EPOCH_DIGITS_MAX
+        return task.ended and is_epoch and task.epoch > int(sent_at)
 
     def lapsed(self, now: float) -> bool:
         """Return True if no delivery gives the right to run the task any more."""

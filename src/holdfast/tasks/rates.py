@@ -26,6 +26,10 @@ LOOK_AGAIN_S = 5.0
 CLOCK_S = 60.0
 """How long the difference between the task store's clock and this node's is used."""
 
+ANSWER_S = 0.1
+"""In how many seconds the task store must have told its clock for that. A slower answer tells it less well,
+and serves for once."""
+
 
 class RateKeeper:
     """Takes permits for the tasks of one app that wait on this node. A registry that isn't asked costs
@@ -103,6 +107,9 @@ class RateKeeper:
     async def _wall(self) -> float:
         now = self._clock.monotonic()
         if now >= self._ahead_until:
-            self._ahead_s = await self._now() - now
-            self._ahead_until = now + CLOCK_S
+            wall = await self._now()
+            asked_at, now = now, self._clock.monotonic()
+            self._ahead_s = wall - (asked_at + now) / 2
+            if now <= asked_at + ANSWER_S:
+                self._ahead_until = now + CLOCK_S
         return now + self._ahead_s

@@ -75,6 +75,15 @@ DISAGREEMENT_S = 1.0
 FETCH_AGAIN_S = 5.0
 """After about how long a task is delivered again whose body can't be read, as the object store is away."""
 
+MAKE_WAY_S = 1.0
+"""How often a node looks whether tasks that can't begin for now fill its hands."""
+
+NEARLY_FULL = 0.9
+"""The part of ``max_held`` from which on tasks of groups that are held back make way for others."""
+
+AWAY_S = 60.0
+"""For about how long those are given back. Queues deliver the oldest first, and these would come at once."""
+
 GONE_MAX = 1000
 """How many dead members are remembered."""
 
@@ -119,6 +128,7 @@ class TaskWork:
         self._scheduler = scheduler
         self._announcer = announcer
         self._fetching = 0
+        self._storing = 0
         self.hand: dict[str, InHand] = {}
         permits = Permits(self._rate_of)
         self._fair_queue: FairQueue[InHand] = FairQueue(
@@ -186,7 +196,7 @@ class TaskWork:
         host = self._host
         self._completer.start()
         self._limiter.start()
-        for loop in (self._dispatch, self._beat, self._measure):
+        for loop in (self._dispatch, self._beat, self._measure, self._make_way):
             host.tasks.repeat(loop, host.clock, host.log)
         host.tasks.repeat(self._rates.run, host.clock, host.log)
         if self._delayed is not None:
@@ -230,7 +240,7 @@ class TaskWork:
         """Return how many more tasks to receive: those that can begin at once, and those that will within
         ``AHEAD_S``. Tasks that a limit of their group holds back don't count, or they would block the tasks
         behind them."""
-        ahead = self.slots.room + round(self._rate * AHEAD_S) - self._fair_queue.ready
+        ahead = self.slots.room - self._storing + round(self._rate * AHEAD_S) - self._fair_queue.ready
         # A grant depends on the work that waits, so receive tasks for twice the present grant.
         to_ask_for = min(self._slots_max, max(1, 2 * self._limiter.granted))
         ahead = max(ahead, to_ask_for - len(self.hand))
@@ -250,7 +260,7 @@ class TaskWork:
 
     def _lacking(self) -> dict[str, int]:
         """Return for how many tasks of each type a permit is lacking, of those that could begin."""
-        room = self.slots.room - self._fetching
+        room = self.slots.room - self._fetching - self._storing
         wanted = {
             name: min(self._fair_queue.waiting(name), room)
             for name in self._specs
@@ -346,8 +356,9 @@ class TaskWork:
         if self._stopping:
             return batch
         self._heed_limits()
-        self._limiter.want(len(self.slots.running) + self._fetching + self._fair_queue.soon)
-        room = min(self.slots.refill - self._fetching, STARTS_MAX)
+        in_slots = len(self.slots.running) + self._storing
+        self._limiter.want(in_slots + self._fetching + self._fair_queue.soon)
+        room = min(self.slots.refill - self._fetching - self._storing, STARTS_MAX)
         while len(batch) < room and (item := self._fair_queue.take(now)) is not None:
             if item.lapsed(now):
                 self._fair_queue.done(item.spec.name, item.group)
@@ -421,7 +432,7 @@ class TaskWork:
             else:
                 self._take_back(item)
                 if task.ended:
-                    self._give_back_later(item, receipts)
+                    self.give_back_later(item, receipts)
                     self._completer.tell(item, task)
                 else:  # it pauses, or runs on another node, or did until a moment ago
                     wait_s = min(max(task.until - self._host.clock.wall(), 0.0), item.spec.visibility_s)
@@ -592,11 +603,21 @@ class TaskWork:
 
     def _succeed(self, item: InHand, ended: Ended) -> None:
         if len(ended.result) > INLINE_BYTES_MAX:
+            self._storing += 1
             self._host.tasks.spawn(self._store_result(item, ended))
         else:
             self._end(item, State.SUCCEED, ended.result, sends=ended.sends)
 
     async def _store_result(self, item: InHand, ended: Ended) -> None:
+        """Put a large result into the object store, then end the task. Until then no other task begins in its
+        place: while the object store is away, results would fill the memory."""
+        try:
+            await self._insist_on_storing(item, ended)
+        finally:
+            self._storing -= 1
+            self._wake.set()
+
+    async def _insist_on_storing(self, item: InHand, ended: Ended) -> None:
         """Put a large result into the object store, then end the task. While the object store is away this is
         repeated, unless the node stops or the task's delivery has lapsed."""
         stored: StoredValue | None = None
@@ -713,7 +734,7 @@ class TaskWork:
         item.held.come_back()
         self._come_again(item, delay_s)
 
-    def _give_back_later(self, item: InHand, seen: int) -> None:
+    def give_back_later(self, item: InHand, seen: int) -> None:
         """Give back the deliveries of a task that has ended, but for the first ``seen``: they came after the
         store was asked for it. It may have been sent again since, and they must not be deleted."""
         if later := item.held.receipts[seen:]:
@@ -744,6 +765,28 @@ class TaskWork:
         for name in self._queues:
             await self._give_back_all(name, [item for item in waiting if item.queue == name], 0.0)
         return len(waiting)
+
+    async def _make_way(self) -> None:
+        """While the hand is nearly full and slots are free, give back tasks of groups that are held back,
+        some at a time. Nothing else could be received, of any type."""
+        while True:
+            await self._host.clock.sleep(MAKE_WAY_S)
+            max_held = self._host.limits.max_held
+            in_slots = len(self.slots.running) + self._fetching + self._storing
+            could_begin = in_slots + self._fair_queue.ready < self._slots_max
+            if len(self.hand) < NEARLY_FULL * max_held or not could_begin or self._stopping:
+                continue
+            shed = self._fair_queue.shed(math.ceil((1.0 - NEARLY_FULL) * max_held))
+            for item in shed:
+                self.forget(item)
+                item.held.come_back()
+                item.held.become(Life.GIVEN_BACK)
+            self._returned += len(shed)
+            self._host.stats.given_back += len(shed)
+            for name, queue in self._queues.items():
+                if some := [item for item in shed if item.queue == name]:
+                    away_s = min(AWAY_S * (0.5 + self._host.clock.random()), queue.hold_max_s / 2)
+                    self._host.tasks.spawn(self._give_back_all(name, some, away_s))
 
     def drop(self, item: InHand) -> None:
         """Forget a task whose deliveries have lapsed, or whose outcome was refused; its next delivery

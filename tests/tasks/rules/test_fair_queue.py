@@ -120,6 +120,42 @@ def test_groups_whose_rate_holds_nothing_back_are_forgotten() -> None:
     assert taken(queue, 9, 1500.0) == [], "the new ones did not"
 
 
+def test_what_limits_hold_back_makes_way_the_newest_of_the_longest_lines_first() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_limit=1), "free": TypeShare()})
+    for n in range(8):
+        queue.add("t", "long", 0, f"long{n}")
+    for group in ("short", "low"):
+        queue.add("t", group, 0, group)
+    assert len(taken(queue, 9)) == 3, "one of each group"
+    queue.add("t", "short", 0, "short")
+    queue.add("t", "low", -1, "low")
+    queue.add("t", "open", -1, "open")
+    queue.add("free", "", -1, "free")
+    assert queue.shed(3) == ["low", "long7", "long6"]
+    assert queue.shed(9) == ["long5", "long4", "long3", "short"]
+    assert len(queue) == 4
+    queue.done("t", "long")
+    queue.done("t", "short")
+    assert sorted(taken(queue, 9)) == ["free", "long1", "open"]
+    queue.done("t", "long")
+    assert taken(queue, 9) == ["long2"]
+    assert len(queue) == 0
+
+
+def test_what_a_rate_holds_back_makes_way_and_can_come_again() -> None:
+    queue: FairQueue[str] = FairQueue({"t": TypeShare(group_rate=1.0)})
+    for item in "abc":
+        queue.add("t", "g", 0, item)
+    assert taken(queue, 9) == ["a"]
+    queue.done("t", "g")
+    assert queue.shed(9) == ["c"]
+    assert queue.shed(9) == ["b"]
+    assert (len(queue), queue.shed(9)) == (0, [])
+    queue.add("t", "g", 0, "b")
+    assert taken(queue, 9) == []
+    assert taken(queue, 9, now=1.0) == ["b"]
+
+
 def test_all_that_waits_can_be_taken_back() -> None:
     queue: FairQueue[str] = FairQueue({"t": TypeShare(group_limit=1)})
     for item in "abc":

@@ -54,6 +54,23 @@ def test_a_clock_that_is_set_back_keeps_nothing_waiting() -> None:
     assert take(buckets, 10, 10.0, 1e9 + 0.35)[1] == 3
 
 
+def test_nodes_whose_clocks_differ_keep_one_rate() -> None:
+    """One that found a bucket full too late by its own clock wrote what it thought right."""
+    rate, buckets, times = 10.0, RateBuckets(), list[float]()
+    for n in range(400):
+        now = 1e9 + n * 0.05
+        buckets, got, _ = take(buckets, 100, rate, now + 0.5 * (n % 2))
+        times += [now] * got
+    assert rate * 20 * 0.95 <= len(times) <= rate * (20 + 2 * WINDOW_S)
+
+
+def test_it_is_told_when_there_is_a_permit_by_the_clock_that_is_behind() -> None:
+    buckets, _, _ = take(RateBuckets(), 10, 10.0, 1e9 + 0.5)
+    after, got, wait_s = take(buckets, 10, 10.0, 1e9)
+    assert (got, after) == (0, buckets)
+    assert wait_s == pytest.approx(0.6)
+
+
 def test_a_bucket_that_is_full_again_is_forgotten() -> None:
     buckets, _, _ = take(RateBuckets(), 10, 10.0, 1e9)
     assert buckets.full_at

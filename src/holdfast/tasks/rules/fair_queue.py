@@ -132,6 +132,21 @@ class FairQueue(Generic[T]):
         if not self._enter_all(type, group):
             self._last.pop(name, None)
 
+    def shed(self, most: int) -> list[T]:
+        """Remove and return up to ``most`` items that a limit or rate of their group holds back, to make room
+        for others. The lowest priority goes first, of that the longest lines, and of each its newer half."""
+        shed, resting = list[T](), {(type_, group) for _, type_, group in self._resting}
+        for priority in sorted(self._lanes):
+            for type_, lane in self._lanes[priority].items():
+                limit = self._shares[type_].group_limit
+                for group, line in sorted(lane.waiting.items(), key=lambda each: -len(each[1])):
+                    name = type_, group
+                    if len(shed) >= most:
+                        return shed
+                    if name in resting or 0 < limit <= self._running_of[name]:
+                        shed += self._cut(lane, name, min((len(line) + 1) // 2, most - len(shed)))
+        return shed
+
     def drain(self) -> list[T]:
         """Remove and return every waiting item."""
         lanes = [lane for by_type in self._lanes.values() for lane in by_type.values()]
@@ -163,6 +178,20 @@ class FairQueue(Generic[T]):
             for group, line in lane.waiting.items()
             if group not in resting
         )
+
+    def _cut(self, lane: _TypeLane[T], name: tuple[str, str], count: int) -> list[T]:
+        """Remove and return the newest of a group's items, the newest first."""
+        type_, group = name
+        line = lane.waiting[group]
+        items = [line.pop() for _ in range(count)]
+        lane.count -= count
+        self._count -= count
+        if not line:
+            del lane.waiting[group]
+            lanes = (by_type[type_] for by_type in self._lanes.values() if type_ in by_type)
+            if not self._running_of[name] and not any(group in each.waiting for each in lanes):
+                self._last.pop(name, None)
+        return items
 
     def _take_from(self, lane: _TypeLane[T], type_: str, now: float) -> T | None:
         share = self._shares[type_]

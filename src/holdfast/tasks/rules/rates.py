@@ -8,7 +8,8 @@ several in one write, and each lets one attempt begin. The rules:
 - A node takes only permits that are there by now, and no more than it has tasks that could begin.
 - Permits that it hasn't used within ``WINDOW_S`` lapse. So a node can't gather them, and what one took that
   died costs the others no more than those permits.
-- A clock that is set back leaves no bucket empty for longer than it takes to fill.
+- What one node has written stands for the others, though their clocks differ a little. A clock that is set
+  back by more than ``CLOCKS_DIFFER_S`` leaves no bucket empty for longer than it takes to fill.
 
 So in any T seconds no more begin than the rate times T + 2 * ``WINDOW_S``, and one.
 
@@ -26,6 +27,10 @@ import msgspec
 from holdfast.common.rate import EDGE_S
 
 WINDOW_S = 1.0
+
+CLOCKS_DIFFER_S = 5.0
+"""By how much the clocks of two nodes may seem to differ. A bucket that is full only later than that was
+written before a clock was set back, or at a slower rate."""
 
 
 class RateBuckets(msgspec.Struct, frozen=True):
@@ -52,9 +57,11 @@ def reserve(
     for name, number in wanted.items():
         rate = per_s[name]
         burst = max(1.0, rate * WINDOW_S)
-        full_at = min(max(after.get(name, now), now), now + burst / rate)
+        full_at = max(after.get(name, now), now)
+        if full_at > now + burst / rate + CLOCKS_DIFFER_S:
+            full_at = now + burst / rate
         level = burst - (full_at - now) * rate
-        taken = min(number, math.floor(level + EDGE_S * rate))
+        taken = max(0, min(number, math.floor(level + EDGE_S * rate)))
         after[name] = full_at + taken / rate
         if taken:
             permits[name] = taken

@@ -46,9 +46,9 @@ class Task(msgspec.Struct, frozen=True):
     """The record of a task in the store.
 
     ``trace`` is its id, unique in its app. ``attempts`` counts the attempts since it was last queued, and
-    ``epoch`` counts all attempts. ``until`` is when the attempt of ``member`` lapses unless it beats, or when
-    the pause of a queued task ends; no other attempt begins before. ``pauses`` counts the pauses that its
-    attempts have asked for since it was last queued.
+    ``epoch`` counts all attempts, and each cancelling of a task that waits. ``until`` is when the attempt of
+    ``member`` lapses unless it beats, or when the pause of a queued task ends; no other attempt begins
+    before. ``pauses`` counts the pauses that its attempts have asked for since it was last queued.
     ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned; if that
     is too large for the store, ``stored`` says which object has it. ``detail`` says why the last attempt
     failed. ``briefed``: its brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group``
@@ -321,13 +321,15 @@ def briefed(standing: Task, epoch: int) -> Task:
 
 def cancel(standing: Task, reason: str, now: float) -> Task:
     """Return the task after it was cancelled: it ends at once if it waits, at its next beat if it runs. A
-    task that has ended is unchanged. If its message is yet to be sent, it is sent now, for whoever receives
-    it tells the producer."""
+    task that has ended is unchanged. One that waits gets a new epoch, as it may have had an outcome before it
+    was queued again. If its message is yet to be sent, it is sent now, for whoever receives it tells the
+    producer."""
     if standing.ended:
         return standing
     if standing.state is State.QUEUED:
         ended = _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
-        return msgspec.structs.replace(ended, send_at=now) if ended.message else ended
+        send_at = now if ended.message else ended.send_at
+        return msgspec.structs.replace(ended, epoch=standing.epoch + 1, send_at=send_at)
     return msgspec.structs.replace(standing, cancel=reason)
 
 

@@ -511,6 +511,23 @@ class TasksConformance:
         assert await tasks.start([wish("k")]) == [ended]
         assert await tasks.cancel("k", "again") == ended
 
+    async def test_a_task_that_is_cancelled_before_it_runs_again_has_an_outcome_of_its_own(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        [begun] = await tasks.start([wish("k")])
+        await tasks.end([EndAttempt("k", begun.epoch, State.FAILED, b"", "broken")])
+        await tasks.reset(["k"])
+        ended = await other_tasks.cancel("k", "not needed")
+        assert ended is not None
+        assert ended.state is State.FAILED
+        assert ended.epoch > begun.epoch
+        await tasks.briefed([("k", begun.epoch)])
+        assert await tasks.get("k") == ended, "that was the brief of the first one"
+        await tasks.briefed([("k", ended.epoch)])
+        told = await other_tasks.get("k")
+        assert told is not None
+        assert told.briefed
+
     async def test_a_running_task_learns_of_it(self, tasks: TaskStore, other_tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k")])
         told = await other_tasks.cancel("k", "not needed")
