@@ -2169,8 +2169,8 @@ TASKS = [
     _at(
         "src/holdfast/tasks/rules/task.py",
         "a delayed task that is cancelled is told at its time",
-        "return msgspec.structs.replace(ended, send_at=now) if ended.message else ended",
-        "return ended",
+        "send_at = now if ended.message else ended.send_at",
+        "send_at = ended.send_at",
         "tests/services/memory/test_tasks.py::TestMemoryTasks::test_a_delayed_task_that_is_cancelled_is_due_at_once",
     ),
     _at(
