@@ -2416,6 +2416,14 @@ DEVICES = [
 
 ADAPTERS = [
     _at(
+        "src/holdfast/services/postgres/changes.py",
+        "PostgreSQL finds an effect by any index of its stream",
+        "e.id >= w.id\n    ORDER BY e.id LIMIT 1",
+        "e.id = w.id",
+        "tests/services/postgres/test_state.py"
+        "::test_a_commit_reads_no_old_versions_while_somebody_holds_them",
+    ),
+    _at(
         "src/holdfast/services/otel/exporter.py",
         "a node for whose spans no thread can be started ends",
         "except RuntimeError as error:",

@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 HOPS = "hops"
+"""The attribute that counts the effects that led to a message."""
+
 HOPS_DIGITS = 9
 """The most digits of a number of hops. A longer number isn't ours, and may be more than stores can hold."""
-"""The attribute that counts the effects that led to a message."""
 
 
 class Send(msgspec.Struct, frozen=True, array_like=True):
