@@ -4197,14 +4197,14 @@ OTHERS = [
     _at(
         "src/holdfast/cli/output.py",
         "a restore whose output nobody reads ends midway",
-        "if not _course.goes_on_unread:",
+        "if not _command.goes_on_unread:",
         "if True:",
         "tests/cli/test_unread.py::test_a_restore_goes_on_to_its_end",
     ),
     _at(
         "src/holdfast/cli/output.py",
         "what nobody reads is never at an end",
-        "if not _course.goes_on_unread:",
+        "if not _command.goes_on_unread:",
         "if False:",
         "tests/cli/test_unread.py::test_what_only_reads_ends_at_once_and_well",
     ),

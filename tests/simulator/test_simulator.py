@@ -8,6 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from holdfast.ports.queue import DeadLetter
+from holdfast.streams.rules.ledger import RunLog
 from holdfast.streams.rules.sequencer import Sequencer
 from simulator import acting, invariants, scenario, tasks, world
 from simulator.faults import Weather
@@ -197,3 +199,11 @@ def test_a_seed_fails_where_a_protection_is_missing(rule: str, monkeypatch: pyte
         if simulate(seed, rule).wrong and not simulate(seed, kind=RULES[rule].world).wrong:
             return
     pytest.fail(f"{len(seeds)} seeds did not notice that {rule!r} is missing: {RULES[rule].says}")
+
+
+@pytest.mark.parametrize("seq, may_be", [(3, True), (4, True), (5, False)])
+def test_only_what_its_stream_had_passed_counts_as_late(seq: int, may_be: bool) -> None:
+    streams = invariants.Streams()
+    letter = DeadLetter(f"s/k:0:{seq}", b"", "late", key="s/k", seq=f"{seq}")
+    streams.asides_log["s/k", f"0:{seq}"] = RunLog(0, 0, 4)
+    assert invariants._is_late(streams, "s/k", letter) is may_be

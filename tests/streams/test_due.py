@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 
 from holdfast.cluster.lifecycle import Tasks
+from holdfast.common.due import ASK_EVERY_S, LEASE_S
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import StateStore
 from holdfast.streams import due
-from holdfast.streams.due import ASK_EVERY_S, LEASE_S, DueStreams
+from holdfast.streams.due import DueStreams
 from holdfast.streams.router import Router
 from tests.cluster.fakes import StandingMembership, make_host
 

@@ -11,11 +11,12 @@ import pytest
 from structlog.testing import CapturingLogger
 
 from holdfast.common.acts import HOPS
+from holdfast.common.due import AHEAD_S, LEASE_S
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.body import Body, body_of
-from holdfast.tasks.delayed import AHEAD_S, LEASE_S, TASKS_A_CALL, DelayedTasks
+from holdfast.tasks.delayed import TASKS_A_CALL, DelayedTasks
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer

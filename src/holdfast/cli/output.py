@@ -86,19 +86,19 @@ def console() -> Console:
 
 
 @dataclass
-class _Course:
+class _Command:
     goes_on_unread: bool = False
 
 
-_course = _Course()
-"""The way that this process's command takes."""
+_command = _Command()
+"""The command that this process runs."""
 
 
 def go_on_unread(wanted: bool = True) -> None:
     """From here on the command comes to its end although nobody reads its output any more, as after
     ``| head``: its exit code and stderr say what it did. A command that changes something says so before it
     begins; ``audited`` does. Any other ends at once then, and well."""
-    _course.goes_on_unread = wanted
+    _command.goes_on_unread = wanted
 
 
 def lose_reader() -> None:
@@ -108,7 +108,7 @@ def lose_reader() -> None:
         if os.path.sameopenfile(sys.stdout.fileno(), sys.stderr.fileno()):  # as after ``2>&1 | head``
             discard(sys.stderr)
     discard(sys.stdout)
-    if not _course.goes_on_unread:
+    if not _command.goes_on_unread:
         raise BrokenPipeError
 
 

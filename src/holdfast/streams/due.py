@@ -6,19 +6,11 @@ import asyncio
 import math
 
 from holdfast.cluster.host import Host
+from holdfast.common.due import AHEAD_S, LEASE_S, pause_s
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.state import StateStore
 from holdfast.streams.router import Router
-
-ASK_EVERY_S = 5.0
-"""How long a node pauses at least before it asks again, and at most a quarter longer."""
-
-AHEAD_S = 1.5 * ASK_EVERY_S
-"""What is due so soon is brought to its owner early, which is harmless: the next time might be too late."""
-
-LEASE_S = 30.0
-"""After how long a stream that is still due is handed to somebody else."""
 
 AGAIN = Backoff(LEASE_S, 300.0, floor=1.0)
 """The pauses before this node looks again for somebody to serve a stream for which nobody was found: no node
@@ -47,7 +39,7 @@ class DueStreams:
         """Ask for ever."""
         clock = self._host.clock
         while True:
-            await clock.sleep(ASK_EVERY_S * (1.0 + clock.random() / 4))
+            await clock.sleep(pause_s(clock.random()))
             while await self.ask() == KEYS_A_CALL:
                 pass
 

@@ -8,19 +8,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from holdfast.cluster.host import Host
+from holdfast.common.due import AHEAD_S, LEASE_S, pause_s
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import Task
-
-ASK_EVERY_S = 5.0
-"""How long a node pauses at least before it asks again, and at most a quarter longer."""
-
-AHEAD_S = 1.5 * ASK_EVERY_S
-"""What is due so soon is sent early; the store lets it begin in time."""
-
-LEASE_S = 30.0
-"""After how long a message that is still due is handed to somebody else."""
 
 TASKS_A_CALL = 100
 
@@ -37,7 +29,7 @@ class DelayedTasks:
         """Ask for ever."""
         clock = self._host.clock
         while True:
-            await clock.sleep(ASK_EVERY_S * (1.0 + clock.random() / 4))
+            await clock.sleep(pause_s(clock.random()))
             while await self.ask() == TASKS_A_CALL:
                 pass
 

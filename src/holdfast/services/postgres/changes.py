@@ -80,26 +80,26 @@ RETURNING s.key, s.ctid::text"""
 
 WRITE_ALONE = WRITE.replace("{dropped}", "")
 
-# The order makes PostgreSQL take the index of ids. Without it, where statistics say that there are few effects,
-# any index of the stream would do, and all that were dropped while somebody holds old versions are walked over.
-EFFECT = """
-CROSS JOIN LATERAL (
+# The order makes PostgreSQL take the index of ids. Without it, any index of the stream would do if statistics
+# say that few effects live; then all that were dropped while somebody holds old versions are walked over.
+EFFECT = """CROSS JOIN LATERAL (
     SELECT e.ctid AS row, e.id FROM {schema}.effects e WHERE e.checkpoint = w.checkpoint AND e.id >= w.id
     ORDER BY e.id LIMIT 1) f
 WHERE f.id = w.id"""
 
-WRITE_AND_DROP = f"""
+WRITE_AND_DROP = """
 WITH found AS MATERIALIZED (
-    SELECT f.row FROM unnest(%s::bigint[], %b::bytea[]) AS w (checkpoint, id) {EFFECT}),
-dropped AS (DELETE FROM {{schema}}.effects e USING found WHERE e.ctid = found.row RETURNING e.checkpoint)
-"""
+    SELECT f.row FROM unnest(%s::bigint[], %b::bytea[]) AS w (checkpoint, id) {effect}),
+dropped AS (DELETE FROM {schema}.effects e USING found WHERE e.ctid = found.row RETURNING e.checkpoint)
+""".replace("{effect}", EFFECT)
 WRITE_AND_DROP += WRITE.replace("{dropped}", " - (SELECT count(*) FROM dropped d WHERE d.checkpoint = s.id)")
 
-REFUSE = f"""
+REFUSE = """
 WITH found AS MATERIALIZED (
     SELECT f.row, w.reason
-    FROM unnest(%s::bigint[], %b::bytea[], %b::bytea[]) AS w (checkpoint, id, reason) {EFFECT})
-UPDATE {{schema}}.effects e SET refused = found.reason FROM found WHERE e.ctid = found.row"""
+    FROM unnest(%s::bigint[], %b::bytea[], %b::bytea[]) AS w (checkpoint, id, reason) {effect})
+UPDATE {schema}.effects e SET refused = found.reason FROM found WHERE e.ctid = found.row
+""".replace("{effect}", EFFECT)
 
 SEND = """
 INSERT INTO {schema}.effects (checkpoint, number, place, id, record)
