@@ -17,6 +17,7 @@ from holdfast.console.attention import Attention
 from holdfast.console.events import PAUSE_S, Events, _EventStream
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.console.tokens import add
+from holdfast.ports.coordinator import Claim
 from holdfast.wiring import Services
 from tests.cluster.fakes import Log
 from tests.console.browser import Browser
@@ -179,6 +180,31 @@ async def test_news_of_a_pause_are_told_after_it_though_nothing_more_changes(con
     assert stream.waiting == {}
     await asyncio.wait_for(stream.woken.wait(), 20)
     assert stream.waiting == {"audit": "2"}
+
+
+async def test_what_a_page_loads_at_news_was_made_after_them(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    async def make() -> str:
+        made.append("made")
+        return f"{len(made)} times"
+
+    cache = console.parts.cache
+    monkeypatch.setattr(cache, "_kept_s", 3600.0)
+    assert await cache.get("part", make) == "1 times"
+    console.parts.events.publish("streams")
+    assert await cache.get("part", make) == "2 times"
+
+
+async def test_a_claim_that_has_changed_is_news_at_once(
+    console: Console, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, ...]] = []
+    monkeypatch.setattr(console.parts.events, "publish", lambda *topics: told.append(topics))
+    console.host.news.claimed(Claim("cameras/moved", "another", 2))
+    assert told == [("streams",)]
 
 
 async def test_events_end_when_the_console_ends(console: Console, reader: Browser) -> None:

@@ -1504,6 +1504,27 @@ RUNTIME = [
         "tests/cluster/test_keeper.py::test_a_letter_that_is_refused_keeps_no_other",
     ),
     _at(
+        "src/holdfast/console/service.py",
+        "a page loads at news what was made before them",
+        "        events.on_news.append(cache.clear)  # parts that were made before the news don't show it\n",
+        "",
+        "tests/console/test_events.py::test_what_a_page_loads_at_news_was_made_after_them",
+    ),
+    _at(
+        "src/holdfast/console/service.py",
+        "a claim that has changed is no news",
+        "[index.claimed, lambda claim: events.publish(\"streams\")]",
+        "[index.claimed]",
+        "tests/console/test_events.py::test_a_claim_that_has_changed_is_news_at_once",
+    ),
+    _at(
+        "src/holdfast/common/due.py",
+        "what is due is asked for too late",
+        "(1.0 + random / 4)",
+        "(1.0 + random)",
+        "tests/common/test_due.py::test_the_longest_pause_ends_before_what_was_not_yet_handed_out_is_due",
+    ),
+    _at(
         "src/holdfast/console/index.py",
         "claims that could not be read are not read again for five minutes",
         "                self._claims_at = None  # the next round tries again\n",

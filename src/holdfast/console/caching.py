@@ -43,7 +43,7 @@ class SharedReads(Generic[T]):
         return (await asyncio.shield(future)).value
 
     def clear(self) -> None:
-        """Forget all, after something was changed. Who asks from now on isn't given what is being read."""
+        """Forget all, after something has changed. Who asks from now on isn't given what is being read."""
         self._reads.clear()
 
     async def _timed(self, read: Callable[[], Awaitable[T]]) -> _Read[T]:
@@ -58,7 +58,7 @@ class SharedReads(Generic[T]):
 
 
 class PartCache(SharedReads[str]):
-    """Keeps parts of pages for a second."""
+    """Keeps parts of pages for a second, or until there is news."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(clock.monotonic, PART_KEPT_S, PARTS_MAX)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from aiohttp import web
 
@@ -80,12 +80,17 @@ class _EventStream:
 
 
 class Events:
-    """All streams of events of one console."""
+    """All streams of events of one console.
+
+    Attributes:
+        on_news: called each time before browsers are told, who load at once what has changed.
+    """
 
     def __init__(self, access: Admission, clock: Clock, *, most: int = STREAMS_MAX) -> None:
         self._access = access
         self._clock = clock
         self._most = most
+        self.on_news: list[Callable[[], None]] = []
         self._streams: dict[_EventStream, None] = {}
         self._changed: dict[str, None] = {}
         self._told_at = -math.inf
@@ -110,6 +115,8 @@ class Events:
         self._told_at = self._clock.monotonic()
         self._revision += 1
         changed, self._changed = self._changed, {}
+        for prepare in self.on_news:
+            prepare()
         for stream in self._streams:
             stream.put(changed, str(self._revision))
 

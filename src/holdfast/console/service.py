@@ -81,11 +81,12 @@ class Console(Startable):
         assets = Assets({pages.name: pages.folder / "static" for pages in self._more})
         access = Admission(settings.access, tokens)
         view, events, life = View(self.host), Events(access, clock), StreamEvents()
-        attention = Attention(events, clock)
+        attention, cache = Attention(events, clock), PartCache(clock)
+        events.on_news.append(cache.clear)  # parts that were made before the news don't show it
         index = StreamIndex(
             services.coordinator(), services.state(), clock, attention, life, lambda: view.members
         )
-        self.host.news.on_claim.append(index.claimed)
+        self.host.news.on_claim += [index.claimed, lambda claim: events.publish("streams")]
         self.host.news.on_left.append(index.left)
         self.host.news.on_missed.append(index.missed)
         self.parts = ConsoleParts(
@@ -102,7 +103,7 @@ class Console(Startable):
             overview=Overview(services, self.host, view, index, events, attention),
             assets=assets,
             renderer=Renderer(assets, self._more),
-            cache=PartCache(clock),
+            cache=cache,
         )
         by_printed_token = settings.tokens is None and is_loopback(settings.host)
         self.own_token = tokens.make(OWN_NAME) if by_printed_token else ""

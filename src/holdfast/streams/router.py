@@ -102,9 +102,9 @@ class Router:
         self._number = 0
         self._custody: dict[int, Custody] = {}
         self._held_back: set[int] = set()
+        """Of these, what an owner holds behind a gap, or behind effects that nobody takes."""
         self._shortage_told: dict[str, float] = {}
         """By stream: when it was last told that nobody takes its keys."""
-        """Of these, what an owner holds behind a gap, or behind effects that nobody takes."""
         self._routes: dict[str, Route] = {}
         self._departed: dict[str, Route] = {}
         self._placing: dict[str, list[Custody]] = {}
