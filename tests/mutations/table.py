@@ -1513,7 +1513,7 @@ RUNTIME = [
     _at(
         "src/holdfast/console/service.py",
         "a claim that has changed is no news",
-        "[index.claimed, lambda claim: events.publish(\"streams\")]",
+        '[index.claimed, lambda claim: events.publish("streams")]',
         "[index.claimed]",
         "tests/console/test_events.py::test_a_claim_that_has_changed_is_news_at_once",
     ),
