@@ -175,6 +175,21 @@ CORE = [
         "tests/streams/rules/test_acting.py::test_a_timer_whose_time_is_long_past_fires_at_once",
     ),
     _at(
+        "src/holdfast/streams/rules/owner.py",
+        "a stream is released that the store hands out again at once",
+        " or 0.0 < rest_until <= wall + AHEAD_S:",
+        ":",
+        "tests/streams/rules/test_acting.py::test_an_owner_stays_whose_timer_the_store_would_hand_out_again_at_once",
+        "tests/streams/rules/test_acting.py::test_an_owner_stays_while_a_target_that_does_not_answer_is_tried_again_soon",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "an owner that stayed after all is released without saying when the stream is due",
+        "            self._resting = False  # the timer, or the next try of an effect, wakes it\n",
+        "",
+        "tests/streams/rules/test_acting.py::test_an_owner_that_stayed_after_all_says_anew_when_a_target_is_tried_again",
+    ),
+    _at(
         "src/holdfast/streams/rules/ledger.py",
         "a resumed stream is not due for a timer of 1970",
         "max(timer.at, EARLIEST)",

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from holdfast.common.acts import Acts, Effect, Send, TimerChange, hops_of
+from holdfast.common.due import AHEAD_S
 from holdfast.common.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
@@ -391,19 +392,23 @@ def test_a_commit_with_effects_is_due_after_a_grace_and_an_idle_stream_with_none
     assert bench.write().due == 0.0
 
 
+def failing(bench: ActingBench, effect: Effect) -> Commit:
+    """The target of an effect gives no answer until the owner commits when it is to be tried again."""
+    while True:
+        bench.owner.effect_failed(effect.id, 1, bench.now, "no answer")
+        if not (commits := written(bench)):
+            bench.tick()
+            commits = written(bench)
+        if commits:
+            return commits[0]
+
+
 def test_a_target_that_is_away_keeps_no_owner() -> None:
     bench = ActingBench()
     bench.opened()
     bench.sent(0, to("a"))
     [effect] = bench.answered()
-    commits: list[Commit] = []
-    while not commits:
-        bench.owner.effect_failed(effect.id, 1, bench.now, "no answer")
-        commits = written(bench)
-        if not commits:
-            bench.tick()
-            commits = written(bench)
-    [commit] = commits
+    commit = failing(bench, effect)
     assert bench.now >= IDLE_S
     assert WALL + bench.now < commit.due <= WALL + bench.now + 300.0
     bench.owner.committed(bench.now)
@@ -783,6 +788,37 @@ def test_an_owner_with_a_timer_soon_stays() -> None:
         bench.silent()
         bench.tick()
     assert bench.only(Start).head.startswith("wake:")
+
+
+def test_an_owner_stays_whose_timer_the_store_would_hand_out_again_at_once() -> None:
+    bench = ActingBench(idle_timeout_s=1.0)
+    bench.opened()
+    set_timer(bench, 0, AHEAD_S)
+    bench.tick()
+    while bench.now < AHEAD_S:
+        bench.silent()
+        bench.tick()
+    assert bench.only(Start).head.startswith("wake:")
+
+
+def test_an_owner_stays_while_a_target_that_does_not_answer_is_tried_again_soon() -> None:
+    bench = ActingBench(idle_timeout_s=1.0)
+    bench.opened()
+    bench.sent(0, to("a"))
+    [effect] = bench.answered()
+    assert failing(bench, effect).due - WALL - bench.now > AHEAD_S
+
+
+def test_an_owner_that_stayed_after_all_says_anew_when_a_target_is_tried_again() -> None:
+    bench = ActingBench(idle_timeout_s=1.0)
+    bench.opened()
+    bench.sent(0, to("a"))
+    [effect] = bench.answered()
+    due = failing(bench, effect).due
+    bench.now = due - WALL  # the answer took so long that the next try is soon
+    bench.owner.committed(bench.now)
+    assert not any(isinstance(command, Release) for command in bench.out())
+    assert failing(bench, effect).due > due + AHEAD_S
 
 
 def test_a_nudge_is_answered_by_the_right_time() -> None:

@@ -44,6 +44,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.common.acts import Acts, Effect, hops_of
+from holdfast.common.due import AHEAD_S
 from holdfast.common.effects import EffectLimits, EffectMaker, Effects, PendingReport
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
@@ -1425,11 +1426,12 @@ class Owner:
 
     def _plan_release(self, now: float) -> None:
         """Release the stream once it is idle, after the store knows when it is due again. An owner that has a
-        timer soon stays."""
-        idle_s = self.rules.idle_timeout_s
-        at = self._next_timer_at
-        if at > 0.0 and at - self.wall_ahead_s - now <= idle_s:
-            return  # the timer wakes it
+        timer soon stays, and so does one whose stream the store would hand out again at once."""
+        idle_s, wall = self.rules.idle_timeout_s, now + self.wall_ahead_s
+        at, rest_until = self._next_timer_at, self._rest_until(now)
+        if 0.0 < at <= wall + idle_s or 0.0 < rest_until <= wall + AHEAD_S:
+            self._resting = False  # the timer, or the next try of an effect, wakes it
+            return
         if self._effects.is_out:
             return  # its answer comes
         idle_at = self._busy_at + idle_s
