@@ -45,7 +45,21 @@ CORE = [
         "tests/streams/rules/test_sequencer.py::TestAbsent::test_identities_are_remembered_within_the_window",
     ),
     _at(
-        "src/holdfast/streams/rules/sequencer.py",
+        "src/holdfast/streams/rules/ledger.py",
+        "skips of a run grow without end",
+        "if len(skips) > SKIPS_MAX:",
+        "if False:",
+        "tests/streams/rules/test_ledger.py::test_a_log_of_many_skips_joins_the_oldest_and_forgets_none",
+    ),
+    _at(
+        "src/holdfast/streams/rules/ledger.py",
+        "the oldest skips are forgotten",
+        "skips = (Span(skips[0].first, skips[-SKIPS_MAX].last), *skips[1 - SKIPS_MAX :])",
+        "skips = skips[-SKIPS_MAX:]",
+        "tests/streams/rules/test_ledger.py::test_a_log_of_many_skips_joins_the_oldest_and_forgets_none",
+    ),
+    _at(
+        "src/holdfast/streams/rules/ledger.py",
         "neighbouring skips stay apart",
         "if skips and skips[-1].last + 1 == span.first:",
         "if skips and skips[-1].last == span.first:",

@@ -282,10 +282,9 @@ def _skipping(now: Checkpoint, place: Place, *, alone: bool) -> Commit:
             f"{now.key}: seq {place.seq} is passed already; the stream stands at {log.seq}"
         )
     seq = log.seq + 1 if place.id else place.seq
-    skips = (*log.skips, Span(log.seq + 1, seq))
     commit = msgspec.structs.replace(
         _unchanged(now),
-        log=msgspec.structs.replace(log, seq=seq, skips=skips),
+        log=log.passing_over(Span(log.seq + 1, seq)),
         past=past,
         aside=(Aside(place.name, SKIPPED),),
         skipped=1 if alone else min(COUNT_MAX, seq - log.seq),

@@ -8,6 +8,7 @@ from holdfast.common.message import Place, Span
 from holdfast.errors import Fenced
 from holdfast.streams.rules.ledger import (
     COUNT_MAX,
+    SKIPS_MAX,
     SUSPECTS_MAX,
     Checkpoint,
     Commit,
@@ -183,6 +184,25 @@ def test_what_is_left_of_an_expired_checkpoint_still_fences() -> None:
 def test_a_log_knows_which_seqs_were_skipped() -> None:
     log = RunLog(0, 0, 9, (Span(2, 3), Span(7, 7)))
     assert [seq for seq in range(10) if log.skipped(seq)] == [2, 3, 7]
+
+
+def test_a_log_of_many_skips_joins_the_oldest_and_forgets_none() -> None:
+    log = RunLog(0, 0, -1)
+    for seq in range(1, 2 * SKIPS_MAX + 5, 2):
+        log = log.passing_over(Span(seq, seq))
+    assert len(log.skips) == SKIPS_MAX
+    assert log.skips[0] == Span(1, 5)
+    assert log.seq == 2 * SKIPS_MAX + 3
+    assert all(log.skipped(seq) for seq in range(1, log.seq + 1, 2))
+    assert not any(log.skipped(seq) for seq in range(6, log.seq, 2))
+
+
+def test_a_longer_log_of_an_older_version_is_shortened_by_the_next_skip() -> None:
+    skips = tuple(Span(seq, seq) for seq in range(0, 4 * SKIPS_MAX, 2))
+    log = RunLog(0, 0, 4 * SKIPS_MAX, skips).passing_over(Span(4 * SKIPS_MAX + 1, 4 * SKIPS_MAX + 1))
+    assert len(log.skips) == SKIPS_MAX
+    assert log.skips[0].first == 0
+    assert log.skips[-2:] == (skips[-1], Span(4 * SKIPS_MAX + 1, 4 * SKIPS_MAX + 1))
 
 
 def test_the_identity_of_a_message_is_its_key_run_and_seq() -> None:

@@ -20,6 +20,11 @@ EARLIEST = 1e-6
 """When a stream is due for a timer of 1970 or before. 0 says that it isn't due."""
 
 
+SKIPS_MAX = 1000
+"""How many ranges of skipped seqs a run's record has. When there are more, the oldest become one, with what
+was handled between them. If that comes again, it is set aside as skipped instead of being taken for done."""
+
+
 class RunLog(msgspec.Struct, frozen=True, array_like=True):
     """The record of one run: its first seq, the last seq passed, and the seqs that were skipped between.
     ``quiet_s`` is for how long no message had come when this was committed, where that matters."""
@@ -33,6 +38,17 @@ class RunLog(msgspec.Struct, frozen=True, array_like=True):
     def skipped(self, seq: int) -> bool:
         """Return True if ``seq`` was passed without being handled."""
         return any(span.first <= seq <= span.last for span in self.skips)
+
+    def passing_over(self, span: Span) -> RunLog:
+        """Return the record after ``span``, which follows the last seq, was passed without being handled."""
+        skips = self.skips
+        if skips and skips[-1].last + 1 == span.first:
+            skips = (*skips[:-1], Span(skips[-1].first, span.last))
+        else:
+            skips = (*skips, span)
+        if len(skips) > SKIPS_MAX:
+            skips = (Span(skips[0].first, skips[-SKIPS_MAX].last), *skips[1 - SKIPS_MAX :])
+        return msgspec.structs.replace(self, seq=span.last, skips=skips)
 
 
 class Aside(msgspec.Struct, frozen=True, array_like=True):

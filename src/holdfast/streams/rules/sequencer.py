@@ -380,30 +380,20 @@ class Sequencer:
         """Move the cursor past ``place``, which is skipped because it has no tries left."""
         self._advance(place)
         if self.rules.kind == "dense":
-            self._record_skip(Span(place.seq, place.seq))
+            self.pass_over(Span(place.seq, place.seq))
         else:
             self._fresh.append(SKIP_MARK + place.name)
 
     def pass_over(self, span: Span) -> None:
         """Move the cursor past seqs that never came, or that an operator skips."""
         assert self._begun is not None
-        self._begun = msgspec.structs.replace(self._begun, seq=span.last)
-        self._record_skip(span)
+        self._begun = self._begun.passing_over(span)
 
     def _advance(self, place: Place) -> None:
         log = self._begun or RunLog(0, 0, 0)
         seq = log.seq + 1 if self.rules.kind == "absent" else place.seq
         self._begun = RunLog(log.run, log.start, seq, log.skips)
         self._blocked_at = None
-
-    def _record_skip(self, span: Span) -> None:
-        assert self._begun is not None
-        skips = self._begun.skips
-        if skips and skips[-1].last + 1 == span.first:
-            skips = (*skips[:-1], Span(skips[-1].first, span.last))
-        else:
-            skips = (*skips, span)
-        self._begun = msgspec.structs.replace(self._begun, skips=skips)
 
     def revert(self, places: Sequence[Place]) -> None:
         """Undo what was appended since the answered commit. ``places``, in their order, wait again before all
