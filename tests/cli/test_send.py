@@ -60,6 +60,13 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
 
 
+def test_a_closed_standard_input_is_named(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", None)  # as after ``<&-``
+    refused = holdfast("send", "readings")
+    assert refused.code == exits.USAGE
+    assert "standard input is closed" in refused.err
+
+
 def test_a_message_is_sent_as_it_is(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     done = holdfast("send", "readings", '{"meter": "m0",  "number": 123456789012345678901234567890}')
     assert (done.code, done.out) == (exits.OK, "1 message sent to readings\n")

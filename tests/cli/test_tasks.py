@@ -108,8 +108,10 @@ def test_a_task_may_begin_at_a_time(holdfast: Holdfast) -> None:
 
 
 def test_a_batch_is_sent_from_a_file(holdfast: Holdfast, arrange: Arrange[Any], place: Path) -> None:
-    lines = [json.dumps({"task_type": TYPE, "body": n, "delay_s": 0.5}) for n in range(3)]
-    (place / "month.jsonl").write_text("\n".join([*lines, ""]))
+    separator = "\N{LINE SEPARATOR}"  # no end of a line in JSON
+    orders = [{"task_type": TYPE, "body": f"{n}{separator}", "delay_s": 0.5} for n in range(3)]
+    lines = [json.dumps(order, ensure_ascii=False) for order in orders]
+    (place / "month.jsonl").write_text("\r\n".join([*lines, ""]), encoding="utf-8")
     then = '{"task_type": "mail.send", "body": "a@example.com"}'
     sent = holdfast(
         "tasks", "batch", APP, "month.jsonl", "--then", then, "--dedupe", "2026-11", "--json"

@@ -105,3 +105,8 @@ def test_what_only_reads_ends_at_once_and_well(
     arrange(commit)
     done = unread(*command)
     assert (done.code, done.err) == (exits.OK, "")
+
+
+@pytest.mark.parametrize("command", [("tasks", "ls"), ("doctor",), ()], ids=["tasks ls", "doctor", "all"])
+def test_a_page_of_help_that_nobody_reads_is_no_failure(unread: Any, command: tuple[str, ...]) -> None:
+    assert unread(*command, "--help").code == exits.OK

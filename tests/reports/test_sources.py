@@ -306,6 +306,16 @@ def test_what_does_not_fit_the_source_is_named(tmp_path: Path, fields: Any, fiel
     assert text in str(refused.value)
 
 
+def test_a_column_of_intervals_has_no_order(tmp_path: Path) -> None:
+    rows = pa.table({"n": [1], "i": pa.array([pa.MonthDayNano([1, 2, 3])])})
+    path = tmp_path / "t.arrow"
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+        writer.write_table(rows)
+    table = Table(sources=(str(path),), columns=(Column(source="n"),), sort=(Sort(column="i"),))
+    with pytest.raises(InvalidMessage, match=r"sort\[0\].column: i is of type month_day_nano_interval"):
+        csv_of(table)
+
+
 def test_rows_are_sorted_by_the_columns_of_the_order(tmp_path: Path) -> None:
     source = stored(tmp_path, {"a": [2, 1, None, 2], "b": ["x", "y", "z", "w"]}, row_group_size=1)
     table = Table(

@@ -17,6 +17,7 @@ from holdfast.registration import LazyCommand
 
 if TYPE_CHECKING:
     from cyclopts import App
+    from rich.console import Console
 
 HELP_FLAGS = ("--help", "-h")
 
@@ -80,6 +81,7 @@ def command_line(arguments: Sequence[str] = ()) -> App:
 
     app = App(
         name="holdfast",
+        console=_console() if set(HELP_FLAGS) & set(arguments) else None,
         help_flags=HELP_FLAGS,
         help_format="plaintext",
         help_formatter=CommandPages(),
@@ -94,6 +96,12 @@ def command_line(arguments: Sequence[str] = ()) -> App:
     for name, command in (COMMANDS if ours else all_commands(first)).items():
         app.command(command.place, name=name)
     return app
+
+
+def _console() -> Console:
+    from holdfast.cli.consoles import OutputConsole  # noqa: PLC0415 - takes long to import
+
+    return OutputConsole()
 
 
 def run(arguments: Sequence[str]) -> int:

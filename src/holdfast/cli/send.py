@@ -105,6 +105,8 @@ def _opened(body: str | None, file: Path | None) -> Iterator[io.BytesIO | io.Raw
     if body is not None:
         yield io.BytesIO(body.encode())
     elif file is None or file == Path("-"):
+        if sys.stdin is None:
+            raise ConfigError("standard input is closed: give the body as an argument, or --file")
         yield cast("Any", sys.stdin.buffer).raw
     else:
         try:

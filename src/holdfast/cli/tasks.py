@@ -152,7 +152,7 @@ async def batch(
     text = await _text_of(file)
     orders = [
         order
-        for number, line in enumerate(text.splitlines(), 1)
+        for number, line in enumerate(text.split("\n"), 1)
         if line.strip()
         for order in _followers(f"line {number} of {file}", [line])
     ]

@@ -107,7 +107,7 @@ class TableReader:
         ]
         for at, key in enumerate(table.sort):
             kind = self._known(key.column, f"sort[{at}].column")
-            if pa.types.is_nested(kind) or pa.types.is_null(kind):
+            if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
                 self._refuse(f"sort[{at}].column", f"{key.column} is of type {kind}, which has no order")
         counts = [file.rows for file in files]
         self.rows = None if table.filter or None in counts else sum(count or 0 for count in counts)
