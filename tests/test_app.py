@@ -163,6 +163,7 @@ def test_an_app_finds_its_services_as_a_node_does(tmp_path: Path, monkeypatch: p
         app.disconnect()
 
 
+@pytest.mark.slow
 def test_a_program_that_has_sent_ends_in_silence(tmp_path: Path) -> None:
     """Though it closes nothing."""
     program = """
@@ -176,6 +177,7 @@ print(count.send({}, trace_id="a"))
     assert (done.returncode, done.stdout, done.stderr) == (0, "a\n", "")
 
 
+@pytest.mark.slow
 def test_after_a_fork_an_app_sends_where_it_was_connected(tmp_path: Path) -> None:
     program = """
 import os

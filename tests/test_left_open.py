@@ -24,6 +24,7 @@ def test_a_socket_that_is_still_held_is_named() -> None:
     assert left_open(before) == []
 
 
+@pytest.mark.slow
 def test_a_transport_that_is_garbage_is_told_of() -> None:
     before = set(sockets())
 
@@ -38,6 +39,7 @@ def test_a_transport_that_is_garbage_is_told_of() -> None:
     assert left_open(before) == []
 
 
+@pytest.mark.slow
 def test_what_a_finalizer_closes_is_no_fault() -> None:
     class Pool:
         def __init__(self) -> None:

@@ -124,6 +124,7 @@ def test_an_earlier_version_is_built_again_from_its_commit(checkout: Path, tmp_p
     assert told_by_git(checkout, "tag", "-l", "--format=%(contents)", "v9.9.9") == notes.strip()
 
 
+@pytest.mark.slow
 def test_a_version_that_no_commit_has_is_not_built(checkout: Path, tmp_path: Path) -> None:
     done = release(checkout, tmp_path, "9.9.8")
     assert done.returncode == 1
@@ -131,6 +132,7 @@ def test_a_version_that_no_commit_has_is_not_built(checkout: Path, tmp_path: Pat
     assert "--unshallow" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_is_not_committed_is_not_released(checkout: Path, tmp_path: Path) -> None:
     (checkout / "src/holdfast/app.py").write_text("")
     done = release(checkout, tmp_path)

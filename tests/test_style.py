@@ -79,6 +79,7 @@ def test_the_name_of_no_test_is_a_riddle() -> None:
     assert riddles == [], "say what broke, in words of docs/glossary.md"
 
 
+@pytest.mark.slow
 def test_docstrings_say_first_what_the_thing_is_or_does() -> None:
     asking = []
     for path in (ROOT / "src").rglob("*.py"):

@@ -435,6 +435,7 @@ async def test_slots_have_the_settings_of_their_node(place: Path, monkeypatch: p
         assert (await listener.outcome(0)).result == b"77.0"
 
 
+@pytest.mark.slow
 async def test_the_connections_of_a_node_are_counted_and_bounded_as_configured(place: Path) -> None:
     async with Services(load({"max_connections": 50})) as services, aiohttp.ClientSession() as client:
         node = make_node(services, "examples.tasks:app")

@@ -324,6 +324,7 @@ def test_a_console_runs_beside_the_node_for_development(start: Callable[..., Pro
         assert "<html" in page.read().decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["port", "metrics_port"])
 def test_a_port_of_its_own_is_refused(start: Callable[..., Process], name: str) -> None:
     process = start("--set", f"{name}=8300")

@@ -31,6 +31,7 @@ def test_a_redis_that_is_not_there_is_told_once(holdfast: Any) -> None:
     assert outcome.code == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("url", ["redis://:hunter2@127.0.0.1:1", "rediss+cluster://ann:hunter2@127.0.0.1:1"])
 def test_doctor_shows_no_password_of_a_url(holdfast: Any, url: str) -> None:
     outcome = holdfast("doctor", "--set", f"state_url={url}")

@@ -144,6 +144,7 @@ def bucket_of(place: Path) -> str:
     return place.name.replace("_", "-")[-40:].strip("-")
 
 
+@pytest.mark.slow
 def test_a_queue_that_is_not_there_ends_the_node(
     environment: dict[str, str], node: list[Process], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -106,6 +106,7 @@ async def test_no_eye_sees_the_secret_and_each_request_is_logged_if_wanted(
     assert SECRET not in json.dumps(started.out)
 
 
+@pytest.mark.slow
 @needs_haproxy
 async def test_haproxy_ends_with_it_however_that_ends(make_gateway: Callable[..., GatewayProcess]) -> None:
     started = make_gateway("--data-plane", "haproxy")

@@ -27,6 +27,7 @@ def test_the_public_names_need_no_event_loop_and_no_service() -> None:
     assert not found & (HEAVY | {"asyncio", "cyclopts", "psutil", "rich", "zoneinfo"})
 
 
+@pytest.mark.slow
 def test_the_public_names_need_no_product() -> None:
     found = imported("from holdfast import App; app = App('a'); app.stream('s')(lambda message, context: 1)")
     assert not {name for name in found if re.match(r"holdfast\.(devices|reports|vision)\b", name)}
@@ -70,12 +71,14 @@ def test_a_start_imports_no_more_modules_than_it_did(command: str, modules_max: 
     assert len(found) <= modules_max
 
 
+@pytest.mark.slow
 def test_what_is_no_table_needs_nothing_that_draws_one(tmp_path: Path) -> None:
     found = imported("from holdfast import cli; cli.run(['config', 'show', '--json'])", place=tmp_path)
     assert "cyclopts" in found
     assert "rich" not in found
 
 
+@pytest.mark.slow
 def test_only_its_own_command_imports_what_builds_images() -> None:
     found = imported("import holdfast.cli.node, holdfast.cli.status, holdfast.assembly, holdfast.slots.child")
     assert not {name for name in found if name.startswith("holdfast.image")}
@@ -84,6 +87,7 @@ def test_only_its_own_command_imports_what_builds_images() -> None:
     assert not {name for name in page if name.startswith("holdfast.image")}
 
 
+@pytest.mark.slow
 def test_a_command_of_a_product_imports_no_other() -> None:
     found = imported("from holdfast import cli; cli.run(['reports', '--help'])")
     assert "holdfast.reports.commands.reports" in found
@@ -98,12 +102,14 @@ def test_pages_of_help_import_nothing_that_only_work_needs() -> None:
     assert not found & HEAVY
 
 
+@pytest.mark.slow
 def test_showing_the_settings_needs_no_log(tmp_path: Path) -> None:
     found = imported("from holdfast import cli; cli.run(['config', 'show'])", place=tmp_path)
     assert "pydantic" in found
     assert not found & {"asyncio", "argparse", "structlog"}
 
 
+@pytest.mark.slow
 def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:
     found = imported("from holdfast import cli; cli.run(['results'])", place=tmp_path)
     assert "sqlite3" in found

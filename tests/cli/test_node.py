@@ -225,6 +225,7 @@ def test_a_node_that_cannot_start_says_why(
     assert "Traceback" not in text
 
 
+@pytest.mark.slow
 def test_a_port_in_use_is_named(start: Callable[..., Process]) -> None:
     first = start("counting:app", "--name", "a", "--slots", "1")
     port = first.wait_for("joined")["address"].rpartition(":")[2]

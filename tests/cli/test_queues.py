@@ -49,6 +49,7 @@ def account(fauxqs_server: FauxqsServer, place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("HOLDFAST_QUEUE_URL", f"sqs://eu-central-1/{prefix}-{{stream}}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_queues_that_are_right_already_are_not_made_again(holdfast: Any, prefix: str) -> None:
     first = holdfast("queues", "create", PLACE, "--tag", "team=video")

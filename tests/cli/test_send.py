@@ -106,6 +106,7 @@ def test_send_takes_lines_of_standard_input(
     assert [message.body for message in arrange(waiting("readings"))] == [*lines, lines[0]]
 
 
+@pytest.mark.slow
 def test_lines_are_sent_as_they_come(place: Path, arrange: Arrange[Any]) -> None:
     """What has come is sent, though the input has not ended."""
     command = [sys.executable, "-m", "holdfast", "send", "readings", "--lines"]

@@ -171,6 +171,7 @@ def test_send_with_wait_shows_the_outcome(holdfast: Holdfast, arrange: Arrange[A
     assert (done.code, done.lines[0]["state"], done.lines[0]["node"]) == (1, "failed", "node-1")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_tasks_are_listed_by_state_type_and_time(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
     assert "no tasks are known" in holdfast("tasks", "ls", APP).out

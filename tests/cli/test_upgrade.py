@@ -68,6 +68,7 @@ def checks(holdfast: Any) -> dict[str, dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_each_step_is_named_in_its_order_and_none_is_taken(
     holdfast: Any, arrange: Any, schema: ModuleType, later: Later
 ) -> None:

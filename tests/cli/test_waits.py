@@ -78,6 +78,7 @@ def status(holdfast: Any) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_status_shows_every_declared_queue_before_anything_was_committed(
     holdfast: Any, node: Process
 ) -> None:

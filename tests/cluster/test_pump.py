@@ -322,6 +322,7 @@ async def test_it_notes_while_the_node_receives_nothing(clock: Clock, rig: Rig, 
     assert rig.reception.silent_s(clock.monotonic()) == silent_s
 
 
+@pytest.mark.slow
 async def test_time_without_room_counts_as_if_it_received(clock: Clock, rig: Rig) -> None:
     """What fills the node may wait for the end of a wait for a missing message."""
     rig.room = 0

@@ -23,6 +23,7 @@ from tests.cluster.fakes import Log
 from tests.console.browser import Browser
 
 
+@pytest.mark.slow
 async def test_two_hundred_open_pages_are_served_and_the_overview_stays_quick(
     console: Console, reader: Browser
 ) -> None:
@@ -169,6 +170,7 @@ async def test_news_have_a_pause_which_grows_with_the_open_pages(console: Consol
     events.close()
 
 
+@pytest.mark.slow
 async def test_news_of_a_pause_are_told_after_it_though_nothing_more_changes(console: Console) -> None:
     events = Events(console.parts.access, console.parts.clock)
     stream = _EventStream(Caller("", frozenset()))

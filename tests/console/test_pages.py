@@ -86,6 +86,7 @@ async def test_a_long_wait_is_told_with_its_next_step(
     assert 'href="/stream?key=cameras%2Flate"' in page.text
 
 
+@pytest.mark.slow
 async def test_streams_are_listed_with_owner_and_what_they_wait_for(reader: Browser) -> None:
     page = await reader.until("waits for seq 1 to 3", "/streams")
     keys = ("front", "late", "broken", HOSTILE)

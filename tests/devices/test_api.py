@@ -27,6 +27,7 @@ async def api(services: Services, store: OutboxStore) -> AsyncIterator[Api]:
         yield opened
 
 
+@pytest.mark.slow
 async def test_commands_are_added_once_and_listed_by_page(api: Api, store: OutboxStore) -> None:
     commands = [
         {"device": "d1", "body": {"do": "open"}, "dedupe_key": "a"},
@@ -68,6 +69,7 @@ async def test_commands_of_a_device_are_taken_back_together(api: Api) -> None:
     assert (said.status, "'device'" in said.body["detail"]) == (400, True)
 
 
+@pytest.mark.slow
 async def test_an_outbox_and_a_device_are_paused_and_resumed(api: Api, store: OutboxStore) -> None:
     assert (await api.do("POST", "/outboxes/doors/pause"))["paused_since"] > 0
     assert [*(await api.do("POST", "/outboxes/doors/pause", {"device": "d1"}))["paused_devices"]] == ["d1"]
@@ -161,6 +163,7 @@ async def test_if_one_command_is_wrong_none_is_added(
     assert await store.commands("doors") == []
 
 
+@pytest.mark.slow
 async def test_what_is_not_there_is_told(api: Api) -> None:
     for method, path in (
         ("GET", "/outboxes/gates"),

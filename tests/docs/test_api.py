@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast import App, Job
 from holdfast.config import Config
 from holdfast.console.api.routes import operations
@@ -50,6 +52,7 @@ async def run(command: str, environment: dict[str, str]) -> str:
     return printed.decode()
 
 
+@pytest.mark.slow
 async def test_the_examples_do_what_the_page_says(tmp_path: Path) -> None:
     examples = [
         command for block in blocks(PAGE, "sh") for command in re.split(r"(?<!\\)\n", block.text.strip())

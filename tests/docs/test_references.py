@@ -73,6 +73,7 @@ def test_the_docs_list_every_setting_of_a_stream() -> None:
             assert ast.literal_eval(shown) == default, setting
 
 
+@pytest.mark.slow
 def test_the_docs_list_every_metric() -> None:
     """The tables are made from what collectors show; no collector may be left out of them."""
     listed = set(

@@ -317,6 +317,7 @@ def test_a_compressed_body_that_cannot_be_unpacked_is_refused(
     assert not servers.taken
 
 
+@pytest.mark.slow
 def test_of_a_bomb_no_more_is_held_than_the_limit() -> None:
     bomb = gzip.compress(b"\0" * 200_000_000, 1)
     tracemalloc.start()

@@ -186,11 +186,13 @@ def test_every_example_renders_to_valid_manifests(program: str, example: Path) -
     valid(manifests(example, program))
 
 
+@pytest.mark.slow
 def test_helm_3_and_4_make_the_same() -> None:
     for example in EXAMPLES:
         assert manifests(example, "helm") == manifests(example, "helm3")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHANGES)
 def test_every_single_value_changed_is_valid(name: str) -> None:
     for value in CHANGES[name]:
@@ -219,6 +221,7 @@ def test_all_values_are_changed_by_some_test() -> None:
     assert rest - of_examples - shared == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, value, told",
     [
@@ -269,6 +272,7 @@ def test_an_update_ends_no_node_before_another_is_ready() -> None:
     assert rolling["rollingUpdate"]["maxSurge"] >= 1
 
 
+@pytest.mark.slow
 def test_the_grace_period_covers_a_receive_and_two_drains() -> None:
     usual = Config.model_fields
     for drain_s in (None, 12.5, 60, 120):

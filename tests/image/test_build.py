@@ -143,6 +143,7 @@ CANARIES = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_secrets_databases_and_what_begins_with_a_dot_stay_out(project: Path, build: Any) -> None:
     for name in CANARIES:
         (project / name).parent.mkdir(parents=True, exist_ok=True)
@@ -206,6 +207,7 @@ def test_a_change_of_the_app_changes_its_layer_only(project: Path, build: Any) -
     assert before.manifest["layers"][-1] != after.manifest["layers"][-1]
 
 
+@pytest.mark.slow
 def test_packages_are_those_of_the_target_and_not_of_this_machine(project: Path, build: Any) -> None:
     image = build("--platform", "linux/arm64", architecture="arm64")
     assert f"{SITE}/onarm.py" in image.ours  # needed where platform_machine is aarch64
@@ -215,6 +217,7 @@ def test_packages_are_those_of_the_target_and_not_of_this_machine(project: Path,
     assert image.content(f"{SITE}/native/_core.so")[18] == 62
 
 
+@pytest.mark.slow
 def test_a_wheel_needs_no_newer_c_library_than_the_base_has(
     project: Path, build: Any, bases: BaseFolder
 ) -> None:
@@ -280,6 +283,7 @@ def test_nested_indexes_variants_and_what_attests_are_understood(
     assert image.manifest["layers"][0]["mediaType"] == "application/vnd.oci.image.layer.v1.tar+gzip"
 
 
+@pytest.mark.slow
 def test_the_bill_of_materials_refers_to_the_image_and_names_its_packages(project: Path, build: Any) -> None:
     image = build()
     refers = image.read(image.index["manifests"][1]["digest"])
@@ -317,6 +321,7 @@ def test_an_archive_holds_the_same_image_and_nothing_that_podman_would_not_load(
     assert len(held) == len(image.manifest["layers"]) + 2  # the config and the manifest
 
 
+@pytest.mark.slow
 def test_an_archive_stays_whole_where_a_later_one_can_not_be_written(
     project: Path, holdfast: Holdfast, base: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -363,6 +368,7 @@ def test_what_has_no_wheel_is_refused_by_name(project: Path, build: Any) -> None
     assert "lib" in build(code=2).err
 
 
+@pytest.mark.slow
 def test_only_what_builds_keep_is_deleted_from_the_folder_of_the_cache(project: Path, build: Any) -> None:
     long_ago = time.time() - 90 * 24 * 3600
     (project / "data/old").mkdir(parents=True)
@@ -400,6 +406,7 @@ def test_a_private_key_among_a_models_files_is_refused(project: Path, build: Any
     assert "models/notes.txt holds a private key" in build("--model", "models", code=2).err
 
 
+@pytest.mark.slow
 def test_a_link_to_what_stays_out_is_refused(project: Path, build: Any) -> None:
     (project / ".env").write_text("SECRET=1")
     (project / "secret.txt").write_text("1")
@@ -417,6 +424,7 @@ def test_a_link_to_what_stays_out_is_refused(project: Path, build: Any) -> None:
     assert "app/settings.txt" in build().ours  # of a file that is in the image
 
 
+@pytest.mark.slow
 def test_a_model_that_matches_no_file_of_the_image_is_refused(project: Path, build: Any) -> None:
     (project / "models").mkdir()
     (project / "models/.hidden").write_text("")
@@ -428,6 +436,7 @@ def test_a_model_that_matches_no_file_of_the_image_is_refused(project: Path, bui
     assert "model doors.py" in str(image.config["history"])
 
 
+@pytest.mark.slow
 def test_a_folder_that_holds_images_of_others_is_not_written_to(
     project: Path, build: Any, holdfast: Holdfast, base: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -450,6 +459,7 @@ def test_a_folder_that_holds_images_of_others_is_not_written_to(
     assert holdfast(*given, str(folder / "ours")).code == 0  # the same tag, with its bill
 
 
+@pytest.mark.slow
 def test_folders_that_can_not_be_written_are_named(project: Path, holdfast: Holdfast, base: str) -> None:
     (project / "file").write_text("")
     given = ("image", "build", "doors:app", "-t", "doors:1", "--base", base, "--platform", "linux/amd64")

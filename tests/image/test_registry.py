@@ -123,6 +123,7 @@ async def test_a_large_blob_goes_in_parts(
         assert await registry.has_blob("team/app", descriptor.digest)
 
 
+@pytest.mark.slow
 async def test_an_upload_goes_on_in_another_process_after_the_parts_that_were_answered(
     server: DockerRegistryServer, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +147,7 @@ async def test_an_upload_goes_on_in_another_process_after_the_parts_that_were_an
         assert await registry.has_blob("team/app", descriptor.digest)
 
 
+@pytest.mark.slow
 async def test_an_upload_that_the_registry_has_given_up_begins_again(
     server: DockerRegistryServer, blobs: Blobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -102,6 +102,7 @@ def test_duckdb_reads_back_what_was_written(tmp_path: Path) -> None:
     assert back.cast(table.schema).to_pylist() == table.to_pylist()
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 @given(
     st.lists(
@@ -333,6 +334,7 @@ def test_the_quick_look_for_formulas_misses_none() -> None:
 # --- compression
 
 
+@pytest.mark.slow
 def test_compressed_files_unpack_to_the_same_bytes(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(300_000), "text": [f"row {n} of many" for n in range(300_000)]})
     plain = csv_of(source).encode()

@@ -145,6 +145,7 @@ async def test_a_connection_cut_at_every_tenth_is_made_up_for(
     assert gone_on > 0
 
 
+@pytest.mark.slow
 async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(moto_server: MotoServer) -> None:
     bucket = f"b-{uuid4().hex}"
     with contextlib.closing(s3_of(moto_server)) as s3:
@@ -163,6 +164,7 @@ async def test_a_connection_to_s3_cut_at_every_tenth_is_made_up_for(moto_server:
         assert await asyncio.to_thread(uploads, s3, bucket) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("small_steps")
 async def test_two_workers_at_once_leave_one_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
     record: Record | None = None
@@ -454,6 +456,7 @@ async def test_cancelled_at_a_slow_s3_it_ends_at_once_and_leaves_no_parts(moto_s
         assert "Contents" not in await asyncio.to_thread(s3.list_objects_v2, Bucket=bucket)
 
 
+@pytest.mark.slow
 async def test_cancelled_at_a_slow_web_server_it_ends_at_once_and_leaves_nothing() -> None:
     taken: list[int] = []
 

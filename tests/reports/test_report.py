@@ -133,6 +133,7 @@ def test_progress_without_known_rows_is_that_of_bytes(tmp_path: Path) -> None:
     assert 0 <= told[0].fraction < told[-1].fraction == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [Csv(), Csv(compression="zstd"), Xlsx()])
 def test_a_report_given_up_leaves_no_threads(tmp_path: Path, form: Any) -> None:
     source = stored(tmp_path, {"n": range(1_000_000)}, row_group_size=10_000)
@@ -158,6 +159,7 @@ def test_what_goes_wrong_on_the_way_is_raised_where_the_chunks_are_read(tmp_path
 # --- S3
 
 
+@pytest.mark.slow
 def test_a_dataset_on_s3_is_read(
     tmp_path: Path, kept_fauxqs: FauxqsServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

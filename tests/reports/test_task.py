@@ -76,6 +76,7 @@ def audit() -> list[Row]:
     return asyncio.run(rows())
 
 
+@pytest.mark.slow
 def test_an_order_is_delivered_and_told_of(folders: Path) -> None:
     test = TaskTest(made_app(), trace_id="first", epoch=3)
     body = order(folders, delivery={"companions": ["sha256", "ok"]})
@@ -101,6 +102,7 @@ def test_an_order_is_delivered_and_told_of(folders: Path) -> None:
     assert 0 < row.ordered_at <= row.started_at <= row.ended_at
 
 
+@pytest.mark.slow
 def test_the_same_task_again_finds_its_file(folders: Path) -> None:
     app, body = made_app(), order(folders)
     first = TaskTest(app, epoch=1).run(body)
@@ -123,12 +125,14 @@ def test_an_attempt_that_was_replaced_changes_nothing(folders: Path) -> None:
     assert audit() == [before]
 
 
+@pytest.mark.slow
 def test_a_report_ordered_by_protobuf_is_made(folders: Path) -> None:
     message = OrderMessage.FromString(encode_protobuf(from_plain(order(folders))))
     assert not TaskTest(made_app()).run(message)["duplicated"]
     assert (folders / "in" / NAME).exists()
 
 
+@pytest.mark.slow
 def test_another_protobuf_message_is_no_order() -> None:
     from google.protobuf.struct_pb2 import Struct
 
@@ -144,6 +148,7 @@ async def refused(trace: str) -> Row:
     return row
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", ["", "{", "[]", "null", '{"customer": {}, "delivery": [], "date": 3}'])
 def test_an_order_that_is_none_is_told_of_all_the_same(folders: Path, body: str) -> None:
     app = made_app()
@@ -156,6 +161,7 @@ def test_an_order_that_is_none_is_told_of_all_the_same(folders: Path, body: str)
     assert row.ended_at >= row.ordered_at > 0
 
 
+@pytest.mark.slow
 def test_what_a_wrong_order_tells_is_kept_but_for_secrets(folders: Path) -> None:
     body = order(folders, tables=[], delivery={"destination": f"ftp://ann:{'pa55' * 50}@host/in"})
     app = made_app()
@@ -170,6 +176,7 @@ def test_what_a_wrong_order_tells_is_kept_but_for_secrets(folders: Path) -> None
     assert asyncio.run(refused("other")).customer == ""
 
 
+@pytest.mark.slow
 def test_a_workbook_over_several_files_has_a_row_for_each(folders: Path) -> None:
     form = {"type": "xlsx", "rows_per_sheet": 3, "overflow": "files"}
     body = order(folders, rows=5, format=form, name="sales.xlsx")
@@ -188,6 +195,7 @@ def test_a_workbook_over_several_files_has_a_row_for_each(folders: Path) -> None
     }
 
 
+@pytest.mark.slow
 def test_an_empty_result_may_be_no_file(folders: Path) -> None:
     published = TaskTest(made_app()).run(order(folders, rows=0, empty="nothing"))
     assert published == {"files": [], "duplicated": False}
@@ -206,6 +214,7 @@ def test_a_cancelled_attempt_leaves_nothing_at_the_destination(folders: Path) ->
     assert (row.state, row.error) == (State.FAILED, "it was told to end")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong, said",
     [
@@ -224,6 +233,7 @@ def test_what_no_retry_helps_fails_at_once(folders: Path, wrong: dict[str, Any],
     assert said in row.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "wrong, said",
     [
@@ -246,6 +256,7 @@ def test_a_wrong_order_is_refused_by_field(folders: Path, wrong: dict[str, Any],
     assert list((folders / "in").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_passes_waits_for_another_attempt(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publish, "deliver_file", functools.partial(deliver_file, tries=1))
     body = order(folders, delivery={"destination": "ftp://127.0.0.1:1/in"})
@@ -257,6 +268,7 @@ def test_what_passes_waits_for_another_attempt(folders: Path, monkeypatch: pytes
         assert (row.state, row.attempts) == (state, attempt)
 
 
+@pytest.mark.slow
 def test_the_audit_keeps_no_secret_of_an_error(folders: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def refuse(*_: Any, **__: Any) -> None:
         raise Unavailable(f"{'x' * 970} PUT https://h/x?X-Amz-Signature=hunter2hunter2hunter2 failed")
@@ -274,6 +286,7 @@ def permanent(app: App) -> tuple[type[BaseException], ...]:
     return spec.permanent
 
 
+@pytest.mark.slow
 def test_a_destination_outside_of_its_credentials_root_is_refused_at_once(folders: Path) -> None:
     known = Credentials({"acme": {"root": f"file:{folders}/in/acme"}})
     body = order(folders, delivery={"credentials": "acme"}, tables=[{"sources": ["missing.parquet"]}])
@@ -284,6 +297,7 @@ def test_a_destination_outside_of_its_credentials_root_is_refused_at_once(folder
     assert list((folders / "in").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_an_app_may_say_where_it_delivers_to(folders: Path) -> None:
     app = made_app(destinations=["s3://customers", f"file:{folders}/in"])
     TaskTest(app).run(order(folders))
@@ -309,6 +323,7 @@ async def test_a_refused_login_is_permanent_and_tells_no_secret(folders: Path) -
         assert "hunter2" not in msgspec.json.encode(row).decode()
 
 
+@pytest.mark.slow
 async def test_the_audit_is_kept_in_redis_too(folders: Path) -> None:
     async with RedisServer() as server:
         app = made_app(config=load({"tasks_url": server.url}))
@@ -358,6 +373,7 @@ def test_orders_are_grouped_by_customer(folders: Path) -> None:
     assert made_app().tasks["report.publish"].group_of(body) == "acme"
 
 
+@pytest.mark.slow
 async def test_of_two_attempts_at_once_the_later_one_delivers(folders: Path) -> None:
     body = from_plain(order(folders, rows=300_000))
     halting = PoolLimits(bytes_rate=Rate(per_s=1.0, burst=1 << 20))

@@ -365,6 +365,7 @@ def test_too_many_rows_are_refused_before_anything_is_sent(tmp_path: Path) -> No
         Report(ordered(source, form=Xlsx(rows_per_sheet=11, overflow="refuse")), ordered_at=ORDERED_AT)
 
 
+@pytest.mark.slow
 def test_too_many_columns_are_refused(tmp_path: Path) -> None:
     wide = pa.record_batch({str(at): [at] for at in range(16_385)})
     with pa.OSFile(str(tmp_path / "w.arrow"), "wb") as file, pa.ipc.new_file(file, wide.schema) as writer:

@@ -14,6 +14,8 @@ from holdfast.testing.conformance.slots import StreamSlotsConformance, TaskSlots
 APP = "holdfast.testing.conformance.slots_app"
 Slots = AsyncIterator[ForkserverSlots[Any, Any]]
 
+pytestmark = pytest.mark.slow
+
 
 class TestStreamSlots(StreamSlotsConformance):
     memory_mb = 300

@@ -355,6 +355,7 @@ async def test_slots_survive_the_loss_of_their_maker(make: Make, fifo: Path) -> 
     assert (await run(await opened(slots))).error == ""
 
 
+@pytest.mark.slow
 async def test_a_slot_that_is_given_up_just_as_its_maker_is_lost(
     make: Make, tmp_path: Path, fifo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,6 +383,7 @@ async def test_a_slot_that_is_given_up_just_as_its_maker_is_lost(
     assert await gone([pid])
 
 
+@pytest.mark.slow
 async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
     make: Make, fifo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -471,6 +473,7 @@ def test_slots_die_with_a_node_that_leaves_something_unread(fifo: Path) -> None:
     assert all_end(family)
 
 
+@pytest.mark.slow
 def test_slots_run_their_handlers_with_uvloop_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(HERE)
 

@@ -49,6 +49,7 @@ async def test_a_full_tray_refuses_until_there_is_room_again() -> None:
     await slots.close()
 
 
+@pytest.mark.slow
 async def test_a_slot_that_can_not_be_made_leaves_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
     slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
     slot = await slots.spawn(listener)
@@ -69,6 +70,7 @@ def open_files() -> set[str]:
     return {path.name for path in Path("/dev/fd").iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGCONT, signal.SIGKILL])
 async def test_what_a_server_is_told_while_it_stands_still_waits_for_it(end: signal.Signals) -> None:
     """It is far more than its socket takes."""
@@ -96,6 +98,7 @@ async def test_what_a_server_is_told_while_it_stands_still_waits_for_it(end: sig
     await slots.close()
 
 
+@pytest.mark.slow
 async def test_slots_that_lost_their_server_are_over() -> None:
     slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
     slot, other = await slots.spawn(listener), await slots.spawn(listener)

@@ -225,6 +225,7 @@ json_values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.sampled_from(["video", "frame", "meta", "other"]), json_values))
 def test_any_json_is_placed_or_refused_as_invalid(body: dict[str, Any]) -> None:
     try:

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 
 from holdfast import App, Context, StreamHandler
 from holdfast.cluster.keeper import Settlement
@@ -225,6 +226,7 @@ async def test_a_client_does_not_wait_for_others_to_share_its_object(town: Town)
     assert town.clock.monotonic() - began_at < archiver.LINGER_S / 2
 
 
+@pytest.mark.slow
 async def test_an_archive_that_is_away_for_long_holds_its_stream_back_and_skips_no_gap(town: Town) -> None:
     limits = msgspec.structs.replace(LIMITS, max_held=20)
     node = await town.start(app_of("plain", gap_timeout_s=40.0), limits=limits)

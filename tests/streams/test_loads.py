@@ -104,6 +104,7 @@ async def feed(town: Town, keys: int, seconds: float, busy_s: float) -> None:
         await town.clock.sleep(1.0)
 
 
+@pytest.mark.slow
 async def test_a_node_that_joins_gets_streams_of_those_that_are_hot(town: Town) -> None:
     limits = msgspec.structs.replace(LIMITS, balance_s=5.0, rest_s=3.0, slots=4)
     a = await town.start(app(), "a", limits)

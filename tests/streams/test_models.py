@@ -53,6 +53,7 @@ def test_without_a_limit_nothing_is_unloaded() -> None:
     assert shelf.models.names == ["a", "b"]
 
 
+@pytest.mark.slow
 def test_room_is_made_by_unloading_what_was_used_least_lately() -> None:
     shelf = Shelf(300, a=100, b=100, c=100, d=150)
     for user, name in enumerate("abc"):
@@ -68,6 +69,7 @@ def test_room_is_made_by_unloading_what_was_used_least_lately() -> None:
     assert shelf.told == [("d", ["a"]), ("", ["a", "d"])], "told without those unloaded"
 
 
+@pytest.mark.slow
 def test_a_model_in_use_stays_and_goes_when_its_last_stream_leaves() -> None:
     shelf = Shelf(100, a=80, b=80)
     shelf.models.get("a", 1)
@@ -81,6 +83,7 @@ def test_a_model_in_use_stays_and_goes_when_its_last_stream_leaves() -> None:
     assert shelf.told[-1] == ("", ["b"])
 
 
+@pytest.mark.slow
 def test_a_model_that_costs_nothing_is_never_in_the_way() -> None:
     shelf = Shelf(100, free=0, a=100, b=100)
     shelf.models.get("free", 1)
@@ -170,6 +173,7 @@ def test_declared_models_are_loaded_before_the_handler_opens() -> None:
     assert loads == ["people"]
 
 
+@pytest.mark.slow
 def test_a_stream_that_closes_leaves_its_models() -> None:
     worker, host = working(memory_mb=32)
     drive(worker.open("frames", "k", None, 0))

@@ -86,6 +86,7 @@ async def obstructed(town: Town, node: TownNode) -> None:
     await town.until(lambda: node.work.load().lacks == ("s",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler", [Weighing, Late])
 async def test_no_message_is_charged_and_all_goes_on_once_the_file_is_mended(
     town: Town, handler: type[StreamHandler[Item]]
@@ -207,6 +208,7 @@ async def test_a_later_reason_hides_its_secrets_as_the_first_did(town: Town) -> 
         assert "hunter2" not in node.work.owners.obstacles.of("s")
 
 
+@pytest.mark.slow
 async def test_a_model_that_was_loaded_to_see_if_it_does_makes_room_once_no_stream_uses_it(
     town: Town,
 ) -> None:

@@ -93,6 +93,7 @@ async def test_who_would_wait_in_vain_is_told_at_once(town: Town) -> None:
     assert len(node.work.requests) == 0
 
 
+@pytest.mark.slow
 async def test_a_node_drains_in_time_while_it_is_overloaded(town: Town) -> None:
     nodes = [await town.start(app(inbox_limit=1000), name) for name in "ab"]
     crowd = Crowd(town, nodes)
@@ -138,6 +139,7 @@ async def test_no_more_wait_than_a_node_has_room_for(town: Town) -> None:
         task.cancel()
 
 
+@pytest.mark.slow
 async def test_after_a_pause_nobody_is_refused(town: Town) -> None:
     """The store was away for a while: what gathered is done in a moment."""
     node = await town.start(app(seq_kind="increasing", seq="n", checkpoint_after_ms=1.0))

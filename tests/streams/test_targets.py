@@ -96,6 +96,7 @@ def cameras(target: str, **settings: Any) -> App:
     return app
 
 
+@pytest.mark.slow
 def test_a_webhook_gets_what_a_stream_sends_in_order_though_it_fails_at_first(office: Office) -> None:
     office.answer = lambda count: 503 if count <= 2 else 200
     with node_for_tests(cameras(f"{office.url}/alerts")) as node:

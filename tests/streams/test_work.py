@@ -85,6 +85,7 @@ def good(*numbers: int, key: str = "k", **more: Any) -> list[dict[str, Any]]:
 # --- what is done
 
 
+@pytest.mark.slow
 async def test_a_node_keeps_no_message_that_is_done(town: Town) -> None:
     """Bodies are large: a loop that waits for the next message is not to hold the last one."""
     nodes = [await town.start(app_of(gap_timeout_s=100.0), name) for name in "ab"]

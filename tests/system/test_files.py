@@ -82,6 +82,7 @@ async def test_whoever_wants_it_otherwise_says_so(tmp_path: Path) -> None:
     assert made["holdfast.db.lock"] == 0o600, "who may only read the database has no use for its lock"
 
 
+@pytest.mark.slow
 def test_reports_in_folders_get_the_modes_of_file_access(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

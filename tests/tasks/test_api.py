@@ -450,6 +450,7 @@ async def prepared(rig: Rig) -> None:
     await rig.post({"task_type": TYPE, "trace_id": "waits"})
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES)
 def test_whatever_is_posted_is_answered_as_described(runner: asyncio.Runner, kept: Rig, body: bytes) -> None:
@@ -462,6 +463,7 @@ def test_whatever_is_posted_is_answered_as_described(runner: asyncio.Runner, kep
         assert (dict(kept.store.standing), len(kept.queue.messages)) == before
 
 
+@pytest.mark.slow
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(trace=TRACES, reason=st.text(max_size=9))
 def test_whatever_is_asked_for_is_answered_as_described(

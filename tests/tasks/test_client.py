@@ -104,6 +104,7 @@ async def test_what_was_acknowledged_last_is_gone_and_what_was_not_read_is_there
     assert (depth.ready, depth.in_flight) == (2, 0)
 
 
+@pytest.mark.slow
 async def test_a_program_without_a_loop_does_the_same(
     make_fleet: MakeFleet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ ROOT = Path(__file__).parent.parent.parent
 PATIENCE_S = 120.0
 
 
+@pytest.mark.slow
 async def test_the_example_of_tasks_runs_on_a_node(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/holdfast.db"
     node = Process("a", tmp_path, ("node", "examples.tasks:app"), {"HOLDFAST_URL": url}, path=ROOT)

@@ -60,6 +60,7 @@ async def test_whatever_a_handler_does_others_go_on(
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_how_long_tasks_wait_and_run_is_told(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -75,6 +76,7 @@ async def test_how_long_tasks_wait_and_run_is_told(make_fleet: MakeFleet) -> Non
     assert await node.metric('holdfast_slots_busy{work="tasks"}') == 0
 
 
+@pytest.mark.slow
 async def test_a_killed_node_s_tasks_run_elsewhere(make_fleet: MakeFleet, tmp_path: Path) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -153,6 +155,7 @@ async def test_what_is_cancelled_ends_at_once(make_fleet: MakeFleet) -> None:
     await fleet.check()
 
 
+@pytest.mark.slow
 async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -169,6 +172,7 @@ async def test_an_independent_program_sends_and_reads(make_fleet: MakeFleet) -> 
     assert (words.state, words.value) == (State.SUCCEED, "PLAIN WORDS")
 
 
+@pytest.mark.slow
 async def test_no_secret_in_an_error_is_kept_or_told(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")
@@ -183,6 +187,7 @@ async def test_no_secret_in_an_error_is_kept_or_told(make_fleet: MakeFleet) -> N
     assert "hunter2" not in repr(fleet.nodes["a"].events)
 
 
+@pytest.mark.slow
 async def test_poison_is_set_aside_with_its_reason(make_fleet: MakeFleet) -> None:
     fleet = make_fleet()
     await fleet.start("a")

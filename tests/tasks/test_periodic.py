@@ -141,6 +141,7 @@ async def test_several_that_think_they_lead_send_the_same_tasks() -> None:
     assert rig.sent == stamped(at(2026, 1, 10, 2, 30), at(2026, 1, 11, 2, 30))
 
 
+@pytest.mark.slow
 async def test_orders_learn_their_time_in_their_zone_and_may_be_many() -> None:
     rig, told = Rig(), list[datetime]()
 
@@ -214,6 +215,7 @@ async def test_another_node_fires_what_its_leader_did_not() -> None:
     assert rig.sent == stamped(at(2026, 1, 10, 2, 30))
 
 
+@pytest.mark.slow
 async def test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_again() -> None:
     rig, asked = Rig(), list[datetime]()
 
@@ -243,6 +245,7 @@ async def test_a_time_that_fails_keeps_no_later_one_back_and_has_no_other_sent_a
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("failures, sent", [(3, 1), (1000, 0)])
 async def test_orders_that_fail_are_asked_for_again_within_their_window(failures: int, sent: int) -> None:
     rig, asked = Rig(), list[float]()
@@ -266,6 +269,7 @@ async def test_orders_that_fail_are_asked_for_again_within_their_window(failures
     assert sum(trace.startswith("other") for trace in rig.sent) == 4, "others are fired meanwhile"
 
 
+@pytest.mark.slow
 async def test_orders_that_are_none_keep_no_others_from_being_fired() -> None:
     rig = Rig()
     wrong: Any = lambda when: ["report.publish"]  # noqa: E731
@@ -428,6 +432,7 @@ def test_a_periodic_that_is_declared_twice_is_refused() -> None:
         app.periodic("nightly", "30 3 * * *")(lambda when: [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("junk", [b"", b"\xff", b"[" * 100_000])
 async def test_a_record_that_can_t_be_read_begins_anew(junk: bytes) -> None:
     rig = Rig()

@@ -181,6 +181,7 @@ def rated(rates: dict[str, float], count: int) -> tuple[TaskScenario, dict[str, 
     return msgspec.structs.replace(calm(*tasks), nodes=3), rates
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("maximum", [0, 6])
 def test_the_nodes_of_an_app_keep_a_rate_that_an_operator_sets(maximum: int) -> None:
     """Beside a global limit too: permits are taken where there is room, and room is asked for."""

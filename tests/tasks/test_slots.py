@@ -180,6 +180,7 @@ def lives(pid: int) -> bool:
 # --- what returns, and what raises
 
 
+@pytest.mark.slow
 async def test_a_handler_is_told_all_of_its_attempt(yard: Yard) -> None:
     task = Task("t", "job", attempts=2, epoch=7)
     ended = await yard.run("job", "plain text", task=task)
@@ -348,6 +349,7 @@ async def test_a_look_is_bounded_and_redacted(monkeypatch: pytest.MonkeyPatch) -
     assert "hunter2" not in text
 
 
+@pytest.mark.slow
 async def test_what_ignores_everything_is_killed_with_all_that_it_started(
     yard: Yard, fifo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +387,7 @@ async def test_a_fork_that_returns_is_no_second_slot(yard: Yard) -> None:
     assert {(await yard.run("fork_and_return")).result for _ in range(3)} == {b'"parent"'}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
 async def test_a_task_over_its_memory_limit_fails(make: Make) -> None:
     yard = await make(limit=1)
@@ -394,6 +397,7 @@ async def test_a_task_over_its_memory_limit_fails(make: Make) -> None:
     assert (await yard.run("noop")).how is How.RETURNED, "in another slot, for that one is spoiled"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="allocation is limited on Linux only")
 async def test_a_large_body_is_not_read_under_the_memory_limit_of_the_task_before(make: Make) -> None:
     yard = await make(limit=1)
@@ -571,6 +575,7 @@ async def test_tasks_of_a_node_that_stands_still_end_with_their_lease(fifo: Path
 # --- the pool
 
 
+@pytest.mark.slow
 async def test_slots_are_made_on_demand_and_ended_when_idle(make: Make, tmp_path: Path) -> None:
     yard = await make(limit=3, idle_s=0.1, spare=0)
     assert yard.pool.slots == 1
@@ -634,6 +639,7 @@ async def test_what_lay_behind_a_death_runs_elsewhere_and_is_no_try(make: Make) 
     assert yard.stats.slot_deaths == 2
 
 
+@pytest.mark.slow
 async def test_closing_the_pool_ends_all_attempts_and_their_children(make: Make, fifo: Path) -> None:
     this = psutil.Process()
     others = this.children(recursive=True)
@@ -658,6 +664,7 @@ async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytes
     await pool.close()
 
 
+@pytest.mark.slow
 async def test_a_thousand_attempts_end_in_time(make: Make) -> None:
     yard = await make(limit=2)
     begun_at = time.monotonic()

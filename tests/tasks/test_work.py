@@ -116,6 +116,7 @@ def test_a_node_that_joined_again_keeps_the_attempts_that_it_runs() -> None:
     run(live())
 
 
+@pytest.mark.slow
 def test_a_node_keeps_no_task_that_is_done() -> None:
     """Bodies are large: a loop that waits for the next task is not to hold the last one."""
     left: list[list[InHand]] = []
@@ -674,6 +675,7 @@ def test_a_node_that_stops_goes_on_when_a_group_s_rate_would_let_it_begin(
     run(live())
 
 
+@pytest.mark.slow
 def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -703,6 +705,7 @@ def test_while_results_can_t_be_stored_a_node_has_no_more_of_them_than_slots(
     run(live())
 
 
+@pytest.mark.slow
 def test_a_group_at_its_limit_keeps_nothing_from_coming_though_it_fills_the_hands_of_its_node(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -145,6 +145,7 @@ def reports() -> App:
     return app
 
 
+@pytest.mark.slow
 def test_tasks_go_to_the_node_and_are_tried_again(holdfast_node: StartNode) -> None:
     app = reports()
     node = holdfast_node(app)

@@ -124,6 +124,7 @@ def test_a_test_can_begin_with_a_snapshot() -> None:
         StreamTest(Sum, state=b"junk").send(Step(1))
 
 
+@pytest.mark.slow
 def test_a_function_can_fetch_given_objects() -> None:
     def look(message: bytes, context: Context) -> bytes:
         return context.fetch("cam://" + message.decode())
@@ -135,6 +136,7 @@ def test_a_function_can_fetch_given_objects() -> None:
         test.send(b"2")
 
 
+@pytest.mark.slow
 def test_async_handlers_can_be_tested() -> None:
     async def double(message: StructStep, context: Context) -> int:
         return 2 * message.by
@@ -235,6 +237,7 @@ def test_the_example_of_the_docstring_works() -> None:
     assert doctest.testmod(stream_test).failed == 0
 
 
+@pytest.mark.slow
 async def test_it_works_where_a_loop_runs_as_in_notebooks() -> None:
     class Doubling(StreamHandler[dict[str, int]]):
         async def process(self, message: dict[str, int], context: Context) -> int:
@@ -247,6 +250,7 @@ async def test_it_works_where_a_loop_runs_as_in_notebooks() -> None:
     assert test.send({"n": 3}) == [6]
 
 
+@pytest.mark.slow
 async def test_a_frame_is_fetched_where_a_loop_runs() -> None:
     def size(message: dict[str, str], context: Context) -> int:
         return len(context.fetch(message["url"]))
@@ -294,6 +298,7 @@ def test_what_is_sent_and_set_is_shown() -> None:
     assert test.timers == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("restart_every", [0, 1])
 def test_time_that_passes_runs_the_timers_that_come_due(restart_every: int) -> None:
     test = StreamTest(Camera, restart_every=restart_every)
@@ -307,6 +312,7 @@ def test_time_that_passes_runs_the_timers_that_come_due(restart_every: int) -> N
     assert test.state == b"2"
 
 
+@pytest.mark.slow
 def test_a_restarted_stream_test_keeps_its_timers() -> None:
     test = StreamTest(Camera)
     test.send({"frame": 1})
@@ -314,6 +320,7 @@ def test_a_restarted_stream_test_keeps_its_timers() -> None:
     assert test.advance(30) == [["silent", 1, 1]]
 
 
+@pytest.mark.slow
 def test_what_fails_sends_nothing_and_changes_no_timer() -> None:
     test = StreamTest(Camera)
     with pytest.raises(ValueError, match="not backwards"):
@@ -328,6 +335,7 @@ def test_what_fails_sends_nothing_and_changes_no_timer() -> None:
     assert test.state == b"2"
 
 
+@pytest.mark.slow
 def test_a_timer_can_be_run_at_once() -> None:
     test = StreamTest(Camera)
     test.send({"frame": 1})

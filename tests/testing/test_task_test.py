@@ -125,6 +125,7 @@ def test_an_attempt_can_exceed_its_timeout() -> None:
     assert left == [7, 0]
 
 
+@pytest.mark.slow
 def test_async_handlers_run_and_leave_nothing_behind() -> None:
     left: list[asyncio.Task[None]] = []
 
@@ -150,6 +151,7 @@ def test_an_app_s_task_is_found_by_name() -> None:
     assert TaskTest(app, "two").run({"pages": 1}) == "1 pages of test"
 
 
+@pytest.mark.slow
 async def test_it_works_where_a_loop_runs_as_in_notebooks() -> None:
     async def double(body: dict[str, int], job: Job) -> int:
         await asyncio.sleep(0)

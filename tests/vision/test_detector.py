@@ -73,6 +73,7 @@ def test_a_lamp_that_switches_is_not_somebody(gain: float) -> None:
     assert found.box == PERSON
 
 
+@pytest.mark.slow
 def test_what_stays_in_place_becomes_background() -> None:
     detector = taught()
     parked = with_person(backdrop(), 20)
@@ -107,6 +108,7 @@ def test_a_restored_detector_continues_bit_for_bit_from_every_frame(frames: list
         assert restored.snapshot() == whole.snapshot()
 
 
+@pytest.mark.slow
 @given(st.lists(arrays.arrays(np.uint8, (45, 80)), min_size=2, max_size=8), st.data())
 def test_any_frames_continue_bit_for_bit(stills: list[Cells], data: st.DataObject) -> None:
     cut = data.draw(st.integers(1, len(stills) - 1))

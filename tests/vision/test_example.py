@@ -89,6 +89,7 @@ def test_what_is_no_frame_says_what_is_missing(message: dict[str, Any], wrong: s
         frame_of(message, slot)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", ["native", "bucket"])
 def test_visitors_are_counted_and_remembered(
     frames_stream: StreamSpec, frames: list[Still], form: str

@@ -80,6 +80,7 @@ def test_results_name_the_frame_and_its_tracks(slot: Slot) -> None:
         assert 0 <= track["score"] <= 1
 
 
+@pytest.mark.slow
 def test_a_restored_handler_continues_bit_for_bit_from_every_frame(slot: Slot) -> None:
     whole = opened(slot)
     state: bytes | None = None

@@ -202,6 +202,7 @@ def test_a_handler_follows_what_the_network_finds(tmp_path: Path) -> None:
     assert broken.state == whole.state
 
 
+@pytest.mark.slow
 def test_a_frame_that_is_no_image_or_of_another_size(network: Path) -> None:
     test = StreamTest(
         app_with(network), objects=FRAMES | {"memory:///x": b"no", "memory:///y": png(cells()[:32])}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import av
 import numpy as np
+import pytest
 
 from holdfast.vision.render import render, render_all
 from holdfast.vision.scene import Scene, stage
@@ -26,6 +27,7 @@ def test_a_rendered_video_shows_each_frame_of_its_scene(tmp_path: Path) -> None:
     assert (truth.fps, truth.width, truth.height) == (25, 320, 180)
 
 
+@pytest.mark.slow
 def test_the_same_scene_gives_the_same_bytes(tmp_path: Path) -> None:
     # Long enough for the encoder's look-ahead; rendered beside others, as in the demo.
     scenes = [Scene(seed=seed, seconds=4) for seed in range(2)]

@@ -29,6 +29,7 @@ def test_frames_have_the_size_asked_for() -> None:
     assert frame.pixels.dtype == np.uint8
 
 
+@pytest.mark.slow
 def test_truth_boxes_are_inside_the_frame_and_around_what_differs_from_the_empty_scene() -> None:
     # The backdrop and pillars are staged before the people, so without people they are the same.
     scene = Scene(seed=3, people=2, noise=0, light=False)
@@ -58,6 +59,7 @@ def test_people_in_a_scene_cross_each_others_way() -> None:
     assert {1, 2} <= set(leftmost)
 
 
+@pytest.mark.slow
 def test_the_light_of_a_scene_drifts_and_switches() -> None:
     steady = [frame.pixels.mean() for frame in play(Scene(seed=5, people=0, light=False))]
     moving = [frame.pixels.mean() for frame in play(Scene(seed=5, people=0))]

@@ -42,6 +42,7 @@ def test_the_panels_of_a_sheet_fill_its_rows(
     assert sheet.size == (14 + across * (400 + 14), 46 + down * (225 + 30 + 14))
 
 
+@pytest.mark.slow
 def test_boxes_and_owners_are_coloured(grey: Grey) -> None:
     bare = colours(contact_sheet([panel(grey, tracks=0)], "Title"))
     one = colours(contact_sheet([panel(grey, tracks=2)], "Title"))

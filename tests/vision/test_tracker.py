@@ -145,6 +145,7 @@ DETECTIONS = st.builds(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(DETECTIONS, max_size=5), max_size=25))
 def test_a_restored_tracker_continues_bit_for_bit_from_every_frame(seen: list[list[Detection]]) -> None:
     whole, restored = Tracker(), Tracker()

@@ -46,6 +46,7 @@ def office(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(prepare())
 
 
+@pytest.mark.slow
 def test_devices_are_listed_and_stale_ones_flagged(holdfast: Any) -> None:
     listed = holdfast("devices", "ls", "faces", "--json")
     assert listed.code == 0, listed.err

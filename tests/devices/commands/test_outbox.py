@@ -116,6 +116,7 @@ def test_retry_and_cancel_change_only_commands_that_allow_it(
     assert stats["commands"] == {"scheduled": 1, "published": 1, "failed": 2}
 
 
+@pytest.mark.slow
 def test_what_operators_do_is_in_the_audit_log(
     capsys: pytest.CaptureFixture[str],
     url: str,
@@ -177,6 +178,7 @@ def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
     assert "has no rollout 999" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_paused_is_seen_everywhere_until_it_is_resumed(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:

@@ -101,6 +101,7 @@ async def test_a_reload_under_load_drops_nothing_and_a_member_joins(make_setting
     assert await setting.cluster.claims("b")
 
 
+@pytest.mark.slow
 async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     assert (await setting.send("cam", 0))[0] == 200
@@ -142,6 +143,7 @@ async def mislead(setting: Setting, key: str) -> None:
     await admin.add(child.files.admin, child.files.recent, [(f"/process/{key}", wrong)])
 
 
+@pytest.mark.slow
 async def test_too_large_a_body_is_refused(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     host, port = setting.gateway.address.removeprefix("http://").split(":")
@@ -209,6 +211,7 @@ async def raw(host: str, port: str, said: str) -> bytes:
     return answer
 
 
+@pytest.mark.slow
 async def test_headers_of_a_client_mislead_nobody(make_setting: MakeSetting) -> None:
     setting = await make_setting("a", "b")
     for key in ("mine", "theirs"):
@@ -255,6 +258,7 @@ AMBIGUOUS = [
 ]
 
 
+@pytest.mark.slow
 async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     assert (await setting.send("cam", 0))[0] == 200
@@ -267,6 +271,7 @@ async def test_what_could_be_read_in_two_ways_is_read_in_none(make_setting: Make
         assert "chain/theirs" not in dict(setting.gateway.routes), head
 
 
+@pytest.mark.slow
 async def test_a_websocket_passes_through_haproxy(make_setting: MakeSetting) -> None:
     setting = await make_setting("a")
     async with setting.client.ws_connect(f"{setting.gateway.address}/process/cam") as socket:
@@ -355,6 +360,7 @@ def test_files_of_tls_that_vanish_meanwhile_are_refused(tls: Tls, monkeypatch: p
         tls.pem()
 
 
+@pytest.mark.slow
 async def test_requests_and_health_checks_pass_by_tls(make_setting: MakeSetting, tls: Tls) -> None:
     setting = await make_setting("a", tls=tls)
     assert setting.gateway.address.startswith("https://")
@@ -365,6 +371,7 @@ async def test_requests_and_health_checks_pass_by_tls(make_setting: MakeSetting,
             assert response.status == 200
 
 
+@pytest.mark.slow
 async def test_an_empty_header_names_no_stream(make_setting: MakeSetting) -> None:
     """As for nodes: the parameter still counts, and HAProxy still knows the way."""
     setting = await make_setting("a", app="both")

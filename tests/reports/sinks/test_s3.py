@@ -92,6 +92,7 @@ class TestS3Sink(SinkConformance):
     async def test_what_was_left_is_gone_on_with(self, sink: Sink, other_sink: Sink) -> None:
         await super().test_what_was_left_is_gone_on_with(sink, other_sink)
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("lists_parts")
     async def test_what_is_taken_over_is_not_committed_by_the_other(
         self, sink: Sink, other_sink: Sink
@@ -187,6 +188,7 @@ async def test_a_bucket_that_asks_for_md5_gets_it(monkeypatch: pytest.MonkeyPatc
     assert len(slow.parts) == 2
 
 
+@pytest.mark.slow
 async def test_a_lost_answer_to_the_last_call_is_found_out(moto_server: MotoServer) -> None:
     bucket = made_bucket(moto_server.endpoint)
     async with S3Faults(moto_server.endpoint, seed=1) as faults:

@@ -285,6 +285,7 @@ async def metadata(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Metadata]:
     await metadata.server.close()
 
 
+@pytest.mark.slow
 async def test_signs_with_the_role_of_the_instance(
     client: AwsClient, service: Service, metadata: Metadata
 ) -> None:
@@ -293,6 +294,7 @@ async def test_signs_with_the_role_of_the_instance(
     assert metadata.issued == 1
 
 
+@pytest.mark.slow
 async def test_credentials_that_expire_are_refreshed_once_for_all(
     client: AwsClient, service: Service, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -310,6 +312,7 @@ async def test_credentials_that_expire_are_refreshed_once_for_all(
     assert signer(service)[0] == last
 
 
+@pytest.mark.slow
 async def test_an_outage_of_what_issues_credentials_is_no_wrong_setting(
     client: AwsClient, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -322,6 +325,7 @@ async def test_an_outage_of_what_issues_credentials_is_no_wrong_setting(
     await call(client)
 
 
+@pytest.mark.slow
 async def test_credentials_issued_expired_point_to_the_clock(
     client: AwsClient, metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -233,6 +233,7 @@ async def test_a_member_that_can_t_be_read_hides_no_other(
 # --- old versions of rows
 
 
+@pytest.mark.slow
 async def test_tables_stay_small_while_somebody_holds_a_transaction_open(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -32,6 +32,8 @@ from tests.services.postgres.conftest import MakeDatabase
 
 PATIENCE_S = 30.0
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def kept_pool(kept_postgresql: PostgresqlServer) -> Iterator[PgbouncerServer]:

@@ -297,6 +297,7 @@ async def _one_waits_for_a_lock(url: str) -> None:
             pass
 
 
+@pytest.mark.slow
 async def test_processes_that_want_the_same_rows_never_deadlock(
     make_queue: MakeQueue, postgresql_server: PostgresqlServer
 ) -> None:

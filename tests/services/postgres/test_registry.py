@@ -45,6 +45,7 @@ async def test_versions_grow_though_the_server_was_emptied(
     assert after.version > before.version
 
 
+@pytest.mark.slow
 async def test_who_waits_hears_of_a_change_though_its_listener_was_cut(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

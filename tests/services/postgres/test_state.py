@@ -440,6 +440,7 @@ async def test_a_commit_reads_no_old_versions_while_somebody_holds_them(
     assert max(pages.values()) < 40, pages
 
 
+@pytest.mark.slow
 async def test_a_look_for_what_is_due_passes_over_no_old_versions(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:

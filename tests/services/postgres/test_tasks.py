@@ -107,6 +107,7 @@ def test_it_decides_as_the_rules_do(kept_postgresql: PostgresqlServer) -> None:
     )
 
 
+@pytest.mark.slow
 async def test_of_those_who_begin_a_new_task_together_one_does(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

@@ -122,6 +122,7 @@ async def test_a_restart_between_calls_costs_none(redis_server: RedisServer, con
     assert await connection.script(ADD, ["k"], 1) == 1, "the data is gone, the script is sent again"
 
 
+@pytest.mark.slow
 async def test_a_busy_server_has_done_nothing(redis_server: RedisServer, connect: Connect) -> None:
     connection, spinning = connect(redis_server.url), connect(redis_server.url)
     await connection.everywhere("CONFIG", "SET", "lua-time-limit", "5")
@@ -263,6 +264,7 @@ async def test_a_silent_server_ends_the_subscription(
     redis_server.resume()
 
 
+@pytest.mark.slow
 async def test_a_quiet_subscription_is_pinged_and_goes_on(
     redis_server: RedisServer, connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 
 from holdfast.ports.meter import Meter
@@ -13,6 +14,7 @@ from simulator.servers import RedisServer
 from tests.services.coordinator_differential import compare, histories
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(history=histories)
 def test_the_same_calls_have_the_same_answers(kept_redis: RedisServer, history: list[Any]) -> None:

@@ -30,6 +30,7 @@ async def flush(server: RedisServer) -> None:
     await _ask(server, "FLUSHALL")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [restart, flush])
 async def test_who_is_forgotten_learns_it_and_joins_again(
     redis_server: RedisServer, coordinate: Coordinate, lose: Lose
@@ -99,6 +100,7 @@ async def test_forgotten_scripts_are_sent_again(redis_server: RedisServer, coord
     assert await coordinator.claims() == claims
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lose", [restart, lambda server: _ask(server, "CLIENT", "KILL", "TYPE", "PUBSUB")])
 async def test_who_watches_learns_that_changes_were_missed(
     redis_server: RedisServer, coordinate: Coordinate, lose: Lose

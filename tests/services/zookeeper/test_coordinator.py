@@ -614,6 +614,7 @@ async def test_a_log_that_was_deleted_begins_anew(
 # --- what calls cost
 
 
+@pytest.mark.slow
 async def test_calls_cost_the_same_however_many_claims_there_are(connect: Connect, clock: Clock) -> None:
     coordinator, meter = connect(), Meter()
     counted = connect(meter=meter)

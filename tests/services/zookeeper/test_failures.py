@@ -221,6 +221,7 @@ async def test_a_frozen_connection_is_given_up(
     assert await coordinator.members() == [A]
 
 
+@pytest.mark.slow
 async def test_a_server_that_never_answers_is_left_for_another(
     connect: Connect, address: ZooKeeperAddress, wire: TcpFaults, coordinator: ZooKeeperCoordinator
 ) -> None:

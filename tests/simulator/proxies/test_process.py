@@ -32,6 +32,7 @@ async def test_a_process_is_commanded_and_tells(http: aiohttp.ClientSession, bac
     assert told.log == [Struck(2, "SendMessageBatch", CallFault.THROTTLE)]
 
 
+@pytest.mark.slow
 async def test_a_process_that_cannot_start_says_so() -> None:
     with pytest.raises(ConnectionError, match="exit code 2"):
         async with FaultsProcess("none-such", "http://127.0.0.1:9"):

@@ -30,6 +30,7 @@ def test_calls_are_named_as_s3_names_them(method: str, path: str, expected: str)
     assert named(method, path) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fauxqs"], indirect=True)  # moto asks for signatures
 async def test_faults_befall_objects_and_all_else_passes(http: aiohttp.ClientSession, backend: str) -> None:
     async with S3Faults(backend) as faults:

@@ -262,6 +262,7 @@ async def test_a_server_that_is_away_resets(http: aiohttp.ClientSession) -> None
 # --- chance
 
 
+@pytest.mark.slow
 async def test_a_seed_repeats_what_befalls_the_same_calls(
     http: aiohttp.ClientSession, backend: str, sqs: Sqs
 ) -> None:

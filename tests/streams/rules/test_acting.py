@@ -331,6 +331,7 @@ def test_clients_that_wait_as_the_limit_is_reached_are_refused_too() -> None:
     assert [len(c.requests) for c in out if isinstance(c, RefuseRequests)] == [2], "which wait"
 
 
+@pytest.mark.slow
 def test_a_refused_client_is_told_when_the_target_is_tried_again() -> None:
     bench = full()
     for number in range(LIMITS.pending):

@@ -55,6 +55,7 @@ async def test_commands_and_answers_pass_at_every_quality_of_service(bench: Mqtt
     assert (await events.until(DeviceAnswer)).id == "1.1.1"
 
 
+@pytest.mark.slow
 async def test_a_broker_that_was_killed_is_found_again(bench: MqttBench, mosquitto: MosquittoServer) -> None:
     devices = bench.devices("me")
     events = await connected(devices)

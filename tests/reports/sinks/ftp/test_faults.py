@@ -70,6 +70,7 @@ def test_over_tls_little_is_sent_at_once_for_all_of_it_must_go_within_the_timeou
     assert connection.sizes == [TLS_BYTES, TLS_BYTES, 1]
 
 
+@pytest.mark.slow
 async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
     async with served(FtpFaults(pinned=True)) as (server, sink):
         upload = await sink.open("a.csv", ".a.part")
@@ -81,6 +82,7 @@ async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
         assert await held(sink, "a.csv") == BODY
 
 
+@pytest.mark.slow
 async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
     async with served(FtpFaults(read_only=True)) as (_, sink):
         with pytest.raises(ConfigError, match=r"can't write 'a\.csv'.*550"):
@@ -89,6 +91,7 @@ async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
             await put(sink, "new/folder/a.csv", b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lies_by", [-1, 1])
 async def test_a_server_that_lies_about_sizes_is_not_believed(lies_by: int) -> None:
     async with served(FtpFaults(lies_by=lies_by)) as (server, sink):
@@ -99,6 +102,7 @@ async def test_a_server_that_lies_about_sizes_is_not_believed(lies_by: int) -> N
         assert names(server) == []
 
 
+@pytest.mark.slow
 async def test_a_server_that_tells_no_sizes_is_refused() -> None:
     async with served(FtpFaults(bare=True)) as (server, sink):
         upload = await sink.open("a.csv", ".a.part")
@@ -137,6 +141,7 @@ async def test_a_refused_login_is_for_good_and_said_without_the_password() -> No
         await sink.close()
 
 
+@pytest.mark.slow
 async def test_a_certificate_that_is_not_trusted_is_for_good() -> None:
     async with FtpServer("explicit") as server:
         sink = FtpSink(FtpUrl.parse(server.url.partition("?")[0]), server.user, server.password)
@@ -145,6 +150,7 @@ async def test_a_certificate_that_is_not_trusted_is_for_good() -> None:
         await sink.close()
 
 
+@pytest.mark.slow
 async def test_a_folder_that_lacks_is_named() -> None:
     async with FtpServer() as server:
         sink = FtpSink(FtpUrl.parse(f"{server.url}/none"), server.user, server.password)
@@ -186,6 +192,7 @@ async def test_a_server_that_takes_no_more_is_given_up_after_its_time() -> None:
         assert await sink.stat("a.csv") is None
 
 
+@pytest.mark.slow
 async def test_cancelled_while_a_server_takes_no_more_it_ends_at_once() -> None:
     async with served() as (server, sink):
         upload = await sink.open("a.csv", ".a.part")

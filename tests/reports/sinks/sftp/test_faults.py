@@ -42,6 +42,7 @@ async def put_all(upload: Upload) -> None:
     await upload.commit(sha256(BODY))
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
     async with served(SftpFaults(full_after=1_000_000)) as (server, sink):
         upload = await sink.open("a.csv", ".a.part")
@@ -53,6 +54,7 @@ async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
         assert names(server) == ["b.csv"]
 
 
+@pytest.mark.slow
 async def test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gone_on_with(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -75,6 +77,7 @@ async def test_a_write_that_is_refused_amid_others_leaves_no_hole_in_what_is_gon
         assert (server.files / "a.csv").read_bytes() == BODY
 
 
+@pytest.mark.slow
 async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
     async with served(SftpFaults(pinned=True)) as (server, sink):
         upload = await sink.open("a.csv", ".a.part")
@@ -92,6 +95,7 @@ async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
             await put(sink, "a.csv", b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lies_by", [-1, 1])
 async def test_a_server_that_lies_about_sizes_is_not_believed(lies_by: int) -> None:
     async with served(SftpFaults(lies_by=lies_by)) as (server, sink):
@@ -102,6 +106,7 @@ async def test_a_server_that_lies_about_sizes_is_not_believed(lies_by: int) -> N
         assert names(server) == []
 
 
+@pytest.mark.slow
 async def test_who_may_not_log_in_learns_it_once() -> None:
     async with served() as (server, _):
         stranger = asyncssh.generate_private_key("ssh-ed25519").export_private_key().decode()
@@ -117,6 +122,7 @@ async def test_who_may_not_log_in_learns_it_once() -> None:
             await sink.close()
 
 
+@pytest.mark.slow
 async def test_a_host_that_is_not_known_is_told_no_password() -> None:
     async with served() as (server, _):
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
@@ -142,6 +148,7 @@ async def test_an_sftp_server_that_is_down_is_unavailable() -> None:
     await sink.close()
 
 
+@pytest.mark.slow
 async def test_links_out_of_the_folder_are_refused() -> None:
     async with served() as (server, _):
         (server.files / "root").mkdir()
