@@ -26,6 +26,7 @@ def calls(path: Path, functions: set[str]) -> bool:
     return any(ast.unparse(each) in functions for each in found if isinstance(each, ast.Name | ast.Attribute))
 
 
+@pytest.mark.slow
 def test_no_file_names_a_package_host() -> None:
     hosts = re.compile(
         rb"pypi\.org|pythonhosted|--(extra-)?index-url|--find-links|registry\.npmjs|deb\.debian"
@@ -74,6 +75,7 @@ def test_the_name_of_every_test_has_words_enough_to_say_what_broke() -> None:
     assert [test for test, words in names_of_tests() if len(words) < NAME_WORDS_MIN] == []
 
 
+@pytest.mark.slow
 def test_the_name_of_no_test_is_a_riddle() -> None:
     riddles = [test for test, words in names_of_tests() if RIDDLES & {*words}]
     assert riddles == [], "say what broke, in words of docs/glossary.md"

@@ -136,6 +136,7 @@ def test_help_tells_what_each_command_does() -> None:
     assert [name for name in all_commands() if not said.get(name)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_a_service_that_does_not_answer(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(*arguments: Any) -> None:
@@ -169,6 +170,7 @@ def test_a_closed_pipe_ends_a_command_well(arrange: Any, place: Path) -> None:
 # --- results
 
 
+@pytest.mark.slow
 def test_results_are_json_lines_that_go_on_from_a_cursor(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     arrange(lambda services: commit(services, 1, "track/cam-1"))
@@ -296,6 +298,7 @@ def test_square_brackets_in_titles_and_columns_are_shown_as_they_are(
 # --- streams
 
 
+@pytest.mark.slow
 def test_streams_are_paused_resumed_skipped_and_reset(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     (paused,) = holdfast("streams", "pause", KEY, "--json").lines
@@ -471,6 +474,7 @@ def test_a_choice_of_dead_letters_that_would_be_passed_over_is_refused(
     assert "Dead letters: 3" in holdfast("dlq", "ls").out
 
 
+@pytest.mark.slow
 def test_dead_letters_sent_again_and_removed(holdfast: Any, arrange: Any) -> None:
     arrange(commit)
     arrange(bury)
@@ -542,6 +546,7 @@ def test_what_a_stream_has_to_do_by_itself_is_shown(holdfast: Any, arrange: Any)
     assert "timer in" in holdfast("status").out
 
 
+@pytest.mark.slow
 def test_pending_effects_are_listed_and_dropped_to_the_dead_letters(holdfast: Any, arrange: Any) -> None:
     arrange(act)
     assert "Pending effects: 2" in holdfast("streams", "effects", KEY).out

@@ -55,6 +55,7 @@ def test_the_version_is_told_without_the_library_of_commands() -> None:
     assert not found & {"cyclopts", "rich", "importlib.metadata"}
 
 
+@pytest.mark.slow
 def test_the_page_of_status_imports_no_node_and_no_markdown() -> None:
     found = imported("from holdfast import cli; cli.run(['status', '--help'])")
     assert "holdfast.cli.status" in found
@@ -116,6 +117,7 @@ def test_reading_a_store_needs_no_http_server(tmp_path: Path) -> None:
     assert not found & HTTP
 
 
+@pytest.mark.slow
 def test_what_forks_slots_for_streams_imports_none_of_the_node() -> None:
     found = imported("import holdfast.slots.server, holdfast.streams.worker, holdfast.services.file.service")
     others = {"cronsim", "holdfast.wiring", "holdfast.config", "importlib.metadata"}
@@ -123,6 +125,7 @@ def test_what_forks_slots_for_streams_imports_none_of_the_node() -> None:
     assert not found & (HEAVY | others)
 
 
+@pytest.mark.slow
 def test_what_forks_slots_for_tasks_has_protobuf_before_it_forks() -> None:
     found = imported("import holdfast.slots.server, holdfast.tasks.worker")
     assert "google.protobuf.json_format" in found, "or each slot would import it anew"

@@ -34,6 +34,7 @@ def line(**changes: object) -> dict[str, object]:
     } | changes
 
 
+@pytest.mark.slow
 def test_limits_are_set_and_listed(holdfast: Holdfast) -> None:
     assert holdfast("limits", "ls", "--json").lines == []
     done = holdfast("limits", "set", "reports", "--global", "40", "--node", "8", "--json")
@@ -68,6 +69,7 @@ def test_changed_limits_keep_the_grants_of_nodes(holdfast: Holdfast, arrange: An
     assert holdfast("limits", "ls", "--json").lines == [wanted]
 
 
+@pytest.mark.slow
 def test_rates_are_set_and_taken_back(holdfast: Holdfast) -> None:
     rates = ("--rate", "report.publish=2.5", "--rate", "mail.send=0")
     done = holdfast("limits", "set", "reports", *rates, "--global", "4", "--json").lines

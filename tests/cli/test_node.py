@@ -205,6 +205,7 @@ def test_what_a_killed_node_committed_is_where_the_next_goes_on(
     assert line["epoch"] > before.epoch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments, said",
     [
@@ -242,6 +243,7 @@ def test_a_node_that_can_not_join_ends_when_told(start: Callable[..., Process]) 
     node.wait_for("node ended before it could join")
 
 
+@pytest.mark.slow
 async def test_a_state_store_that_lets_nobody_in_ends_the_node(start: Callable[..., Process]) -> None:
     async with RedisServer(settings={"requirepass": "geheim"}) as server:
         node = start("counting:app", "--slots", "1", "-s", f"state_url=redis://:hunter2@{server.address}")

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from holdfast.cli import exits
 from holdfast.tasks.discovery import DeclaredTimes, Directory, NodeEntry, announced
 from holdfast.wiring import Services
@@ -10,6 +12,7 @@ from tests.command_line import Arrange, Holdfast
 APP, TYPE = "reports", "report.publish"
 
 
+@pytest.mark.slow
 def test_a_task_is_put_in_the_schedule_changed_and_removed(holdfast: Holdfast) -> None:
     done = holdfast("periodic", "set", APP, "nightly", "30 2 * * *", TYPE, '{"pages": 3}', "--tries", "2")
     assert (done.code, done.out) == (exits.OK, "nightly: is sent at 30 2 * * * (UTC)\n")

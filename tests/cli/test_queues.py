@@ -64,6 +64,7 @@ def test_queues_that_are_right_already_are_not_made_again(holdfast: Any, prefix:
     assert f"frames: {prefix}-frames changed (tag team)" in changed
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_doctor_tells_which_queue_is_missing(holdfast: Any, prefix: str) -> None:
     missing = holdfast("doctor", PLACE)

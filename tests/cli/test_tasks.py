@@ -63,6 +63,7 @@ def send(holdfast: Holdfast, *more: str) -> str:
     return done.out.strip()
 
 
+@pytest.mark.slow
 def test_what_is_sent_waits_and_is_shown(holdfast: Holdfast, arrange: Arrange[Any], place: Path) -> None:
     trace = send(holdfast, '{"customer": "acme"}', "--group", "acme")
     (place / "order.json").write_text('{"customer": "file"}')

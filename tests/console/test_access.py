@@ -49,6 +49,7 @@ async def parked(services: Services) -> str:
 # --- what a caller may
 
 
+@pytest.mark.slow
 async def test_on_loopback_anybody_reads_and_nobody_changes(reader: Browser, services: Services) -> None:
     page = await reader.get("/stream", key=KEY)
     assert page.status == 200
@@ -57,6 +58,7 @@ async def test_on_loopback_anybody_reads_and_nobody_changes(reader: Browser, ser
     assert await parked(services) == ""
 
 
+@pytest.mark.slow
 async def test_the_printed_token_gives_the_right_to_change_streams(
     operator: Browser, services: Services
 ) -> None:
@@ -132,6 +134,7 @@ async def console_app(services: Services) -> Console:
 # --- from where
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [
@@ -152,6 +155,7 @@ async def test_another_sites_page_changes_nothing_even_with_the_form_token(
     assert await parked(services) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "headers",
     [{"Sec-Fetch-Site": None}, {"Origin": None}, {"Origin": "http://behind-a-proxy.example"}],

@@ -40,6 +40,7 @@ async def test_two_hundred_open_pages_are_served_and_the_overview_stays_quick(
         assert time.monotonic() - began_at < 2.0
 
 
+@pytest.mark.slow
 async def test_more_than_the_most_are_asked_to_come_again(
     console: Console, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

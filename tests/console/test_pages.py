@@ -159,6 +159,7 @@ async def test_a_stream_that_isnt_there_is_no_failure(reader: Browser, key: str)
     assert (await reader.get("/stream", key=key)).status == 404
 
 
+@pytest.mark.slow
 async def test_a_hostile_key_and_its_results_run_nowhere(operator: Browser) -> None:
     key = f"cameras/{HOSTILE}"
     await operator.until(key, "/streams")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from holdfast.console.index import IndexedStream
 from holdfast.console.life import SeenOpening, StreamEvents
 from holdfast.console.timeline import life_of
 from holdfast.operate.explanation import Why
@@ -44,6 +47,12 @@ class Seen:
 
     life = StreamEvents()
 
+    def __init__(self, stream: IndexedStream | None = None) -> None:
+        self.stream = stream
+
+    def get(self, key: str) -> IndexedStream | None:
+        return self.stream
+
     def openings(self, key: str) -> list[SeenOpening]:
         return [SeenOpening(key, "node-a", 100.0, 200.0)]
 
@@ -66,3 +75,21 @@ async def test_a_failure_names_the_present_owner_only_since_it_has_the_stream() 
 
 async def test_a_message_that_was_skipped_before_names_no_node_as_another_may_have_skipped_it() -> None:
     assert await nodes_of(letter(900.0, "skipped before: ValueError")) == [""]
+
+
+@pytest.mark.parametrize(
+    "commit_id, node",
+    [("4.7.0", "node-c"), ("3.6.0", "")],
+    ids=["of the last opening", "of an earlier one"],
+)
+async def test_the_node_of_the_last_commit_is_told_though_it_came_as_soon_as_the_stream_was_opened(
+    commit_id: str, node: str
+) -> None:
+    at = 650.0  # nobody was seen to have the stream then
+    point = Checkpoint("s/a", epoch=4, number=7, commit_id=commit_id, at=at)
+    index: Any = Seen(IndexedStream("s/a", epoch=4, opener="node-c", since=660.0, until=NOW))
+    services: Any = Wired([])
+    why = Why("s/a", "node-c", 4, NOW - 660.0, 0.0, 0.0, 0.0, [])
+    [commit] = await life_of(services, index, point, why)
+    assert commit.text.startswith("last commit")
+    assert commit.node == node

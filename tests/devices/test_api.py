@@ -54,6 +54,7 @@ async def test_commands_are_added_once_and_listed_by_page(api: Api, store: Outbo
     assert "open" not in str(entries)
 
 
+@pytest.mark.slow
 async def test_a_command_is_taken_back_and_sent_again(api: Api) -> None:
     (number,) = (await api.do("POST", COMMANDS, {"commands": [{"device": "d1", "body": 1}]}))["ids"]
     assert (await api.do("POST", f"/commands/{number}/cancel"))["state"] == "failed"
@@ -79,6 +80,7 @@ async def test_an_outbox_and_a_device_are_paused_and_resumed(api: Api, store: Ou
     assert await store.paused("doors") == {}
 
 
+@pytest.mark.slow
 async def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
     api: Api, store: OutboxStore, services: Services
 ) -> None:
@@ -100,6 +102,7 @@ async def test_a_rollout_that_is_aborted_cannot_be_aborted_again(
         assert (await reader.send("POST", f"/outboxes/doors/rollouts/{rollout}/abort")).status == 403
 
 
+@pytest.mark.slow
 async def test_devices_are_listed_with_what_holds_them_up(api: Api, store: OutboxStore) -> None:
     commands = [{"device": device, "body": 1} for device in ("d1", "d2", "d3")]
     await api.do("POST", COMMANDS, {"commands": commands})

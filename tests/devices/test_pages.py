@@ -66,6 +66,7 @@ async def operator(console: Console) -> AsyncIterator[Browser]:
         yield opened
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
 async def test_devices_are_shown_with_what_holds_them_up(operator: Browser) -> None:
     page = await operator.get("/devices")
@@ -83,6 +84,7 @@ async def test_devices_are_shown_with_what_holds_them_up(operator: Browser) -> N
     assert (await operator.get("/devices", show="wat")).status == 400
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
 async def test_what_is_out_is_not_offered_to_be_taken_back(operator: Browser, store: OutboxStore) -> None:
     now = await store.now()
@@ -98,6 +100,7 @@ async def test_what_is_out_is_not_offered_to_be_taken_back(operator: Browser, st
     assert stuck.text.count("sent, and not answered") == 2
 
 
+@pytest.mark.slow
 async def test_devices_are_paused_and_commands_taken_back(
     services: Services, operator: Browser, store: OutboxStore, rollout: int
 ) -> None:
@@ -130,6 +133,7 @@ async def test_devices_are_paused_and_commands_taken_back(
     }
 
 
+@pytest.mark.slow
 async def test_the_newest_rollouts_are_shown_however_many_there_were(
     services: Services, operator: Browser, store: OutboxStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,6 +165,7 @@ async def test_the_status_tells_how_many_commands_wait_and_what_is_paused(
     assert table.rows == [["doors", "node-a", 0, "1 or more", "1 of its devices"]]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
 async def test_what_fails_is_told_without_secrets(operator: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     async def away(self: Outboxes, outbox: str) -> None:
@@ -171,6 +176,7 @@ async def test_what_fails_is_told_without_secrets(operator: Browser, monkeypatch
     assert ("db.example/office is away" in page.text, "hunter2" in page.text) == (True, False)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("rollout")
 async def test_who_may_only_read_changes_nothing(console: Console, store: OutboxStore) -> None:
     async with Browser(console) as reader:

@@ -21,6 +21,7 @@ from tests.docs.pages import DOCS, PAGES, ROOT, blocks, module_of, name
 RUN_ELSEWHERE = {ROOT / "README.md", DOCS / "extending.md"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [p for p in PAGES if p not in RUN_ELSEWHERE and blocks(p, "python")], ids=name
 )

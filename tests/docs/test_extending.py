@@ -231,6 +231,7 @@ def pagers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     del sys.modules["pagers"]
 
 
+@pytest.mark.slow
 def test_a_target_of_another_package_takes_effects(pagers: Any) -> None:
     app = App("toys")
 
@@ -375,6 +376,7 @@ async def test_a_product_of_another_package_is_in_status_and_doctor(gadgets: Any
     assert ("gadgets", "they turn") in [(finding.check, finding.text) for finding in findings]
 
 
+@pytest.mark.slow
 def test_a_command_of_another_package_is_found(tmp_path: Path) -> None:
     (tmp_path / "greets.py").write_text('def greet(name: str) -> None:\n    print("hello", name)\n')
     install(tmp_path, "[holdfast.commands]\ngreet = greets:greet\n", "greets")

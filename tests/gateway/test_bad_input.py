@@ -262,6 +262,7 @@ def test_a_body_that_is_cut_off_is_not_handled(servers: Surface, name: str, key:
     assert not servers.taken
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["node", "python"])  # HAProxy waits for 30 s
 def test_a_body_that_does_not_come(servers: Surface, name: str, key: str) -> None:
     (said,) = servers.exchange(name, post(key, b"x" * 1000, "X-Timeout-Ms: 200")[:-500], most=1)

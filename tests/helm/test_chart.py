@@ -354,6 +354,7 @@ def test_the_job_in_queries_is_the_one_that_prometheus_gets() -> None:
     assert {"targetLabel": "job", "replacement": "holdfast/video/cams"} in endpoint["relabelings"]
 
 
+@pytest.mark.slow
 def test_gateways_need_no_haproxy_unless_it_is_asked_for() -> None:
     def arguments(**values: Any) -> list[str]:
         gateway = pods(manifests(POSTGRES, **values))["cams-holdfast-gateway"]

@@ -226,6 +226,7 @@ def test_a_wheel_needs_no_newer_c_library_than_the_base_has(
     assert f"{SITE}/native-2.0.dist-info/METADATA" in build("--base", newer).ours
 
 
+@pytest.mark.slow
 def test_a_shared_object_for_another_machine_is_refused_by_name(
     project: Path, build: Any, wheels: Path
 ) -> None:
@@ -527,6 +528,7 @@ def test_what_is_needed_is_known_by_a_file_alone_unless_it_names_others(
     assert bool(requirements.fixed(tmp_path / name)) == fixed
 
 
+@pytest.mark.slow
 def test_a_shared_object_too_short_for_a_machine_is_a_plain_file(
     project: Path, build: Any, wheels: Path
 ) -> None:

@@ -98,6 +98,7 @@ def blob(blobs: Blobs, size: int) -> tuple[Descriptor, Path]:
     return Descriptor(media_type="application/octet-stream", digest=digest, size=size), blobs.path(digest)
 
 
+@pytest.mark.slow
 async def test_a_blob_comes_back_as_it_was_pushed(
     server: DockerRegistryServer, blobs: Blobs, tmp_path: Path
 ) -> None:
@@ -246,6 +247,7 @@ def skopeo(*arguments: str) -> bytes:
     return subprocess.run([programs.find("skopeo"), *arguments], check=True, capture_output=True).stdout
 
 
+@pytest.mark.slow
 async def test_a_broken_upload_goes_on_where_the_registry_has_it(blobs: Blobs) -> None:
     descriptor, path = blob(blobs, 16 * MIB)
     async with StrictRegistry() as strict, RegistryClient(strict.address, blobs) as registry:
@@ -300,6 +302,7 @@ async def test_an_identity_token_is_exchanged(blobs: Blobs, home: Path) -> None:
         assert ("team/app", descriptor.digest) in strict.blobs
 
 
+@pytest.mark.slow
 async def test_several_blobs_at_once_go_to_a_registry_that_asks_for_a_password(
     guarded: DockerRegistryServer, blobs: Blobs, home: Path
 ) -> None:

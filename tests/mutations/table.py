@@ -1554,6 +1554,22 @@ RUNTIME = [
         "tests/common/test_due.py::test_the_longest_pause_ends_before_what_was_not_yet_handed_out_is_due",
     ),
     _at(
+        "src/holdfast/console/timeline.py",
+        "the node of a commit is told that another opening made",
+        "if of_last_opening and stream is not None",
+        "if stream is not None",
+        "tests/console/test_timeline.py::"
+        "test_the_node_of_the_last_commit_is_told_though_it_came_as_soon_as_the_stream_was_opened",
+    ),
+    _at(
+        "src/holdfast/console/timeline.py",
+        "the node of a commit is not told that came as soon as the stream was opened",
+        "_committer(point, index) or node_at",
+        "node_at",
+        "tests/console/test_timeline.py::"
+        "test_the_node_of_the_last_commit_is_told_though_it_came_as_soon_as_the_stream_was_opened",
+    ),
+    _at(
         "src/holdfast/console/index.py",
         "claims that could not be read are not read again for five minutes",
         "                self._claims_at = None  # the next round tries again\n",

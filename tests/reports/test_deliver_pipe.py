@@ -77,6 +77,7 @@ async def test_leaving_the_pipe_ends_its_producer() -> None:
     assert await asyncio.to_thread(ended.wait, 30)
 
 
+@pytest.mark.slow
 async def test_nobody_waits_for_long_for_a_maker_that_is_stuck() -> None:
     free = threading.Event()
 

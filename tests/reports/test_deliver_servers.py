@@ -214,6 +214,7 @@ class Attempts:
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["at its next note", "cancelled", "by a cut connection"])
 @pytest.mark.usefixtures("small_steps")
 async def test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_delivered(
@@ -404,6 +405,7 @@ async def test_parts_of_an_upload_to_s3_are_gone_on_with(
 # --- servers that take it slowly
 
 
+@pytest.mark.slow
 async def test_a_slow_server_gets_the_whole_file(place: Place, server: FtpServer | SftpServer) -> None:
     place.proxies[-1].rate = 4 * len(BODY)
     done = await deliver_file(PARCEL, chunks, place.connect, SystemClock())
@@ -446,6 +448,7 @@ async def test_cancelled_at_a_slow_server_it_ends_at_once_and_leaves_nothing(
     assert [path for path in server.files.rglob("*") if path.is_file()] == []
 
 
+@pytest.mark.slow
 async def test_cancelled_at_a_slow_s3_it_ends_at_once_and_leaves_no_parts(moto_server: MotoServer) -> None:
     bucket = f"b-{uuid4().hex}"
     with contextlib.closing(s3_of(moto_server)) as s3:

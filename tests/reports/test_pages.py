@@ -86,6 +86,7 @@ async def test_files_are_found_by_state_and_customer(reader: Browser) -> None:
     assert "None was ordered for this day" in nobody.text
 
 
+@pytest.mark.slow
 async def test_reports_that_no_node_has_begun_are_shown_for_their_app(reader: Browser) -> None:
     assert "globex" not in (await reader.get("/reports")).text
     assert "globex" in (await reader.get("/reports?app=reports")).text
@@ -131,6 +132,7 @@ async def test_what_fails_is_told_without_secrets(reader: Browser, monkeypatch: 
     assert ("db.example is away" in page.text, "hunter2" in page.text) == (True, False)
 
 
+@pytest.mark.slow
 async def test_where_many_wait_some_are_left_out_and_that_is_told(
     services: Services, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,6 +146,7 @@ async def test_where_many_wait_some_are_left_out_and_that_is_told(
     assert LEFT_OUT in (await reader.get("/reports", app="reports")).text
 
 
+@pytest.mark.slow
 async def test_tasks_of_rows_are_looked_at_together(
     services: Services, reader: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:

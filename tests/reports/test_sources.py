@@ -677,6 +677,7 @@ def url(web: Any, path: str) -> str:
     return f"http://127.0.0.1:{web.server_address[1]}{path}"
 
 
+@pytest.mark.slow
 def test_a_source_over_http_is_read_as_a_local_file_is(tmp_path: Path, web: Any) -> None:
     rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}
     local = stored(tmp_path, rows, row_group_size=50_000)
@@ -816,6 +817,7 @@ def test_a_source_outside_of_its_credentials_root_is_not_even_asked_for(web: Any
     assert (web.asked, foreign.asked) == ([], [])
 
 
+@pytest.mark.slow
 def test_a_secret_is_not_sent_where_a_redirect_leads(tmp_path: Path, web: Any, foreign: Any) -> None:
     """Nor with the requests for later ranges, which begin there."""
     rows = {"n": range(200_000), "t": [str(n * 7919) for n in range(200_000)]}

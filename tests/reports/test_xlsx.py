@@ -392,6 +392,7 @@ def test_the_archive_is_sound_and_without_times(tmp_path: Path) -> None:
         assert {info.date_time for info in archive.infolist()} == {(1980, 1, 1, 0, 0, 0)}
 
 
+@pytest.mark.slow
 def test_the_same_order_gives_the_same_bytes(tmp_path: Path) -> None:
     source = stored(tmp_path, {"n": range(50_000), "t": ["x", "=y"] * 25_000}, row_group_size=7_000)
     order = ordered(source, form=Xlsx(rows_per_sheet=20_000))

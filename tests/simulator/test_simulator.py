@@ -55,8 +55,12 @@ LIKELY = {
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 
-LONG = {"queue-first"}
-"""Rules whose seed takes long to notice."""
+LONG = {
+    "due-claims", "effect-custody", "effect-id", "effect-pump", "effect-refused-commit",
+    "follow-up-answer", "gap-custody", "gap-silence", "judge-again", "queue-first", "state-readers",
+    "task-delay", "task-effects-failed", "task-epoch", "task-given", "task-strict",
+}  # fmt: skip
+"""Rules whose seeds take longest to notice."""
 
 HEAL_LIMIT_S, TASKS_HEAL_LIMIT_S, ACTING_HEAL_LIMIT_S = 60.0, 300.0, 400.0
 """Few seeds need as long, and to wait in vain for the usual limit takes long."""

@@ -102,6 +102,7 @@ def target(link: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 async def test_a_python_that_can_t_be_run_is_named_and_tried_again(
     make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,6 +116,7 @@ async def test_a_python_that_can_t_be_run_is_named_and_tried_again(
     await slots.spawn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["spin", "wait_for_ever", "hang_in_c_with_the_lock_held"])
 async def test_a_hung_handler_is_dumped_and_killed(
     make: Make, fifo: Path, monkeypatch: pytest.MonkeyPatch, deed: str
@@ -136,6 +138,7 @@ async def test_a_hung_handler_is_dumped_and_killed(
     assert await gone(pids)
 
 
+@pytest.mark.slow
 async def test_a_handler_that_ignores_signals_is_killed_without_a_dump(make: Make, fifo: Path) -> None:
     slot = await opened(make())
     call = run(slot, do="ignore_what_can_be_ignored", tell=str(fifo), grandchild=True)
@@ -146,6 +149,7 @@ async def test_a_handler_that_ignores_signals_is_killed_without_a_dump(make: Mak
     assert await gone(pids)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "deed,why,dumped",
     [("crash", "died of SIGSEGV", True), ("leave", "exited with code 3", False)],
@@ -187,6 +191,7 @@ async def test_memory_that_allocation_does_not_count_is_seen_too(make: Make) -> 
     assert (await run(other)).error == ""
 
 
+@pytest.mark.slow
 async def test_signals_for_the_terminal_end_no_slot_but_what_it_started(make: Make) -> None:
     slot = await opened(make())
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -249,6 +254,7 @@ async def test_large_states_and_results_pass_in_both_directions(make: Make) -> N
         assert (ran.state == state, len(ran.results[0] or b"")) == (True, (16 << 20) + 2)
 
 
+@pytest.mark.slow
 async def test_a_cancelled_call_leaves_the_others_their_answers(make: Make) -> None:
     slot = await opened(make())
     calls = [run(slot, size=size) for size in range(20)]
@@ -259,6 +265,7 @@ async def test_a_cancelled_call_leaves_the_others_their_answers(make: Make) -> N
     assert sizes == [size for size in range(20) if not calls[size].cancelled()]
 
 
+@pytest.mark.slow
 async def test_closing_the_slots_lets_handlers_close_first(make: Make, tmp_path: Path) -> None:
     slots = make()
     slot = await opened(slots)
@@ -268,6 +275,7 @@ async def test_closing_the_slots_lets_handlers_close_first(make: Make, tmp_path:
     assert (await slot.exited()).reason == "exited with code 0"
 
 
+@pytest.mark.slow
 async def test_closing_waits_no_longer_than_it_may(make: Make) -> None:
     slots = make(close_timeout_s=0.1)
     slot = await opened(slots)
@@ -278,6 +286,7 @@ async def test_closing_waits_no_longer_than_it_may(make: Make) -> None:
         await slots.spawn()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "app,reason",
     [
@@ -317,6 +326,7 @@ async def test_an_app_that_never_finishes_loading(
     assert "endless_app.py" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 async def test_a_slot_that_cannot_be_forked_ends_no_other(
     make: Make, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -328,6 +338,7 @@ async def test_a_slot_that_cannot_be_forked_ends_no_other(
     assert [(await run(slot)).error for slot in working] == ["", ""]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", ["fork_and_return", "fork_and_exit"])
 async def test_a_fork_that_comes_back_is_no_second_slot(make: Make, tmp_path: Path, deed: str) -> None:
     """Both would answer calls, each with its own state."""
@@ -401,6 +412,7 @@ async def test_nobody_waits_for_a_process_that_cannot_be_killed_now(
     assert await gone(pids)
 
 
+@pytest.mark.slow
 async def test_dead_slots_leave_no_processes_and_files_open(make: Make) -> None:
     this = psutil.Process()
     others = this.children(recursive=True)  # servers of other tests
@@ -503,6 +515,7 @@ def test_where_the_kernel_does_not_bind_processes_a_thread_does() -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+@pytest.mark.slow
 async def test_calls_to_the_object_store_are_counted_by_the_node(make: Make) -> None:
     meter = Meter()
     slots = make(objects="rogue_app:metered", objects_url="any", meter=meter)
@@ -525,6 +538,7 @@ async def test_a_slot_keeps_no_large_body_until_the_next_one(make: Make) -> None
     assert await came_down(slot, before)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
 async def test_a_slot_gives_back_what_its_handler_freed(make: Make) -> None:
     slot = await opened(make())

@@ -18,6 +18,7 @@ APP = "holdfast.testing.conformance.slots_app:app"
 PATIENCE_S = 20.0
 
 
+@pytest.mark.slow
 async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifeline, "LINUX", False)
     slots, listener = task_slots(TaskSlotSettings(app=APP), SystemClock()), RecordingListener()
@@ -31,6 +32,7 @@ async def test_where_there_is_no_stream_of_messages_datagrams_do(monkeypatch: py
     await slots.close()
 
 
+@pytest.mark.slow
 async def test_a_full_tray_refuses_until_there_is_room_again() -> None:
     slots, listener = (
         task_slots(TaskSlotSettings(app=APP, close_timeout_s=0.1), SystemClock()),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import pytest
+
 from holdfast import App, Context, Job, StreamHandler
 from holdfast.testing import node_for_tests
 
@@ -49,6 +51,7 @@ def site() -> App:
     return app
 
 
+@pytest.mark.slow
 def test_effects_reach_streams_and_tasks_and_timers_wake_a_stream_that_nobody_owns() -> None:
     app = site()
     with node_for_tests(app) as node:

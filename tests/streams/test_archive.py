@@ -95,6 +95,7 @@ async def test_names_of_objects_are_told_from_their_urls(stream: str, key: str) 
         assert (found.epoch, found.number, found.again) == (3, 5, again)
 
 
+@pytest.mark.slow
 @given(names)
 def test_a_text_is_a_segment_that_every_store_takes(text: str) -> None:
     made = segment(text)

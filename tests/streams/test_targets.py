@@ -136,6 +136,7 @@ def test_a_webhook_gets_what_a_task_sends_and_streams_and_tasks_may_send_in_turn
         assert len({each for _, each, _ in posted}) == 2, "the attempt that failed has sent nothing"
 
 
+@pytest.mark.slow
 def test_a_task_and_a_stream_that_send_to_each_other_for_ever_are_stopped() -> None:
     app = App("site")
 

@@ -354,6 +354,7 @@ async def shop_place(postgres_place: PostgresPlace) -> AsyncIterator[PostgresPla
         connection.execute("DROP OWNED BY shop; DROP ROLE shop")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("block", [a_session, a_driver_connection, a_django_connection])
 async def test_a_role_that_may_only_send_sends(
     shop_place: PostgresPlace, postgres_place: PostgresPlace, block: Callable[[Place], Any]
@@ -373,6 +374,7 @@ async def test_a_role_that_may_only_send_sends(
                 connection.execute(forbidden)
 
 
+@pytest.mark.slow
 async def test_another_database_with_the_same_schema_is_refused(postgres_place: PostgresPlace) -> None:
     await asyncio.to_thread(lambda: postgres_place.connect_elsewhere().close())
     other = postgres_place.elsewhere()

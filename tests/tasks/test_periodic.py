@@ -174,6 +174,7 @@ async def test_changes_of_summer_time_fire_once() -> None:
     assert rig.sent == stamped(at(2026, 10, 25, 0, 30), at(2026, 10, 26, 1, 30))
 
 
+@pytest.mark.slow
 async def test_intervals_follow_time_as_it_passes_when_clocks_are_changed() -> None:
     rig = Rig(at(2026, 3, 29, 0, 15))
     async with rig.scheduling(periodic("*/20 2 * * *", zone="Europe/Berlin")):

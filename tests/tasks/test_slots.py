@@ -189,6 +189,7 @@ async def test_a_handler_is_told_all_of_its_attempt(yard: Yard) -> None:
     assert ended.took_s > 0 < ended.memory_mb
 
 
+@pytest.mark.slow
 async def test_a_handler_that_returns_nothing_has_an_empty_result(yard: Yard) -> None:
     ended = await yard.run("noop")
     assert (ended.how, ended.result) == (How.RETURNED, b"")
@@ -377,6 +378,7 @@ async def test_the_death_of_a_process_is_reported(yard: Yard, kind: str, error: 
     assert (await yard.run("noop")).how is How.RETURNED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stay,how", [(True, How.TIMED_OUT), (False, How.DIED)])
 async def test_a_slot_without_connection_is_over_too(yard: Yard, stay: bool, how: How) -> None:
     assert (await yard.run("close_all", {"stay": stay}, timeout_s=0.5 if stay else 90.0)).how is how
@@ -445,6 +447,7 @@ async def test_handlers_are_interrupted_wherever_they_are(yard: Yard, fifo: Path
     assert yard.stats.slot_deaths == 0
 
 
+@pytest.mark.slow
 async def test_an_attempt_that_ignores_its_cancellation_is_killed(yard: Yard, fifo: Path) -> None:
     running = asyncio.ensure_future(yard.run("hold_lock", {"fifo": str(fifo)}))
     (pid,) = await told(fifo)
@@ -593,6 +596,7 @@ async def test_slots_are_made_on_demand_and_ended_when_idle(make: Make, tmp_path
     assert (await yard.run("noop")).how is How.RETURNED
 
 
+@pytest.mark.slow
 async def test_a_lower_limit_lets_run_what_runs(make: Make, tmp_path: Path) -> None:
     yard = await make(limit=2)
     fifos = [tmp_path / str(n) for n in range(3)]
@@ -629,6 +633,7 @@ async def test_quick_tasks_line_up_and_leave_a_line_that_stands(make: Make, fifo
     await stuck
 
 
+@pytest.mark.slow
 async def test_what_lay_behind_a_death_runs_elsewhere_and_is_no_try(make: Make) -> None:
     yard = await make(limit=1)
     yard.pool._took |= {"leave": 0.0, "noop": 0.0}
@@ -655,6 +660,7 @@ async def test_closing_the_pool_ends_all_attempts_and_their_children(make: Make,
     assert not (await yard.run("noop")).begun
 
 
+@pytest.mark.slow
 async def test_an_app_that_does_not_load_says_why(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     yard = Yard()
     maker = task_slots(TaskSlotSettings(app="deeds_app:nothing"), yard.clock)

@@ -64,6 +64,7 @@ def opened(slot: Slot, state: bytes | None = None) -> Tracking:
     return handler
 
 
+@pytest.mark.slow
 def test_results_name_the_frame_and_its_tracks(slot: Slot) -> None:
     handler = opened(slot)
     results = [handler.process(message(number), slot) for number in range(100)]
@@ -97,6 +98,7 @@ def test_a_tracker_without_tracks_has_no_state(slot: Slot) -> None:
     assert opened(slot, b"").process(message(0), slot)["tracks"] == []
 
 
+@pytest.mark.slow
 def test_a_new_run_is_tracked_as_by_a_fresh_handler(slot: Slot) -> None:
     fresh, turned = opened(slot), opened(slot)
     for number in range(60):

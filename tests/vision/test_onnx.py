@@ -190,6 +190,7 @@ def app_with(network: Path) -> App:
     return app
 
 
+@pytest.mark.slow
 def test_a_handler_follows_what_the_network_finds(tmp_path: Path) -> None:
     app = app_with(build(tmp_path / "n.onnx", box=3 * CELL))
     whole = StreamTest(app, objects=FRAMES)

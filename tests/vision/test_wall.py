@@ -132,6 +132,7 @@ async def test_only_cameras_that_are_known_are_read_and_one_that_fails_hides_no_
     assert set(peeked) <= {f"frames/{HOSTILE}", "frames/gate"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query", ["video=../../secret&run=0&frame=0", "video=gate&run=0&frame=99", "video=gate&run=0&frame=7"]
 )
@@ -148,6 +149,7 @@ async def test_what_is_no_frame_below_the_place_of_objects_is_not_shown(
         assert "no picture</html>" not in answer.text
 
 
+@pytest.mark.slow
 async def test_a_frame_is_read_once_for_all_who_look(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ async def test_a_frame_is_read_once_for_all_who_look(
     assert len(reads) == 1
 
 
+@pytest.mark.slow
 async def test_a_frame_that_could_not_be_read_is_read_again(
     console: Console, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ async def life_of(services: Services, index: StreamIndex, point: Checkpoint, why
     events = [
         *index.life.of(point.key),
         *(_failure(point.key, letter, openings) for letter in letters),
-        *_standing(point, openings),
+        *_standing(point, _committer(point, index) or node_at(openings, point.at)),
     ]
     return sorted(events, key=lambda event: -event.at)[:TOLD_MAX]
 
@@ -59,11 +59,18 @@ def _failure(key: str, letter: DeadLetter, openings: Sequence[SeenOpening]) -> S
     return StreamEvent(key, letter.at, f"{name} was set aside{on(node)}: {letter.reason[:REASON_MAX]}", node)
 
 
-def _standing(point: Checkpoint, openings: Sequence[SeenOpening]) -> list[StreamEvent]:
-    """Return the events that a checkpoint tells of."""
+def _committer(point: Checkpoint, index: StreamIndex) -> str:
+    """Return the node of the last commit, if it was the node that has opened the stream last and its name is
+    known. A commit's id begins with its epoch."""
+    stream = index.get(point.key)
+    of_last_opening = point.commit_id.partition(".")[0] == str(point.epoch)
+    return stream.opener if of_last_opening and stream is not None and stream.epoch == point.epoch else ""
+
+
+def _standing(point: Checkpoint, node: str) -> list[StreamEvent]:
+    """Return the events that a checkpoint tells of. ``node`` is that of its last commit; empty if unknown."""
     told = []
     if point.at:
-        node = node_at(openings, point.at)
         text = f"last commit{on(node)}: number {point.number} of all, in epoch {point.epoch}"
         told.append(StreamEvent(point.key, point.at, text, node))
     if point.started is not None:

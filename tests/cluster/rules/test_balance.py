@@ -49,6 +49,7 @@ def test_nodes_without_capacity_do_not_count() -> None:
     assert plan([NodeLoad("a", 4.0), NodeLoad("none", 0.0, 0.0)], 9) == []
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 100), min_size=2, max_size=30))
 def test_shifts_never_make_another_node_hot(loads: list[float]) -> None:
     after = {f"n{i}": load for i, load in enumerate(loads)}

@@ -34,6 +34,7 @@ async def test_a_request_with_a_wrong_token_gets_401(console: Console) -> None:
         assert (said.status, said.kind) == (401, "application/problem+json")
 
 
+@pytest.mark.slow
 async def test_changes_are_in_the_audit_log_with_who_what_and_outcome(
     api: Api, reader: Api, node: NodeForTests
 ) -> None:

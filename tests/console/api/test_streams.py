@@ -30,6 +30,7 @@ async def handled(node: NodeForTests, camera: str, *frames: int) -> None:
     await asyncio.to_thread(node.results, "frames")
 
 
+@pytest.mark.slow
 async def test_streams_are_searched_sorted_and_paged(api: Api, node: NodeForTests) -> None:
     for number in range(5):
         await handled(node, f"paged-{number}", *range(number + 1))

@@ -21,6 +21,7 @@ async def test_a_task_is_sent_and_told_of(api: Api, node: NodeForTests) -> None:
     assert (task["state"], task["value"]) == ("succeed", "sent to a@example.com")
 
 
+@pytest.mark.slow
 async def test_tasks_are_listed_by_page_and_by_state(api: Api, node: NodeForTests) -> None:
     for number in range(3):
         body = {"task_type": "mail.send", "body": {"to": "x"}, "trace_id": f"listed-{number}"}

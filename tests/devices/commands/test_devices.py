@@ -86,6 +86,7 @@ def test_what_is_not_there_is_named(holdfast: Any, device: str, code: int, said:
     assert said in shown.err
 
 
+@pytest.mark.slow
 def test_stuck_devices_are_listed_with_the_reason(holdfast: Any) -> None:
     stuck = holdfast("devices", "ls", "faces", "--stuck", "--json")
     assert {line["device"]: line["stuck"].rpartition(", ")[0] for line in stuck.lines} == {
@@ -109,6 +110,7 @@ OLD = "DROP TABLE holdfast_outbox_pause"
 """Leaves what operators' commands see of a database that only the first migration has come to."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "command",
     [

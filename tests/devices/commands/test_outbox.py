@@ -104,6 +104,7 @@ def test_what_another_program_spoilt_is_named_beside_all_the_rest(
     assert "d1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_retry_and_cancel_change_only_commands_that_allow_it(
     capsys: pytest.CaptureFixture[str], url: str, commands: list[int]
 ) -> None:

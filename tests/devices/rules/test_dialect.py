@@ -14,6 +14,7 @@ from holdfast.errors import InvalidMessage
 DIALECT = JsonDialect()
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.text(), st.integers() | st.text()), st.text(min_size=1))
 def test_an_id_that_was_written_is_read_and_nothing_else_changes(
     fields: dict[str, object], name: str

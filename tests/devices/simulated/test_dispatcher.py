@@ -339,6 +339,7 @@ async def test_what_a_crash_took_back_is_known_when_the_shard_comes_back(site: S
     assert times[1] - times[0] >= PATIENCE.retry_s
 
 
+@pytest.mark.slow
 async def test_one_answer_that_was_on_its_way_for_very_long_is_soon_forgotten(site: Site) -> None:
     await site.start(0, patience=PATIENCE, presence=NO_PRESENCE)
     slow = SlowAnswer(site)

@@ -2,6 +2,7 @@
 
 from urllib.parse import unquote
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ class Maps:
         return None if server == "-" else server
 
 
+@pytest.mark.slow
 @given(CHANGES, st.integers(0, 6))
 def test_maps_hold_what_was_last_set_after_any_changes(
     steps: list[dict[str, str | None]], recent_max: int

@@ -63,6 +63,7 @@ def test_a_file_is_published_without_a_queue(place: Path, holdfast: Holdfast, so
     assert not (place / "holdfast.db").exists()
 
 
+@pytest.mark.slow
 def test_what_is_recorded_and_forgotten_is_in_the_audit_log(
     place: Path, holdfast: Holdfast, arrange: Any, source: str
 ) -> None:
@@ -79,6 +80,7 @@ def test_what_is_recorded_and_forgotten_is_in_the_audit_log(
     assert all(entry.who.endswith("(command line)") for entry in log)
 
 
+@pytest.mark.slow
 def test_what_is_published_may_be_recorded(place: Path, holdfast: Holdfast, source: str) -> None:
     arguments = ("--format", "xlsx", "--customer", "acme", "--companion", "ok", "--record", "--json")
     (published,) = holdfast("reports", "publish", source, "./out", *arguments).lines
@@ -124,6 +126,7 @@ def test_a_dry_run_sends_nothing(place: Path, holdfast: Holdfast, source: str) -
     assert (told["size"], told["exact"]) == (18, True)
 
 
+@pytest.mark.slow
 def test_the_size_of_much_is_estimated(place: Path, holdfast: Holdfast) -> None:
     source = stored(place, {"id": [10**9] * 1_500_000}, "many.parquet", row_group_size=50_000)
     (told,) = holdfast("reports", "publish", source, "./out", "--dry-run", "--json").lines
@@ -160,6 +163,7 @@ def test_a_wrong_order_is_refused_with_its_reason(
     assert list((place / "out").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_nobody_has_begun_is_listed_too(place: Path, holdfast: Holdfast, source: str) -> None:
     ordered(place, 3, f"file:{place}/out")
     send = ("tasks", "send", "reports", "report.publish", "--file", "order.json")

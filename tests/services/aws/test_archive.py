@@ -28,6 +28,7 @@ def fail(error: InvalidMessage) -> None:
     raise error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [Hours(), Hours("2027-01-15T07", "2027-01-15T09")])
 async def test_what_is_written_is_read_by_key_in_order(objects: S3Objects, hours: Hours) -> None:  # noqa: F811
     for key in KEYS:

@@ -105,6 +105,7 @@ def configure(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str, name: st
 # --- where
 
 
+@pytest.mark.slow
 async def test_calls_the_endpoint_of_the_region(
     make_client: MakeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

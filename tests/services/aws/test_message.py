@@ -23,6 +23,7 @@ def received(entry: Entry) -> SqsMessage:
     return SqsMessage("id", "receipt", entry["MessageBody"], {}, attributes)
 
 
+@pytest.mark.slow
 @given(
     body=st.binary() | st.text().map(str.encode),
     attributes=st.dictionaries(NAMES | TEXTS, TEXTS, max_size=15),

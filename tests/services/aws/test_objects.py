@@ -164,6 +164,7 @@ async def test_an_object_over_the_limit_is_refused(server: str, bucket: str, clo
     await store.close()
 
 
+@pytest.mark.slow
 async def test_a_large_object_is_put_in_parts(server: str, bucket: str, clock: Clock) -> None:
     meter = Meter()
     store = S3Objects(f"s3://{bucket}", clock, meter, region=REGION, endpoint=server, part_bytes=5 * MIB)

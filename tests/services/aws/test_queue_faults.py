@@ -182,6 +182,7 @@ async def test_groups_keep_their_order_whatever_calls_fail(queue: SqsQueue, faul
     assert consumers.ahead == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("queue_name", ["fifo"], indirect=True)
 @pytest.mark.parametrize(
     "fault", [CallFault.FAIL_ENTRIES, CallFault.FAIL_ENTRIES_DONE, CallFault.LOSE_REPLY, CallFault.ERROR]
@@ -217,6 +218,7 @@ async def test_letters_are_listed_and_redriven_whole(queue: SqsQueue, faults: Sq
     assert [letter.id for letter in await queue.dead_letters(50)] == [letter.id for letter in letters[10:]]
 
 
+@pytest.mark.slow
 async def test_what_was_done_in_part_is_of_unknown_outcome(queue: SqsQueue, faults: SqsFaults) -> None:
     clock = queue._clock
     assert isinstance(clock, RefusingClock)

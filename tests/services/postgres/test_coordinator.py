@@ -86,6 +86,7 @@ async def test_a_change_that_is_committed_late_hides_behind_no_other(
     assert after == claim.version
 
 
+@pytest.mark.slow
 async def test_renewals_do_not_wait_for_changes(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

@@ -272,6 +272,7 @@ class Phases:
             fault()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("phase", [1, 2, 3])
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_wherever_a_transaction_is_cut_its_caller_learns_whether_it_may_have_had_an_effect(
@@ -371,6 +372,7 @@ async def test_a_server_that_is_away_is_unavailable_until_it_is_back(
     assert written(places) == [0, 2]
 
 
+@pytest.mark.slow
 async def test_who_waits_for_a_lock_too_long_had_no_effect(
     places: PostgresqlServer, make_database: MakeDatabase
 ) -> None:
@@ -410,6 +412,7 @@ async def test_the_locks_of_a_process_that_stands_still_are_freed(
         await still
 
 
+@pytest.mark.slow
 async def test_the_locks_of_a_process_that_stands_still_amid_a_request_are_freed(
     places: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

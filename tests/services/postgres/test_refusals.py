@@ -95,6 +95,7 @@ async def test_a_server_that_takes_no_writes_is_unavailable(
     assert "name the primary" in str(error)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "query, kind, told",
     [

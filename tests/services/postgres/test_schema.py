@@ -154,6 +154,7 @@ def node_url(postgresql_server: PostgresqlServer) -> str:
     return f"postgresql://a%20node@{urlsplit(postgresql_server.url).netloc.partition('@')[2]}/postgres"
 
 
+@pytest.mark.slow
 async def test_a_role_with_the_printed_grants_may_do_all_that_nodes_do(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, node_url: str
 ) -> None:

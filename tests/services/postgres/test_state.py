@@ -160,6 +160,7 @@ async def test_a_server_that_lost_the_last_openings_accepts_nothing_of_them(
     await state.commit(next_commit(opened, state=b"right"))
 
 
+@pytest.mark.slow
 async def test_an_emptied_server_accepts_nothing_of_openings_it_forgot(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:
@@ -185,6 +186,7 @@ async def test_epochs_differ_on_servers_whose_clocks_are_behind(state: PostgresS
     assert min(epochs) > ahead
 
 
+@pytest.mark.slow
 async def test_a_reader_goes_on_after_results_were_lost(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:
@@ -290,6 +292,7 @@ async def test_results_expire_in_small_batches_whoever_else_expires_them(
 # --- transactions
 
 
+@pytest.mark.slow
 async def test_one_bad_commit_doesn_t_fail_those_that_it_travels_with(state: PostgresState) -> None:
     keys = [f"s/{number}" for number in range(8)]
     opened = await asyncio.gather(*(state.open(key, 0, "member") for key in keys))
@@ -356,6 +359,7 @@ async def test_settings_in_the_url_reach_the_server(
     assert await make_database(url).lane("state").read(ask) == ("a+b", "8MB")
 
 
+@pytest.mark.slow
 async def test_rows_that_moved_are_found_again(
     state: PostgresState, other: PostgresState, sql: Query
 ) -> None:
@@ -532,6 +536,7 @@ async def test_a_stream_that_doesn_t_act_takes_no_statement_more(
 # --- what is kept no longer than it is needed
 
 
+@pytest.mark.slow
 async def test_identities_out_of_the_window_take_no_room(
     state: PostgresState, sql: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -139,6 +139,7 @@ async def test_a_busy_server_has_done_nothing(redis_server: RedisServer, connect
         await spin
 
 
+@pytest.mark.slow
 async def test_a_full_server_has_done_nothing(redis_server: RedisServer, connect: Connect) -> None:
     connection = connect(redis_server.url)
     await connection.everywhere("CONFIG", "SET", "maxmemory", "1")
@@ -199,6 +200,7 @@ async def test_a_password_for_a_server_without_one(redis_server: RedisServer, co
         await connect(redis_server.url_as("", "geheim")).command("k", "GET", "k")
 
 
+@pytest.mark.slow
 async def test_calls_work_over_tls_and_check_certificates(connect: Connect, tmp_path: Path) -> None:
     async with RedisServer(tls=True, password="geheim") as server:
         connection = connect(server.url)
@@ -217,6 +219,7 @@ async def test_calls_work_over_tls_and_check_certificates(connect: Connect, tmp_
             connect(f"rediss://{server.address}?ca={server.ca}&cert={server.ca}&key={server.ca}")
 
 
+@pytest.mark.slow
 async def test_tls_with_a_certificate_of_this_side(connect: Connect) -> None:
     async with RedisServer(tls=True) as server:
         await connect(server.url).everywhere("CONFIG", "SET", "tls-auth-clients", "yes")
@@ -307,6 +310,7 @@ async def test_without_sentinels_there_is_no_master(connect: Connect) -> None:
         await connect("redis+sentinel://127.0.0.1:1,127.0.0.1:2/main").command("k", "GET", "k")
 
 
+@pytest.mark.slow
 async def test_what_sentinels_don_t_know_is_named(
     redis_sentinel: RedisSentinel, redis_server: RedisServer, connect: Connect
 ) -> None:

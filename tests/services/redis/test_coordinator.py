@@ -87,6 +87,7 @@ async def test_each_call_is_one_round_trip(
     assert meter.calls == {("redis", name): 1 for name in ("claim", "lookup", "release", "SET", "members")}
 
 
+@pytest.mark.slow
 async def test_the_claims_of_one_are_read_without_those_of_others(
     redis_server: RedisServer, coordinate: Coordinate, meter: Meter
 ) -> None:

@@ -139,6 +139,7 @@ async def test_who_watches_a_server_that_is_gone_is_told(
     assert await coordinator.watch(number, 0) == (number, [])
 
 
+@pytest.mark.slow
 async def test_a_server_that_stood_still_past_the_time_to_live_has_let_memberships_lapse(
     redis_server: RedisServer, coordinate: Coordinate
 ) -> None:

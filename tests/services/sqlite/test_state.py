@@ -64,6 +64,7 @@ def a_commit(dice: random.Random, key: str, standing: Checkpoint) -> Commit:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_commits_in_batches_do_the_same_as_one_by_one(
     state: SqliteState, seed: int, monkeypatch: pytest.MonkeyPatch

@@ -78,6 +78,7 @@ async def test_another_program_finds_members_and_owners(
     assert stranger.get_children("/services") == stranger.get_children("/tasks") == []
 
 
+@pytest.mark.slow
 async def test_a_claim_made_for_another_member_ends_with_that_one(
     coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator, stranger: KazooClient
 ) -> None:
@@ -268,6 +269,7 @@ async def test_who_holds_a_claim_hears_that_it_was_taken(
     assert await coordinator.lookup("s/k") == (None if how == "deleted" else news)
 
 
+@pytest.mark.slow
 async def test_what_other_programs_did_while_the_connection_was_away_is_asked_for(
     address: ZooKeeperAddress, connect: Connect, zookeeper_server: ZooKeeperServer
 ) -> None:
@@ -324,6 +326,7 @@ async def test_changes_that_nodes_make_are_told_once_and_read_from_the_log_alone
     assert cost["zookeeper", "get"] == 61  # the log's own entries, and nothing else
 
 
+@pytest.mark.slow
 async def test_the_end_of_a_node_with_many_claims_is_one_change(
     coordinator: ZooKeeperCoordinator, other_coordinator: ZooKeeperCoordinator
 ) -> None:

@@ -283,6 +283,7 @@ async def test_who_gets_no_answer_to_its_joining_has_not_joined(
     assert await coordinator.members() == [B]
 
 
+@pytest.mark.slow
 async def test_a_key_that_another_keeps_locked_is_busy(
     coordinator: ZooKeeperCoordinator, address: ZooKeeperAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,7 @@ def owned(address: ZooKeeperAddress) -> ZooKeeperAddress:
     return replace(address, chroot=chroot, username="holdfast", password=SECRET)
 
 
+@pytest.mark.slow
 async def test_only_the_user_that_made_the_tree_is_let_in(connect: Connect, owned: ZooKeeperAddress) -> None:
     one, other = connect(owned), connect(owned)
     await one.join(A, TTL_S)

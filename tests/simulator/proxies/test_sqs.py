@@ -24,6 +24,7 @@ def bodies(messages: list[dict[str, Any]]) -> list[str]:
     return [message["Body"] for message in messages]
 
 
+@pytest.mark.slow
 async def test_without_rules_all_passes_and_is_counted(sqs: Sqs, faults: SqsFaults) -> None:
     await sqs.send("a", "b", "c")
     got = await sqs.receive()

@@ -55,6 +55,7 @@ async def test_bytes_pass_through_the_proxy_and_are_counted(faults: TcpFaults) -
     connection[1].close()
 
 
+@pytest.mark.slow
 async def test_both_ways_take_their_time_but_share_it(faults: TcpFaults) -> None:
     loop = asyncio.get_running_loop()
     faults.delay_s = 0.2

@@ -69,6 +69,7 @@ def locked(connection: psycopg.Connection, number: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 async def test_tables_are_kept_only_by_who_asks_for_those_of_others_who_did(
     kept_postgresql: PostgresqlServer,
 ) -> None:

@@ -59,6 +59,7 @@ async def test_to_start_twice_and_stop_twice_is_the_same_as_once() -> None:
     await server.stop()
 
 
+@pytest.mark.slow
 async def test_a_killed_server_starts_again_at_its_port_with_what_it_kept(durable: RedisServer) -> None:
     async with durable.client() as redis:
         await redis.set("key", "value")

@@ -255,6 +255,7 @@ async def test_a_command_that_another_program_closed_while_it_was_held_stops_nob
     assert [sending.device for sending in await dispatcher.send()] == ["d2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -285,6 +286,7 @@ async def test_a_spoilt_cancellation_of_sqlite_is_named_and_dropped(
     assert (line["table"], line["row"][:3]) == ("holdfast_outbox_cancel", "1, ")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil", ["epoch = 'abc'", "epoch = x'00'", "epoch = 99999999999", "epoch = -1", "shard = 999"]
 )

@@ -119,6 +119,7 @@ async def test_a_store_brings_tables_of_the_first_migration_up_to_date(engine: E
         assert compare_metadata(MigrationContext.configure(connection), tables.metadata) == []
 
 
+@pytest.mark.slow
 async def test_the_jobs_of_an_outbox_made_before_are_rollouts_that_go_on(engine: Engine, url: str) -> None:
     with engine.begin() as connection:
         migrate(connection, 2)

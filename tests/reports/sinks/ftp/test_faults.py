@@ -36,6 +36,7 @@ def names(server: FtpServer) -> list[str]:
     return sorted(path.name for path in server.files.rglob("*") if path.is_file())
 
 
+@pytest.mark.slow
 async def test_a_full_disk_is_passing_and_leaves_nothing_once_aborted() -> None:
     async with served(FtpFaults(full_after=1_000_000)) as (server, sink):
         upload = await sink.open("a.csv", ".a.part")
@@ -112,6 +113,7 @@ async def test_a_server_that_tells_no_sizes_is_refused() -> None:
         assert names(server) == []
 
 
+@pytest.mark.slow
 async def test_a_server_that_renames_over_nothing_is_helped() -> None:
     async with served(FtpFaults(keeps=True)) as (server, sink):
         for body in (b"one", b"two"):
@@ -120,6 +122,7 @@ async def test_a_server_that_renames_over_nothing_is_helped() -> None:
         assert names(server) == ["a.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["XSHA256", "HASH"])
 async def test_a_wrong_checksum_of_the_server_fails_the_upload(command: Checksums) -> None:
     async with served(checksums=command) as (server, sink):
@@ -132,6 +135,7 @@ async def test_a_wrong_checksum_of_the_server_fails_the_upload(command: Checksum
         assert names(server) == ["a.csv"]
 
 
+@pytest.mark.slow
 async def test_a_refused_login_is_for_good_and_said_without_the_password() -> None:
     async with FtpServer() as server:
         sink = FtpSink(FtpUrl.parse(server.url), server.user, "wrong-pa55")

@@ -89,6 +89,7 @@ async def test_a_server_that_cannot_rename_is_named_with_what_helps() -> None:
         assert await held(sink, "a.csv") == BODY
 
 
+@pytest.mark.slow
 async def test_a_folder_that_may_not_be_written_to_is_for_good() -> None:
     async with served(SftpFaults(read_only=True)) as (_, sink):
         with pytest.raises(ConfigError, match="Permission denied"):
