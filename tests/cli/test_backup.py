@@ -239,6 +239,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, str]:
     return f"{url}?{shards}namespace=before", f"{url}?{shards}namespace=after"
 
 
+@pytest.mark.slow
 async def test_of_a_stream_under_traffic_state_and_results_agree(
     stores: tuple[str, str], tmp_path: Path
 ) -> None:

@@ -79,6 +79,7 @@ def test_doctor_tells_which_queue_is_missing(holdfast: Any, prefix: str) -> None
     assert "! hosts: the queue is not on this host, but coordinator_url and state_url are" in found.out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("account")
 def test_doctor_says_which_credentials_are_missing(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "")

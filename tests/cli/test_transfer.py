@@ -88,6 +88,7 @@ def transfer(holdfast: Any, *more: str) -> Any:
     return holdfast("transfer", "--from", SOURCE, "--to", TARGET, *more)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("filled")
 def test_all_that_a_cluster_has_is_brought_over(holdfast: Any) -> None:
     done = transfer(holdfast, "--json")

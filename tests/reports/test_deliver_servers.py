@@ -246,6 +246,7 @@ async def test_in_place_an_attempt_that_lapsed_leaves_what_its_successor_deliver
     assert (server.files / PARCEL.name).read_bytes() == BODY
 
 
+@pytest.mark.slow
 async def test_cancelled_on_the_way_it_leaves_nothing(place: Place, server: FtpServer | SftpServer) -> None:
     sent = asyncio.Event()
 

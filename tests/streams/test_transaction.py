@@ -439,6 +439,7 @@ async def test_a_queue_in_no_database_refuses_a_connection() -> None:
                 await client.stream("orders").send(b"one", connection=connection)
 
 
+@pytest.mark.slow
 async def test_a_message_that_is_too_large_leaves_the_transaction_usable(place: Place) -> None:
     def send() -> None:
         with (
@@ -456,6 +457,7 @@ async def test_a_message_that_is_too_large_leaves_the_transaction_usable(place: 
     assert await place.bodies() == [b"one"]
 
 
+@pytest.mark.slow
 async def test_a_role_that_may_only_send_hears_of_no_look_for_nodes_and_keeps_no_connection_for_it(
     shop_place: PostgresPlace, postgres_place: PostgresPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_a_restored_handler_continues_bit_for_bit_from_every_frame(slot: Slot) -
         assert len(state) < 20_000
 
 
+@pytest.mark.slow
 def test_a_tracker_without_tracks_has_no_state(slot: Slot) -> None:
     assert opened(slot).snapshot() == b""
     assert opened(slot, b"").process(message(0), slot)["tracks"] == []

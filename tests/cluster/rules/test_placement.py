@@ -53,6 +53,7 @@ def test_loads_are_read_from_older_nodes_and_by_them() -> None:
     assert msgspec.json.decode(told, type=Load) == Load(streams=3, offers=("doors",))
 
 
+@pytest.mark.slow
 @given(st.text(), members, st.randoms(use_true_random=False))
 def test_the_choice_has_room_and_the_lowest_share(
     key: str, nodes: list[Member], chance: random.Random

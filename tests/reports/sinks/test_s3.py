@@ -161,6 +161,7 @@ class SlowS3:
         return AwsResponse(200, {"ETag": "-", "Content-Length": str(size)}, b"<UploadId>u</UploadId>")
 
 
+@pytest.mark.slow
 async def test_so_many_parts_are_in_memory_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     slow, sink = SlowS3(), connect("http://127.0.0.1:1", "slow")
     monkeypatch.setattr(sink, "_s3", lambda: slow)

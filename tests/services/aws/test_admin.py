@@ -20,6 +20,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return f"q-{uuid4().hex}{request.param}"
 
 
+@pytest.mark.slow
 async def test_makes_a_queue_and_its_dead_letters_once(sqs: Sqs, name: str) -> None:
     made = await create_queues(sqs, name, visibility_s=60.5, tags={"team": "video"})
     dead = name.replace(".fifo", "") + "-dlq" + (".fifo" if name.endswith(".fifo") else "")

@@ -81,6 +81,7 @@ async def test_they_come_at_intervals_and_the_log_says_once_that_nobody_takes_th
     assert len(log.lines) == 2
 
 
+@pytest.mark.slow
 async def test_a_collector_that_never_answers_holds_up_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "CLOSE_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:

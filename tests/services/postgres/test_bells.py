@@ -38,6 +38,7 @@ async def rings(event: asyncio.Event) -> None:
     await asyncio.wait_for(event.wait(), PATIENCE_S)
 
 
+@pytest.mark.slow
 async def test_who_waits_is_woken_here_at_once_and_elsewhere_soon(bells: list[PostgresBells]) -> None:
     one, other = bells
     with one.listen("t") as here, other.listen("t") as there, other.listen("u") as elsewhere:

@@ -299,6 +299,7 @@ async def test_sentinels_lead_to_the_master(redis_sentinel: RedisSentinel, conne
         assert await master.get("k") == "1"
 
 
+@pytest.mark.slow
 async def test_one_sentinel_that_answers_is_enough(redis_sentinel: RedisSentinel, connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         hosts = f"127.0.0.1:1,127.0.0.1:{silent.getsockname()[1]},{redis_sentinel.sentinels[2].address}"
@@ -337,6 +338,7 @@ async def test_a_cluster_is_one_server_to_its_users(redis_cluster: RedisCluster,
         await connection.script(ADD, ["a", "b"], 1)
 
 
+@pytest.mark.slow
 async def test_a_subscription_is_where_the_key_is(redis_cluster: RedisCluster, connect: Connect) -> None:
     connection = connect(redis_cluster.url)
     for key in ("a", "b", "c"):

@@ -150,6 +150,7 @@ async def test_the_jobs_of_an_outbox_made_before_are_rollouts_that_go_on(engine:
         assert archived.scalars().all() == [1]
 
 
+@pytest.mark.slow
 async def test_commands_added_before_there_were_places_in_traces_go_on(engine: Engine, url: str) -> None:
     with engine.begin() as connection:
         migrate(connection, 3)
