@@ -22,7 +22,8 @@ from holdfast import App
 from holdfast.testing import node_for_tests
 
 PACKAGE = str(Path(holdfast.__file__).parent) + os.sep
-IDLE_S = 3.0
+IDLE_S = 14.0
+"""Longer than what a node does at intervals takes to come round: it would count as a part of the way."""
 
 
 class Trace:
