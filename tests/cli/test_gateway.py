@@ -165,6 +165,12 @@ def test_keys_and_no_auth_contradict_each_other() -> None:
         gateway.gateway(keys=Path("clients.keys"), no_auth=True)
 
 
+@pytest.mark.parametrize("size", [-1, 2**24 + 1])
+def test_a_size_that_no_buffer_can_have_is_refused(size: int) -> None:
+    with pytest.raises(ConfigError, match="--replay-bytes is"):
+        gateway.gateway(replay_bytes=size)
+
+
 def test_a_rate_that_is_none_is_refused() -> None:
     with pytest.raises(ConfigError, match="--per-s"):
         gateway.gateway(per_s=-1)

@@ -60,6 +60,12 @@ def standard_input(monkeypatch: pytest.MonkeyPatch, data: bytes) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(data))))
 
 
+def test_to_send_makes_nothing_but_the_queue(holdfast: Holdfast, place: Path) -> None:
+    done = holdfast("send", "readings", "{}", "--set", f"coordinator_url=sqlite:///{place}/nodes.db")
+    assert (done.code, done.err) == (exits.OK, "")
+    assert not (place / "nodes.db").exists()
+
+
 def test_a_closed_standard_input_is_named(holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", None)  # as after ``<&-``
     refused = holdfast("send", "readings")

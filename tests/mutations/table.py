@@ -1554,6 +1554,20 @@ RUNTIME = [
         "tests/common/test_due.py::test_the_longest_pause_ends_before_what_was_not_yet_handed_out_is_due",
     ),
     _at(
+        "src/holdfast/cli/survey.py",
+        "to look for nodes makes their database",
+        "Services(services.config, reads_only=True, expands=False)",
+        "Services(services.config)",
+        "tests/cli/test_send.py::test_to_send_makes_nothing_but_the_queue",
+    ),
+    _at(
+        "src/holdfast/cli/gateway.py",
+        "HAProxy is given a size that no buffer can have",
+        "if not 0 <= replay_bytes <= REPLAY_BYTES_MAX:",
+        "if False:",
+        "tests/cli/test_gateway.py::test_a_size_that_no_buffer_can_have_is_refused",
+    ),
+    _at(
         "src/holdfast/console/timeline.py",
         "the node of a commit is told that another opening made",
         "if of_last_opening and stream is not None",

@@ -12,7 +12,7 @@ from holdfast.cli.options import DEFAULTS, Options
 from holdfast.errors import ConfigError
 from holdfast.gateway.assembly import make_gateway
 from holdfast.gateway.haproxy.binary import OLDEST, find
-from holdfast.gateway.haproxy.buffers import REPLAY_BYTES
+from holdfast.gateway.haproxy.buffers import REPLAY_BYTES, REPLAY_BYTES_MAX
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
@@ -68,6 +68,8 @@ def gateway(
     check_exposure(host, keys, no_auth=no_auth)
     if not 0 <= per_s <= RATE_MAX:
         raise ConfigError(f"--per-s is {per_s}; it must be from 0, which is no limit, to {RATE_MAX}")
+    if not 0 <= replay_bytes <= REPLAY_BYTES_MAX:
+        raise ConfigError(f"--replay-bytes is {replay_bytes}; it must be from 0 to {REPLAY_BYTES_MAX}")
     tls = Tls(tls_cert, tls_key) if tls_cert is not None and tls_key is not None else None
     haproxy = choose(data_plane, replay_bytes)
     return uvloop.run(

@@ -79,6 +79,7 @@ def render(found: Survey, limit: int) -> Group:
 
 
 async def warn_of_undeclared(services: Services, stream: str) -> None:
-    """Say so where nodes live, and none of them runs the stream."""
-    if warning := await stream_warning(services, stream):
-        output.complain(warning)
+    """Say so where nodes live, and none of them runs the stream. Nothing is made to find that out."""
+    async with Services(services.config, reads_only=True, expands=False) as looking:
+        if warning := await stream_warning(looking, stream):
+            output.complain(warning)

@@ -28,7 +28,7 @@ from simulator.servers import MotoServer
 from tests.services.aws.conftest import REGION, QuickClock, account  # noqa: F401 (which all tests here use)
 
 
-@pytest.fixture(params=["moto", "fauxqs"])
+@pytest.fixture(params=[pytest.param("moto", marks=pytest.mark.slow), "fauxqs"])
 def endpoint(request: pytest.FixtureRequest) -> str:
     made: str = request.getfixturevalue(f"{request.param}_server").endpoint
     return made

@@ -48,6 +48,7 @@ class TestOnOneServer(QueueConformance, QueueTransferConformance):
         return make_queue()
 
 
+@pytest.mark.slow
 class TestWithoutWhatAPoolerTakesAway(QueueConformance):
     """Nothing is prepared or set for a connection, and nobody listens."""
 

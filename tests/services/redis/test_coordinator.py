@@ -35,10 +35,12 @@ class TestOnOneServer(OneServer, OnRedis):
     pass
 
 
+@pytest.mark.slow
 class TestBySentinels(Sentinels, OnRedis):
     pass
 
 
+@pytest.mark.slow
 class TestInACluster(Cluster, OnRedis):
     pass
 

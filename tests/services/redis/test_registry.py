@@ -52,10 +52,12 @@ class TestOnOneServer(OneServer, OnRedis):
     pass
 
 
+@pytest.mark.slow
 class TestWithSentinels(Sentinels, OnRedis):
     pass
 
 
+@pytest.mark.slow
 class TestInACluster(Cluster, OnRedis):
     pass
 

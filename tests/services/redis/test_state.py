@@ -70,10 +70,12 @@ class TestInShards(Shards, OnRedis):
     pass
 
 
+@pytest.mark.slow
 class TestWithSentinels(Sentinels, OnRedis):
     pass
 
 
+@pytest.mark.slow
 class TestInACluster(Cluster, OnRedis):
     pass
 

@@ -169,6 +169,7 @@ class TestSqliteOutbox(SqlConformance):
         return f"sqlite:///{tmp_path}/app.db"
 
 
+@pytest.mark.slow
 class TestSqliteOutboxBySessions(TestSqliteOutbox):
     @pytest.fixture
     def begin(self, business: Engine) -> Begin:
