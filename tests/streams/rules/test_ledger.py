@@ -186,6 +186,11 @@ def test_a_log_knows_which_seqs_were_skipped() -> None:
     assert [seq for seq in range(10) if log.skipped(seq)] == [2, 3, 7]
 
 
+def test_a_log_keeps_neighbouring_skips_as_one_range() -> None:
+    log = RunLog(0, 0, 4).passing_over(Span(5, 6)).passing_over(Span(7, 9))
+    assert log == RunLog(0, 0, 9, (Span(5, 9),))
+
+
 def test_a_log_of_many_skips_joins_the_oldest_and_forgets_none() -> None:
     log = RunLog(0, 0, -1)
     for seq in range(1, 2 * SKIPS_MAX + 5, 2):
