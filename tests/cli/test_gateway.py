@@ -166,9 +166,9 @@ def test_keys_and_no_auth_contradict_each_other() -> None:
 
 
 @pytest.mark.parametrize("size", [-1, 2**24 + 1])
-def test_a_size_that_no_buffer_can_have_is_refused(size: int) -> None:
+def test_a_size_that_no_buffer_can_have_is_refused(size: int, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--replay-bytes is"):
-        gateway.gateway(replay_bytes=size)
+        gateway.gateway(replay_bytes=size, keys=tmp_path / "missing")  # so that it serves in no case
 
 
 def test_a_rate_that_is_none_is_refused() -> None:
