@@ -190,10 +190,16 @@ CORE = [
     ),
     _at(
         "src/holdfast/streams/rules/owner.py",
-        "a stream is released that the store hands out again at once",
-        " or 0.0 < rest_until <= wall + AHEAD_S:",
-        ":",
+        "a stream is released whose timer the store hands out again at once",
+        "wall + max(idle_s, AHEAD_S)",
+        "wall + idle_s",
         "tests/streams/rules/test_acting.py::test_an_owner_stays_whose_timer_the_store_would_hand_out_again_at_once",
+    ),
+    _at(
+        "src/holdfast/streams/rules/owner.py",
+        "a stream is released whose effect is tried again at once",
+        " or 0.0 < effects_at <= wall + AHEAD_S:",
+        ":",
         "tests/streams/rules/test_acting.py::test_an_owner_stays_while_a_target_that_does_not_answer_is_tried_again_soon",
     ),
     _at(

@@ -48,10 +48,7 @@ LIKELY = {
     "task-stand-in": 9, "task-strict": 18, "task-success": 9, "task-tries": 16,
     "too-large": 25, "transfer-version": 45,
     "task-effects-early": 5, "timer-counted": 2, "timer-time": 8, "timer-fired": 4,
-    "follow-up-early": 9,
-    "follow-up-once": 9,
-    "task-effects-failed": 13,
-    "task-given": 5,
+    "follow-up-early": 9, "follow-up-once": 9, "task-effects-failed": 13, "task-given": 5,
 }  # fmt: skip
 """Seeds that noticed when last searched for, tried first: to search takes long."""
 

@@ -1428,8 +1428,8 @@ class Owner:
         """Release the stream once it is idle, after the store knows when it is due again. An owner that has a
         timer soon stays, and so does one whose stream the store would hand out again at once."""
         idle_s, wall = self.rules.idle_timeout_s, now + self.wall_ahead_s
-        at, rest_until = self._next_timer_at, self._rest_until(now)
-        if 0.0 < at <= wall + idle_s or 0.0 < rest_until <= wall + AHEAD_S:
+        at, effects_at = self._next_timer_at, self._effects.rest_until(now, wall)
+        if 0.0 < at <= wall + max(idle_s, AHEAD_S) or 0.0 < effects_at <= wall + AHEAD_S:
             self._resting = False  # the timer, or the next try of an effect, wakes it
             return
         if self._effects.is_out:
