@@ -11,10 +11,10 @@ import msgspec
 from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.errors import InvalidMessage
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import drive
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.state import CommitRecord
+from holdfast.slots.thread import drive
 from holdfast.streams.archive import read_line
 from holdfast.streams.archive_reader import ArchiveReader, Hours
 from holdfast.streams.archiver import Archiver

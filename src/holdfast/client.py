@@ -130,6 +130,7 @@ class AsyncClient:
         self._opening = asyncio.Lock()
         self._opened: Services | None = None
         self._sending: Producer | None = None
+        self._streaming: dict[str, StreamProducer] = {}
         self._letters: TaskDeadLetters | None = None
         self._undeclared: Undeclared | None = None
 
@@ -175,9 +176,11 @@ class AsyncClient:
 
         async def producer() -> StreamProducer:
             services = await self._services()
-            queue = services.queue(name)
-            self._look_for(name, services)
-            return StreamProducer(name, queue, spec, services.values(self._app))
+            if name not in self._streaming:
+                self._look_for(name, services)
+                values = services.values(self._app)
+                self._streaming[name] = StreamProducer(name, services.queue(name), spec, values)
+            return self._streaming[name]
 
         return AsyncStreamSender(producer)
 

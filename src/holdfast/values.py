@@ -27,11 +27,8 @@ class Values:
         self._app = quote(app, safe="")
         self._clock = clock
         self._objects = objects
-
-    @property
-    def can_store(self) -> bool:
+        self.can_store = objects is not None
         """True if there is an object store."""
-        return self._objects is not None
 
     @property
     def advice(self) -> str:

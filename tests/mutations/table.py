@@ -1093,11 +1093,11 @@ CORE = [
         "tests/devices/simulated/test_dispatcher.py::test_a_connection_that_is_made_while_its_shard_is_opened_anew_stays",
     ),
     _at(
-        "src/holdfast/common/batching.py",
+        "src/holdfast/tasks/batching.py",
         "one waits long for nobody",
         "linger_s = self._linger_s if others else self._linger_s / ALONE",
         "linger_s = self._linger_s",
-        "tests/common/test_batching.py::test_the_wait_depends_on_the_rate_and_on_others",
+        "tests/tasks/test_batching.py::test_the_wait_depends_on_the_rate_and_on_others",
     ),
     _at(
         "src/holdfast/cluster/rules/scaling.py",
@@ -1198,11 +1198,11 @@ CORE = [
         "tests/common/test_held.py::test_what_came_before_may_be_known",
     ),
     _at(
-        "src/holdfast/common/exact_json.py",
+        "src/holdfast/common/codec.py",
         "brackets in texts nest",
         'brackets = _TEXTS.sub(b"", data).translate(',
         "brackets = data.translate(",
-        "tests/common/test_exact_json.py::test_brackets_in_texts_and_side_by_side_do_not_count",
+        "tests/common/test_codec.py::test_brackets_in_texts_and_side_by_side_do_not_count",
     ),
     _at(
         "src/holdfast/common/record.py",

@@ -96,7 +96,8 @@ def site(message: dict[str, Any], context: Context) -> Any:
     return message
 
 
-@app.task("note", timeout_s=10.0, margin_s=2.0)  # for so long a repeat waits while the first one runs
+# A repeat waits for so long while the first one runs; and each death of a node costs a try.
+@app.task("note", timeout_s=10.0, margin_s=2.0, tries=20)
 def note(body: dict[str, Any], job: Job) -> Any:
     """Tells which it is."""
     return body

@@ -3,7 +3,7 @@
 import json
 import sqlite3
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
+from holdfast.ports.queue import Depth
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.rules.task import State
 from tests.nodes.acting_app import SITES, WINDOW
@@ -103,7 +104,10 @@ class Site:
         """Every effect is at its target, once and in order, and nothing is left to be done."""
         await self.cluster.until_all()
         await until(self._all_rests, "no effects are pending, no timers stand")
-        await until(self._is_delivered, "targets have handled all")
+        try:
+            await until(self._is_delivered, "targets have handled all")
+        except AssertionError as error:
+            raise AssertionError(f"{error}: {await self._depths()}") from None
         handed_over = {effect_of(effect) for effect in self.handed_over()}
         # Results are read in the background, so the last ones may not have come here yet.
         await self.cluster.until(lambda: handed_over <= {effect_of(body) for body in self.arrived})
@@ -122,8 +126,11 @@ class Site:
         return True
 
     async def _is_delivered(self) -> bool:
-        depths = [await self.sites.depth(), await self.notes.depth()]
-        return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in depths)
+        return all(depth.ready == depth.in_flight == depth.delayed == 0 for depth in await self._depths())
+
+    async def _depths(self) -> list[Depth]:
+        """How much waits at the sites, and for tasks."""
+        return [await self.sites.depth(), await self.notes.depth()]
 
     def _check_sites(self) -> None:
         numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
@@ -172,11 +179,14 @@ class Site:
     async def _check_tasks(self) -> None:
         expected = {(key, n) for key in self.keys for n in range(self.cluster.sent[key])}
         found: list[tuple[str, int]] = []
+        attempts: Counter[int] = Counter()
         after = ""
         while page := await self.tasks.list(1000, after):
             after = page[-1].trace
             assert not [task for task in page if task.state is not State.SUCCEED]
+            attempts.update(task.attempts for task in page)
             found += [(told["source"], told["n"]) for told in (json.loads(task.result) for task in page)]
+        print(f"{len(found)} tasks, by their attempts: {dict(attempts)}")  # noqa: T201
         assert len(found) == len(expected), "a task is known twice, or not at all"
         assert set(found) == expected
 

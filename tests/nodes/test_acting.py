@@ -20,8 +20,11 @@ from tests.nodes.site import Receiver, Site
 TTL_S = 3.0
 KILLS = 3
 SOAK_S = float(os.environ.get("CHAOS_MINUTES", "2")) * 60
-SOAK_KILL_S, SOAK_KILL_MOST_S = 2.0, 6.0
-"""How long from one death to the next: at least, and at most on average."""
+SOAK_KILL_S = 2.0
+"""How long from one death to the next, at least."""
+
+SOAK_KILLS = int(SOAK_S // 6.0)
+"""How many nodes die at least: a slow machine needs more time for it."""
 CONNECTIONS_MOST = 4
 
 
@@ -136,8 +139,11 @@ async def test_no_effect_or_timer_is_lost_in_minutes_of_deaths(
     await cluster.start("n0", "n1", "n2", "n3")
     end_at = time.monotonic() + SOAK_S
 
+    def killed() -> int:
+        return len(cluster.nodes) - 4
+
     async def feed() -> None:
-        while time.monotonic() < end_at:
+        while time.monotonic() < end_at or killed() < SOAK_KILLS:
             async with cluster.load(site.keys, 50):
                 pass
 
@@ -148,7 +154,5 @@ async def test_no_effect_or_timer_is_lost_in_minutes_of_deaths(
             next_at = time.monotonic() + SOAK_KILL_S
             await kill_one(cluster)
             await asyncio.wait((feeding,), timeout=max(0.0, next_at - time.monotonic()))
-    killed = len(cluster.nodes) - 4
-    print(f"{sum(cluster.sent.values())} messages; {killed} nodes killed")  # noqa: T201
+    print(f"{sum(cluster.sent.values())} messages; {killed()} nodes killed")  # noqa: T201
     await site.check()
-    assert killed >= SOAK_S // SOAK_KILL_MOST_S, "it was to be about deaths"

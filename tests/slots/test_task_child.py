@@ -12,10 +12,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.ports.slots import TaskWorker, drive
+from holdfast.ports.slots import TaskWorker
 from holdfast.slots import wire
 from holdfast.slots.child import NodeConnection
 from holdfast.slots.task_child import SOFT_SIGNAL, STACKS_MAX, TaskChild, TaskChildHost, stacks
+from holdfast.slots.thread import drive
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Job
 from holdfast.tasks.rules.task import Task

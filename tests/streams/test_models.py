@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import ConfigError, HandlerFailed
-from holdfast.ports.slots import MessageWork, Ran, drive
+from holdfast.ports.slots import MessageWork, Ran
+from holdfast.slots.thread import drive
 from holdfast.streams.models import Models, ModelSpec
 from holdfast.streams.worker import StreamWorker
 from holdfast.testing import StreamTest

@@ -15,8 +15,9 @@ from holdfast.common.acts import Acts, Send
 from holdfast.common.user_code import DETAIL_CHARS_MAX
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, StateRejected, Unavailable
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import MessageWork, Ran, drive
+from holdfast.ports.slots import MessageWork, Ran
 from holdfast.slots.sends import EFFECT_BYTES_MAX
+from holdfast.slots.thread import drive
 from holdfast.streams.worker import StreamWorker, load
 from tests.cluster.fakes import settle_down
 

@@ -77,7 +77,7 @@ class FakeNode:
 
     def give(self, count: int) -> None:
         self.waiting += count
-        self.keeper.look()
+        self.keeper.wake()
 
     def begin(self) -> None:
         while self.waiting and self.permits.left("t") >= 1:

@@ -10,7 +10,7 @@ from cyclopts import App, Parameter
 from holdfast.cli import output
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.tasks.opening import producing
 

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 
 from holdfast.cli import output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.errors import InvalidMessage
 from holdfast.streams import asking
 

@@ -17,7 +17,7 @@ from holdfast.cli.apart import apart
 from holdfast.cli.names import StreamName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.survey import warn_of_undeclared
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.loading import declared_stream, load_app
 from holdfast.streams.message import StreamMessage

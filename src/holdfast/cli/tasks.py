@@ -22,7 +22,7 @@ from holdfast.cli.apart import apart
 from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Limit, Options
 from holdfast.cli.patience import ReadPatience
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.operate import tasks
 from holdfast.operate.tasks import TaskRunner

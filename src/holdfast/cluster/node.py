@@ -70,7 +70,8 @@ class Node(Startable):
         page: MetricsPage | None = None,
     ) -> None:
         super().__init__()
-        self._host = host
+        self.host = host
+        """The services and settings of the node."""
         self._app, self._version, self._revision = app, version, revision
         self._started_at = host.clock.wall()
         self._works = works
@@ -80,13 +81,8 @@ class Node(Startable):
         host.membership = Membership(host, self.load)
         self._balancer = Balancer(host)
 
-    @property
-    def host(self) -> Host:
-        """The services and settings of the node."""
-        return self._host
-
     async def _start(self) -> None:
-        host = self._host
+        host = self.host
         address = await host.peer.serve(self._handle)
         if self._page is not None:
             await self._page.serve()
@@ -106,7 +102,7 @@ class Node(Startable):
     async def _tell_namesakes(self) -> None:
         """Warn if another living node has the same name: ids keep memberships apart, but people use the
         names."""
-        host = self._host
+        host = self.host
         for member in list(host.membership.view.values()):
             if member.name != host.name or member.foreign or member.id == host.membership.id:
                 continue
@@ -125,7 +121,7 @@ class Node(Startable):
     async def _stop(self) -> None:
         """Drain, leave the cluster, and close all parts. What can't be moved in time goes back to the
         queue."""
-        host = self._host
+        host = self.host
         host.draining = True
         host.membership.renew_now.set()
         for work in self._works:
@@ -144,19 +140,19 @@ class Node(Startable):
 
     def abandon(self) -> None:
         """Stop at once, as in a crash: nobody is told."""
-        self._host.tasks.cancel()
+        self.host.tasks.cancel()
 
     def load(self) -> Load:
         """Return the load that the node reports."""
         loads = [work.load() for work in self._works]
-        cpu, memory = self._host.machine()
+        cpu, memory = self.host.machine()
         return Load(
             streams=sum(load.streams for load in loads),
             slots=max((load.slots for load in loads), default=1),
             room=max((load.room for load in loads), default=0),  # room is for streams; other work has none
-            draining=self._host.draining,
-            handled=self._host.stats.handled,
-            calls=self._host.meter.calls.total(),
+            draining=self.host.draining,
+            handled=self.host.stats.handled,
+            calls=self.host.meter.calls.total(),
             busy=sum(load.busy for load in loads),
             cpu=cpu,
             memory=memory,
@@ -178,21 +174,21 @@ class Node(Startable):
         )
 
     async def _handle(self, request: Request) -> Reply:
-        member = self._host.membership.id
+        member = self.host.membership.id
         self._ids[member] = None
         if request.to != member and not (
-            self._host.inquiries.outlives_membership(request) and request.to in self._ids
+            self.host.inquiries.outlives_membership(request) and request.to in self._ids
         ):
             return Stranger(member)
         if isinstance(request, Probe):
             return Done()
         if isinstance(request, Drain):
-            self._host.told_to_drain.set()
+            self.host.told_to_drain.set()
             return Done()
-        return await self._host.inquiries.answer(request)
+        return await self.host.inquiries.answer(request)
 
     async def _maintain(self) -> None:
         while True:
-            await self._host.clock.sleep(MAINTENANCE_S * (0.5 + self._host.clock.random()))
+            await self.host.clock.sleep(MAINTENANCE_S * (0.5 + self.host.clock.random()))
             for work in self._works:
                 await work.maintain()

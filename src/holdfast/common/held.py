@@ -73,7 +73,8 @@ class Held(msgspec.Struct, eq=False):
     @property
     def context(self) -> str:
         """Its place in a trace: that of its handling, or of its sender; "" for none."""
-        return checked(self.traceparent or self.attributes.get(TRACEPARENT, ""))
+        said = self.traceparent or self.attributes.get(TRACEPARENT, "")
+        return checked(said) if said else ""
 
     @property
     def again(self) -> dict[str, str]:

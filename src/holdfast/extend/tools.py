@@ -9,8 +9,8 @@
 * ``OWN_FAILURES`` has the numbers of errors of connections that this host is the cause of.
 """
 
-from holdfast.common.exact_json import decode_plain as decode_json
-from holdfast.common.exact_json import encode as encode_json
+from holdfast.common.codec import decode_plain as decode_json
+from holdfast.common.codec import encode as encode_json
 from holdfast.common.http_errors import OWN_FAILURES, describe_http_error
 from holdfast.common.message import check_key
 from holdfast.common.once import Once

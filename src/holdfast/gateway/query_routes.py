@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from aiohttp import web
 
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.common.message import check_key
 from holdfast.errors import HoldfastError, InvalidMessage
 from holdfast.gateway.node_routes import JSON, PASSED_ON, admit, shown, timeout_of

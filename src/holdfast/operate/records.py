@@ -16,7 +16,7 @@ Shows = Callable[[bytes, str], dict[str, Any]]
 
 def body(data: bytes, name: str) -> dict[str, Any]:
     """A body as a field of a JSON record: as the JSON or the text that it is, else as Base64."""
-    from holdfast.common.exact_json import decode_plain  # noqa: PLC0415
+    from holdfast.common.codec import decode_plain  # noqa: PLC0415
 
     try:
         return {name: decode_plain(data)}

@@ -8,7 +8,7 @@ node, never both, whatever the process hangs in.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
 
 import msgspec
@@ -49,17 +49,6 @@ class SlotMaker(Protocol):
 
     async def close(self) -> None:
         """End every slot: in good order where they answer in time, killed where not."""
-
-
-def drive(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
-    try:
-        work.send(None)
-    except StopIteration as end:
-        value: T = end.value
-        return value
-    work.close()
-    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")
 
 
 # --- streams

@@ -17,8 +17,9 @@ import msgspec
 
 from holdfast.common.user_code import show_locals
 from holdfast.errors import ConfigError, HandlerFailed, ModelFailed, StateRejected
-from holdfast.ports.slots import MessageWork, SlotWorker, drive
+from holdfast.ports.slots import MessageWork, SlotWorker
 from holdfast.slots import lifeline, wire
+from holdfast.slots.thread import drive
 from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
 

@@ -24,9 +24,10 @@ import msgspec
 
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
-from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried, drive
+from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
+from holdfast.slots.thread import drive
 from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
 

@@ -10,8 +10,6 @@ import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.ports.slots import drive
-
 T = TypeVar("T")
 
 
@@ -53,3 +51,14 @@ class SlotThread:
 def _serve(calls: queue.SimpleQueue[Callable[[], None] | None]) -> None:
     while (call := calls.get()) is not None:
         call()
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine that never suspends, as a worker's calls don't where no loop runs."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        value: T = end.value
+        return value
+    work.close()
+    raise RuntimeError("a synchronous call can't wait while a loop runs; use the async form and await it")

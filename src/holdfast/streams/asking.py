@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.exact_json import decode_plain, encode
+from holdfast.common.codec import decode_plain, encode
 from holdfast.common.message import check_key
 from holdfast.common.protocol import Query, QueryReply
 from holdfast.common.retry import Backoff

@@ -7,8 +7,7 @@ from typing import Any, cast
 
 import msgspec
 
-from holdfast.common.codec import decoder
-from holdfast.common.exact_json import decode_plain, encode
+from holdfast.common.codec import decode_plain, decoder, encode
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge

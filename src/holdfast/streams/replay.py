@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.common.stored import StoredValue
 from holdfast.common.user_code import describe
 from holdfast.errors import InvalidMessage, ModelFailed, ValueLost

@@ -18,8 +18,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.common.acts import Acts
-from holdfast.common.codec import decoder, encode_result
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain, decoder, encode_result
 from holdfast.common.trace import raised_at
 from holdfast.common.traceparent import checked
 from holdfast.common.user_code import describe, explain, resolve
@@ -35,9 +34,10 @@ from holdfast.errors import (
 )
 from holdfast.ports.meter import Meter
 from holdfast.ports.objects import Objects
-from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost, drive
+from holdfast.ports.slots import MessageWork, Queried, QueryFault, Ran, SlotHost
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import EFFECTS_BYTES_MAX
+from holdfast.slots.thread import drive
 from holdfast.slots.traced import handling, joins
 from holdfast.streams.addressing import unwrap
 from holdfast.streams.handler import StreamHandler

@@ -47,6 +47,8 @@ def span(
 
 def sending(destination: str, count: int) -> contextlib.AbstractContextManager[str]:
     """As ``span``, for sending ``count`` messages."""
+    if API not in sys.modules:
+        return contextlib.nullcontext(_caller.get())
     attributes = {**conventions.operation(conventions.SEND, destination), conventions.BATCH_COUNT: count}
     return span(f"{conventions.SEND} {destination}", kind="producer", attributes=attributes)
 

@@ -18,12 +18,12 @@ import msgspec
 from holdfast.cluster.deliverer import Deliverer
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
-from holdfast.common.batching import Batcher
 from holdfast.common.held import PendingDeadLetter
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.tasks.batching import Batcher
 from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
 from holdfast.tasks.held_tasks import InHand
@@ -121,7 +121,8 @@ class Completer:
         self._finished: list[Finished] = []
         self._ended = asyncio.Event()
         self._to_tell = asyncio.Event()
-        self._batcher = Batcher(self._briefs.max_batch, PATIENCE * self._briefs.linger_s)
+        linger_s = PATIENCE * self._briefs.linger_s
+        self._batcher = Batcher(self._briefs.max_batch, linger_s) if linger_s else None
         self._patient = True
         self._busy = 0
         self._at_end = 0
@@ -145,7 +146,7 @@ class Completer:
         longer needed."""
         letter = None if task.briefed or task.state is State.SUCCEED else dead_letter_of(item, task)
         outcome = outcome_of(self._app, task)
-        follow_ups = due(task, outcome, item.message, item.held.context)
+        follow_ups = _following(item, task, outcome)
         if task.briefed:
             detail = f"the task had ended before: {task.state.value}"
             outcome = msgspec.structs.replace(
@@ -223,7 +224,7 @@ class Completer:
                     self._settle(item, answer)
                     continue
                 outcome = outcome_of(self._app, answer)
-                follow_ups = due(answer, outcome, item.message, item.held.context)
+                follow_ups = _following(item, answer, outcome)
                 self._queue(Finished(item, answer, outcome, True, letter, follow_ups))
                 continue
             if isinstance(answer, Fenced):
@@ -247,7 +248,8 @@ class Completer:
     def _queue(self, finished: Finished) -> None:
         self._at_end += 1
         self._finished.append(finished)
-        self._batcher.came(self._clock.monotonic())
+        if self._batcher is not None:
+            self._batcher.came(self._clock.monotonic())
         self._to_tell.set()
 
     async def _tell_loop(self) -> None:
@@ -268,9 +270,9 @@ class Completer:
         )
 
     async def _meet(self) -> None:
-        """Wait for other outcomes to share the call, if some will come soon."""
+        """Wait for other outcomes to share the call, where calls cost money and if some will come soon."""
         began_at = self._clock.monotonic()
-        while self._patient:
+        while self._patient and self._batcher is not None:
             others = len(self._holder.hand) - self._at_end
             patience_s = self._batcher.patience_s(len(self._finished), others)
             left_s = began_at + patience_s - self._clock.monotonic()
@@ -356,6 +358,8 @@ class Completer:
 
     async def _count_members(self, taken: Sequence[Finished]) -> None:
         """Have tasks counted in their batches, and send what follows a batch that has ended by that."""
+        if not taken:
+            return
         counted = await self._insist(
             "the task store",
             lambda: self._store.count(
@@ -382,11 +386,7 @@ class Completer:
         finished = []
         for item, batch in ended.values():
             outcome = outcome_of(self._app, batch)
-            finished.append(
-                Finished(
-                    item, batch, outcome, True, None, due(batch, outcome, item.message, item.held.context)
-                )
-            )
+            finished.append(Finished(item, batch, outcome, True, None, _following(item, batch, outcome)))
         await self._hand_over(finished)
         told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
         await self._insist("the task store", lambda: self._store.briefed(told))
@@ -467,6 +467,13 @@ class Completer:
 def _outgoing(envelope: Envelope, outcome: Outcome, traceparent: str) -> Outgoing:
     """A brief as its queue takes it."""
     return Outgoing(encode_brief(envelope, outcome), {TRACEPARENT: traceparent} if traceparent else {})
+
+
+def _following(item: InHand, task: Task, outcome: Outcome) -> list[DueFollowUp]:
+    """Return what follows upon an outcome: for most tasks, nothing."""
+    if not task.follow_ups and not item.message.follow_ups:
+        return []
+    return due(task, outcome, item.message, item.held.context)
 
 
 def _short(brief: OutgoingBrief, error: TooLarge) -> OutgoingBrief:

@@ -31,8 +31,6 @@ LIMITS = EffectLimits()
 
 def effects_of(item: InHand, epoch: int, sends: tuple[Send, ...], wall: float) -> bytes:
     """Return the effects of a task that succeeds at ``epoch``, as its record holds them."""
-    if not sends:
-        return b""
     maker = EffectMaker(item.full_key, epoch, 0, wall)
     maker.add(sends, item.trace, hops_of(item.held.attributes), item.held.traceparent)
     return encode_effects(maker.made)

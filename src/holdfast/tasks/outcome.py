@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.common.stored import StoredValue
 from holdfast.tasks.rules.task import State, Task
 

@@ -78,21 +78,22 @@ class Brief(msgspec.Struct, frozen=True):
 
 
 class _Sending(NamedTuple):
-    """A task that is ready to be sent, and its message. ``hops`` effects led to it, and ``traceparent``
-    is its place in a trace."""
+    """A task that is ready to be sent, and its message. It may begin after ``delay_s`` seconds. ``hops``
+    effects led to it, and ``traceparent`` is its place in a trace."""
 
-    order: DueFollowUp
+    envelope: Envelope
     body: bytes
+    delay_s: float = 0.0
     hops: int = 0
     traceparent: str = ""
 
     @property
     def trace(self) -> str:
-        return self.order.trace
+        return self.envelope.trace_id
 
     @property
     def type(self) -> str:
-        return self.order.type
+        return self.envelope.task_type
 
     @property
     def attributes(self) -> dict[str, str]:
@@ -120,6 +121,7 @@ class Producer:
     ) -> None:
         self._app = app
         self._queue = queue
+        self._queues: dict[str, Queue] = {}  # by the type of their tasks
         self._store = store
         self._clock = clock
         self._log = log
@@ -170,7 +172,7 @@ class Producer:
         if any(order.trace_id or order.dedupe for order in orders):
             raise InvalidMessage("a task of a batch has no trace_id or dedupe; the batch may", "orders")
         whole = Order(task_type=BATCH, then=then, on_failure=on_failure, trace_id=trace_id, dedupe=dedupe)
-        batch = await self._values.lightened(self._message(whole, _trace(whole) or self._clock.new_id()))
+        batch = await self._lightened(whole)
         trace = batch.envelope.trace_id
         self._check_follow_ups(batch)
         sent = []
@@ -190,7 +192,10 @@ class Producer:
     async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
         ended, aren't sent again. Raises as ``send``."""
-        sent = [_Sending(each, encode_task(each.task), traceparent=each.traceparent) for each in follow_ups]
+        sent = [
+            _Sending(each.task.envelope, encode_task(each.task), each.delay_s, traceparent=each.traceparent)
+            for each in follow_ups
+        ]
         for each in sent:
             self._check_fits(each.type, len(each.body))
         await self._send(sent)
@@ -207,16 +212,15 @@ class Producer:
             await self._store.delay([_delayed(each) for each in late])
             sent = [each for each in sent if not self._is_late(each)]
         standing = await self._store.queue(
-            [Task(each.trace, each.type, group=each.order.task.envelope.group) for each in sent]
+            [Task(each.trace, each.type, group=each.envelope.group) for each in sent]
         )
         outgoing: dict[str, list[Outgoing]] = {}
         for each, task in zip(sent, standing, strict=True):
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
-                name = task_queue(self._app, each.type)
-                message = Outgoing(each.body, each.attributes, each.order.delay_s, each.trace)
-                outgoing.setdefault(name, []).append(message)
-        for name, messages in outgoing.items():
-            queue = self._queue(name)
+                message = Outgoing(each.body, each.attributes, each.delay_s, each.trace)
+                outgoing.setdefault(each.type, []).append(message)
+        for task_type, messages in outgoing.items():
+            queue = self._queue_of(task_type)
             for start in range(0, len(messages), queue.max_batch):
                 await queue.send(messages[start : start + queue.max_batch])
 
@@ -246,10 +250,12 @@ class Producer:
 
     def _is_late(self, sending: _Sending) -> bool:
         """Return True if a task's delay is longer than its queue's."""
-        return sending.order.delay_s > self._queue_of(sending.type).delay_max_s
+        return sending.delay_s > self._queue_of(sending.type).delay_max_s
 
     def _queue_of(self, task_type: str) -> Queue:
-        return self._queue(task_queue(self._app, task_type))
+        if task_type not in self._queues:
+            self._queues[task_type] = self._queue(task_queue(self._app, task_type))
+        return self._queues[task_type]
 
     async def _look_for(self, types: set[str]) -> None:
         """Warn once about types that no node runs while nodes run others: most are misspelt."""
@@ -374,17 +380,17 @@ class Producer:
 
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
-        _check_delay(self._queue(task_queue(self._app, task.type)), delay_s)
+        _check_delay(self._queue_of(task.type), delay_s)
         letter = await self._dead_letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
         if message is not None:
-            await self._queue(task_queue(self._app, task.type)).purge([letter.id])
+            await self._queue_of(task.type).purge([letter.id])
         return message
 
     async def _send_stand_in(
         self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float
     ) -> Outgoing | None:
-        queue = self._queue(task_queue(self._app, task.type))
+        queue = self._queue_of(task.type)
         (standing,) = await self._store.queue([task])
         if standing.ended:
             (anew,) = await self._store.reset([task.trace])
@@ -398,7 +404,7 @@ class Producer:
     async def _dead_letter(self, task: Task) -> DeadLetter:
         if task.state is State.SUCCEED:
             raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
-        letters = await self._queue(task_queue(self._app, task.type)).dead_letters(1, key=task.trace)
+        letters = await self._queue_of(task.type).dead_letters(1, key=task.trace)
         if not letters:
             raise OperationRefused(
                 f"task {task.trace!r} is {task.state.value}, and no dead letter holds it; send it with"
@@ -411,7 +417,7 @@ class Producer:
         tries; effects that their targets have refused go to these again. One that the queue refuses for good
         stays a dead letter, and so does an effect whose task isn't known any more. One that is no longer
         there is passed over."""
-        queue = self._queue(task_queue(self._app, task_type))
+        queue = self._queue_of(task_type)
         of_tasks, of_effects = divided(task_type, letters)
         one = of_tasks[0].key if len(of_tasks) == 1 else ""  # as where somebody retries a task
         lying = {letter.id async for letter in dead_letters(queue, one or None)} if of_tasks else set[str]()
@@ -448,7 +454,7 @@ class Producer:
         """Send dead letters of one type from a back-up again, each with all its tries. Returns how many were
         sent, and how many were left out: their tasks wait, run or have succeeded since, or they are effects
         that can't be handed over again. Those that are still in the dead-letter queue are removed from it."""
-        queue = self._queue(task_queue(self._app, task_type))
+        queue = self._queue_of(task_type)
         again, unknown = list[DeadLetter](), set[str]()
         of_tasks, of_effects = divided(task_type, letters)
         for letter in of_tasks:
@@ -493,12 +499,18 @@ class Producer:
     async def _checked(self, order: Order, delay_s: float, batch: BatchPlace | None = None) -> _Sending:
         """Return a task as it is sent, with large bodies stored. Raises an error if the queue of the task, or
         of one that follows, can't take it, and what the object store raises."""
-        task = await self._values.lightened(self._message(order, _trace(order) or self._clock.new_id()))
+        task = await self._lightened(order)
         task = msgspec.structs.replace(task, batch=batch)
         body = encode_task(task)
         self._check_fits(order.task_type, len(body))
         self._check_follow_ups(task)
-        return _Sending(DueFollowUp(task, delay_s), body)
+        return _Sending(task.envelope, body, delay_s)
+
+    async def _lightened(self, order: Order) -> SentTask:
+        """Return a task with its trace id, and with large bodies stored if there is an object store. Raises
+        as that."""
+        task = self._message(order, _trace(order) or self._clock.new_id())
+        return await self._values.lightened(task) if self._values.can_store else task
 
     def delay_s(self, order: Order) -> float:
         """Return after how many seconds a task may begin."""
@@ -607,8 +619,7 @@ def _trace(order: Order) -> str:
 
 def _delayed(sending: _Sending) -> DelayTask:
     body = with_attributes(sending.body, sending.attributes) if sending.attributes else sending.body
-    group = sending.order.task.envelope.group
-    return DelayTask(sending.trace, sending.type, sending.order.delay_s, body, group)
+    return DelayTask(sending.trace, sending.type, sending.delay_s, body, sending.envelope.group)
 
 
 def _check_delay(queue: Queue, delay_s: float) -> None:

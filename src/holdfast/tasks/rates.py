@@ -66,10 +66,9 @@ class RateKeeper:
         self._ahead_s, self._ahead_until = 0.0, -math.inf
         self._backoff = Backoff(LOOK_S, 5.0)
 
-    def look(self) -> None:
-        """Take permits soon, if any are lacking."""
-        if self._lacking():
-            self._woken.set()
+    def wake(self) -> None:
+        """Take soon what is lacking."""
+        self._woken.set()
 
     async def run(self) -> None:
         """Take what is lacking, for ever."""

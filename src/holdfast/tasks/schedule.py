@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from holdfast.common.exact_json import encode
+from holdfast.common.codec import encode
 from holdfast.errors import ConfigError, HoldfastError, InvalidMessage, NotKnown, OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry

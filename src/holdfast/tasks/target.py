@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.errors import InvalidMessage
 from holdfast.ports.target import OutgoingEffect
 from holdfast.tasks.order import Order

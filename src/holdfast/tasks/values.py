@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.errors import ValueLost
 from holdfast.ports.clock import Clock
 from holdfast.ports.objects import Objects
@@ -31,8 +31,6 @@ class TaskValues(Values):
     async def lightened(self, task: SentTask) -> SentTask:
         """Return a task whose body, and those of its follow-ups, are stored if they are large. Raises as
         ``put``."""
-        if not self.can_store:
-            return task
         follow_ups = [
             msgspec.structs.replace(each, task=await self.lightened(each.task)) for each in task.follow_ups
         ]
@@ -61,8 +59,3 @@ class TaskValues(Values):
         except ValueError as error:
             raise ValueLost(f"the value in {outcome.stored.url!r} can't be read: {error}") from None
         return msgspec.structs.replace(outcome, value=value, stored=None)
-
-
-def is_light(task: SentTask) -> bool:
-    """Return True if nothing of a task is stored, so that it can begin as it is."""
-    return task.body.stored is None and not (task.after and decode_brief(task.after).stored is not None)

@@ -80,6 +80,11 @@ class SentTask(msgspec.Struct, frozen=True):
     after: bytes = b""
     batch: BatchPlace | None = None
 
+    @property
+    def is_light(self) -> bool:
+        """True if nothing of it is stored, so that it can begin as it is."""
+        return self.body.stored is None and not (self.after and decode_brief(self.after).stored is not None)
+
 
 class FollowUp(msgspec.Struct, frozen=True):
     """A task to send once another has ended: if that has succeeded, or with ``on_failure`` if it hasn't. Its

@@ -52,7 +52,7 @@ from holdfast.tasks.slots import TaskSlots
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.storage import TaskStorage
 from holdfast.tasks.traces import begin_attempt, end_attempt
-from holdfast.tasks.values import INLINE_BYTES_MAX, is_light
+from holdfast.tasks.values import INLINE_BYTES_MAX
 from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_task, encode_follow_ups
 
 STARTS_MAX = 200
@@ -368,7 +368,8 @@ class TaskWork:
                 self._give_back(item, 0.0)
             else:
                 batch.append(item)
-        self._rates.look()
+        if self._lacking():
+            self._rates.wake()
         return batch
 
     @property
@@ -478,9 +479,9 @@ class TaskWork:
         if task.epoch == 1 and task.queued_at < task.started_at:  # equal, if nobody has noted its sending
             self._took_wait[item.spec.name].note(task.started_at - task.queued_at)
         if item.refusal:
-            self._end(item, State.FAILED, detail=f"malformed: {item.refusal}")
+            self._fail(item, State.FAILED, f"malformed: {item.refusal}")
             return
-        if is_light(item.message):
+        if item.message.is_light:
             self._run_in_slot(item, task, item.message)
         else:
             self._fetching += 1
@@ -590,11 +591,11 @@ class TaskWork:
         elif ended.how is How.RETURNED:
             self._succeed(item, ended)
         elif item.stopping:  # it was asked to end
-            self._end(item, State.FAILED, detail=f"cancelled: {item.stopping}")
+            self._fail(item, State.FAILED, f"cancelled: {item.stopping}")
         elif ended.permanent or item.attempt.attempts >= item.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
             self._tell_failure("task failed", item, ended)
-            self._end(item, state, detail=detail)
+            self._fail(item, state, detail)
         else:
             self._tell_failure("attempt failed", item, ended)
             self._host.stats.tasks_retried += 1
@@ -606,7 +607,7 @@ class TaskWork:
             self._storing += 1
             self._host.tasks.spawn(self._store_result(item, ended))
         else:
-            self._end(item, State.SUCCEED, ended.result, sends=ended.sends)
+            self._end_well(item, ended.sends, ended.result)
 
     async def _store_result(self, item: InHand, ended: Ended) -> None:
         """Put a large result into the object store, then end the task. Until then no other task begins in its
@@ -630,7 +631,7 @@ class TaskWork:
                 stored = await self._values.put(ended.result)
             except (HoldfastError, OSError) as error:
                 if isinstance(error, HoldfastError) and error.retry is Retry.NEVER:
-                    self._end(item, State.FAILED, detail=f"its result can't be stored: {error}")
+                    self._fail(item, State.FAILED, f"its result can't be stored: {error}")
                     return
                 failures += 1
                 self._host.log.warning("a result can't be stored", task=item.trace, error=str(error))
@@ -639,7 +640,7 @@ class TaskWork:
         if stored is None or item.stopping == LAPSED:
             self._return(item, spent=False, delay_s=None if item.stopping == LAPSED else 0.0)
         else:
-            self._end(item, State.SUCCEED, sends=ended.sends, stored=msgspec.json.encode(stored))
+            self._end_well(item, ended.sends, stored=msgspec.json.encode(stored))
 
     def _pause(self, item: InHand, ended: Ended, pause_s: float) -> None:
         """Have the task tried again after a pause. The store sees to it that it begins no sooner: a delivery
@@ -661,23 +662,23 @@ class TaskWork:
             **trace_of(item.held.traceparent),
         )
 
-    def _end(
-        self,
-        item: InHand,
-        state: State,
-        result: bytes = b"",
-        detail: str = "",
-        sends: tuple[Send, ...] = (),
-        stored: bytes = b"",
+    def _end_well(
+        self, item: InHand, sends: tuple[Send, ...], result: bytes = b"", stored: bytes = b""
     ) -> None:
+        assert item.attempt is not None
+        epoch = item.attempt.epoch
+        effects = effects_of(item, epoch, sends, self._host.clock.wall()) if sends else b""
+        end = EndAttempt(item.trace, epoch, State.SUCCEED, result, effects=effects, stored=stored)
+        item.ending = True
+        self._completer.end(item, end)
+
+    def _fail(self, item: InHand, state: State, detail: str) -> None:
         assert item.attempt is not None
         detail = redact(detail)
         task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
-        letter = None if state is State.SUCCEED else dead_letter_of(item, task)
-        effects = effects_of(item, task.epoch, sends, self._host.clock.wall())
-        end = EndAttempt(item.trace, task.epoch, state, result, detail, effects, stored)
         item.ending = True
-        self._completer.end(item, end, letter)
+        end = EndAttempt(item.trace, task.epoch, state, detail=detail)
+        self._completer.end(item, end, dead_letter_of(item, task))
 
     def _return(
         self,

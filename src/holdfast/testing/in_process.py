@@ -13,19 +13,9 @@ from typing import Any, TypeVar
 
 from holdfast.app import App
 from holdfast.ports.meter import Meter
-from holdfast.ports.slots import (
-    Attempt,
-    MessageWork,
-    Progress,
-    Queried,
-    Ran,
-    SlotHost,
-    TaskHost,
-    Tried,
-    drive,
-)
+from holdfast.ports.slots import Attempt, MessageWork, Progress, Queried, Ran, SlotHost, TaskHost, Tried
 from holdfast.registration import service_of
-from holdfast.slots.thread import SlotThread
+from holdfast.slots.thread import SlotThread, drive
 from holdfast.streams.worker import StreamWorker
 from holdfast.tasks.worker import TaskExecutor
 

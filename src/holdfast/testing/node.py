@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -20,7 +20,7 @@ from holdfast.app import App
 from holdfast.assembly import make_node
 from holdfast.client import Client, StreamSender
 from holdfast.cluster.node import Node
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.common.message import Place
 from holdfast.config import Config, NodeSettings
 from holdfast.errors import ConfigError
@@ -28,6 +28,7 @@ from holdfast.loading import of_products
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
+from holdfast.ports.tasks import TaskStore
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
@@ -94,7 +95,7 @@ class NodeForTests:
         self._services: Services
         self._node: Node
 
-    @property
+    @cached_property
     def client(self) -> Client:
         return self.app.client
 
@@ -124,13 +125,19 @@ class NodeForTests:
         queue = self._services.queue(task_queue(self.app.name, name) if is_task else name)
         return self._run(queue.dead_letters(1000))
 
+    @cached_property
+    def _tasks(self) -> TaskStore:
+        return self._services.task_store(self.app.name)
+
     async def _outcome(self, trace_id: str, timeout_s: float) -> Outcome:
-        deadline, store = time.monotonic() + timeout_s, self._services.task_store(self.app.name)
-        while (task := await store.get(trace_id)) is None or not task.ended:
+        deadline = time.monotonic() + timeout_s
+        while (task := await self._tasks.get(trace_id)) is None or not task.ended:
             standing = "not known" if task is None else task.state.value
             await self._look_again(deadline, f"task {trace_id!r} is {standing} after {timeout_s:g} s")
-        values = make_values(self._services, self.app.name)
-        return await values.with_value(outcome_of(self.app.name, task))
+        outcome = outcome_of(self.app.name, task)
+        if outcome.stored is None:
+            return outcome
+        return await make_values(self._services, self.app.name).with_value(outcome)
 
     async def _look_again(self, deadline: float, complaint: str) -> None:
         """Wait for a moment. After ``deadline``, raise TimeoutError with the text ``complaint``."""

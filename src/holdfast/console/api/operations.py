@@ -18,7 +18,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from aiohttp import web
 
-from holdfast.common.exact_json import NEST_MAX, TOO_DEEP, nests_deeply
+from holdfast.common.codec import NEST_MAX, TOO_DEEP, nests_deeply
 from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE
 from holdfast.common.traceparent import TRACEPARENT, checked

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from holdfast.common.exact_json import decode_plain
+from holdfast.common.codec import decode_plain
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
 from holdfast.console.api.operations import Call, NoFields, Operation
 from holdfast.console.index import IndexedStream, Question, Sort, Standing

@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 from aiohttp import web
 
-from holdfast.common.exact_json import decode_plain, encode
+from holdfast.common.codec import decode_plain, encode
 from holdfast.common.redaction import redact
 from holdfast.console.access import Group
 from holdfast.console.api.known import check_app

@@ -37,8 +37,8 @@ from holdfast.ports.clock import Clock
 from holdfast.services.sqlite import mounts, schema
 from holdfast.services.sqlite.faults import exists, missing, named, unusable
 from holdfast.services.sqlite.lock import WriteLock
-from holdfast.services.sqlite.rows import execute_rows
 from holdfast.services.sqlite.thread import WriterCall, WriterThread, answer, called
+from holdfast.services.sqlite.transaction import Transaction
 from holdfast.system.doorbell import Doorbell
 from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder
 
@@ -63,35 +63,6 @@ FOREIGN_LOCK_S = 5.0
 
 CHECKPOINT_PAGES = 4_000
 STATEMENTS_CACHED = 512
-
-
-class Transaction:
-    """The transaction in which an operation writes. It takes effect, and rings, only after the whole batch is
-    committed."""
-
-    __slots__ = ("connection", "execute", "topics")
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self.connection = connection
-        self.execute = connection.execute
-        self.topics: set[str] = set()
-
-    def change_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> int:
-        """Run one statement for many ``{rows}``; returns how many rows it changed."""
-        return sum(cursor.rowcount for cursor in execute_rows(self.connection, template, rows, *parameters))
-
-    def texts(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
-        """Run one query for many ``{rows}`` that answers with one text or none; returns the texts."""
-        cursors = execute_rows(self.connection, template, rows, *parameters)
-        return [text for cursor in cursors for [text] in [cursor.fetchone()] if text]
-
-    def list_rows(self, template: str, rows: Sequence[Sequence[Any]], *parameters: Any) -> list[str]:
-        """As :meth:`texts`, for texts joined by commas; returns their items."""
-        return [item for text in self.texts(template, rows, *parameters) for item in text.split(",")]
-
-    def ring(self, topic: str) -> None:
-        """Wake the waiters for ``topic``, after the commit."""
-        self.topics.add(topic)
 
 
 class Database:

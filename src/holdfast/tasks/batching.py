@@ -13,7 +13,7 @@ ALONE = 8
 
 class Batcher:
     """Decides for the calls of one kind. ``batch`` is how many things one call takes at most, ``linger_s``
-    how long one may wait; 0: not at all."""
+    how long one may wait."""
 
     def __init__(self, batch: int, linger_s: float) -> None:
         self._batch = batch
@@ -23,10 +23,10 @@ class Batcher:
 
     def came(self, now: float) -> None:
         """Note that one thing is ready."""
-        if memory_s := MEMORY * self._linger_s:
-            seconds = max(0.0, now - self._at)
-            self._rate = (self._rate * memory_s + 1) / (memory_s + seconds)
-            self._at = now
+        memory_s = MEMORY * self._linger_s
+        seconds = max(0.0, now - self._at)
+        self._rate = (self._rate * memory_s + 1) / (memory_s + seconds)
+        self._at = now
 
     def patience_s(self, waiting: int, others: int) -> float:
         """Return how long the first of the ``waiting`` things may wait in total. ``others`` are at work, and

@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.common.batching import Batcher
+from holdfast.tasks.batching import Batcher
 
 
-def company(rate: float, linger_s: float = 0.4) -> Batcher:
+def batcher(rate: float) -> Batcher:
     """One whose items have come at this rate for long."""
-    made = Batcher(10, linger_s)
+    made = Batcher(10, 0.4)
     for number in range(1000):
         made.came(number / rate)
     return made
@@ -29,14 +29,10 @@ def company(rate: float, linger_s: float = 0.4) -> Batcher:
 def test_the_wait_depends_on_the_rate_and_on_others(
     rate: float, waiting: int, others: int, patience_s: float
 ) -> None:
-    assert company(rate).patience_s(waiting, others) == pytest.approx(patience_s)
-
-
-def test_nothing_waits_where_calls_cost_nothing() -> None:
-    assert company(1000.0, linger_s=0.0).patience_s(1, 50) == 0.0
+    assert batcher(rate).patience_s(waiting, others) == pytest.approx(patience_s)
 
 
 def test_what_was_busy_long_ago_is_not_busy() -> None:
-    made = company(1000.0)
+    made = batcher(1000.0)
     made.came(100.0)
     assert made.patience_s(1, 50) == 0.0

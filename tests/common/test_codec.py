@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
-from holdfast.common.exact_json import NEST_MAX, decode_plain, encode, encoder, nests_deeply
+from holdfast.common.codec import NEST_MAX, decode_plain, encode, encoder, nests_deeply
 
 
 @dataclasses.dataclass
