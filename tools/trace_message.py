@@ -23,7 +23,11 @@ from holdfast.testing import node_for_tests
 
 PACKAGE = str(Path(holdfast.__file__).parent) + os.sep
 IDLE_S = 14.0
-"""Longer than what a node does at intervals takes to come round: it would count as a part of the way."""
+"""Longer than what a node does at intervals takes to come round, or most of it: it would count as a part of the
+way."""
+
+TIMES = 3
+"""How many messages are traced. The shortest of their ways has least of what comes round by chance."""
 
 
 class Trace:
@@ -91,11 +95,14 @@ def main() -> None:
             trace.take()
             time.sleep(IDLE_S)
             idle = {place for made in trace.take().values() for place in made}
-            sys.setprofile(trace)
-            send(1)
-            sys.setprofile(None)
-            time.sleep(0.5)
-            told(name, trace.take(), idle)
+            ways = []
+            for number in range(1, TIMES + 1):
+                sys.setprofile(trace)
+                send(number)
+                sys.setprofile(None)
+                time.sleep(0.5)
+                ways.append(trace.take())
+            told(name, min(ways, key=lambda way: sum(map(len, way.values()))), idle)
 
 
 main()

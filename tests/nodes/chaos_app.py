@@ -118,7 +118,7 @@ def stop_where_told(place: Path) -> None:
     from holdfast.services.redis import state as redis_state
     from holdfast.services.sqlite import lock as sqlite_lock
     from holdfast.services.sqlite import state as sqlite_state
-    from holdfast.services.sqlite.transaction import Transaction
+    from holdfast.services.sqlite.database import Transaction
 
     assert asyncio.iscoroutinefunction(sqlite_state.SqliteState.commit)
     redis_commit = redis_state.RedisState.commit

@@ -23,7 +23,7 @@ from holdfast.tasks.rules.fair_queue import TypeShare
 from holdfast.tasks.rules.task import Task
 
 if TYPE_CHECKING:
-    from holdfast.tasks.body import Read
+    from holdfast.tasks.reading import Read
 
 NAME = re.compile(r"[A-Za-z0-9._-]{1,80}")
 
@@ -162,6 +162,6 @@ def _look_up(value: Any, field: str) -> Any:
 
 @functools.cache
 def _reader(body: Any) -> Read:
-    from holdfast.tasks.body import reader  # noqa: PLC0415 (protobuf; who only declares tasks reads none)
+    from holdfast.tasks.reading import reader  # noqa: PLC0415 (protobuf; who only declares tasks reads none)
 
     return reader(body)

@@ -23,6 +23,7 @@ from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.slots.traced import handling, joins
+from holdfast.tasks import reading  # noqa: F401 (slots are forked with it, or each would import it)
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import SEND_DELAY_MAX_S, Cancelled, Job, JobLog, Retry
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome

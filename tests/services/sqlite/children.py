@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.ports.queue import Outgoing
-from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.queue import SqliteQueue
 from holdfast.services.sqlite.state import SqliteState
-from holdfast.services.sqlite.transaction import Transaction
 from holdfast.streams.rules.ledger import Commit, Result
 from holdfast.system.clock import SystemClock
 

@@ -18,9 +18,8 @@ from holdfast.ports.queue import Outgoing
 from holdfast.services.sqlite import database as module
 from holdfast.services.sqlite import mounts, schema
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
-from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.services.sqlite.transaction import Transaction
 from tests.power import Disk
 
 

@@ -9,9 +9,8 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.sqlite import database as database_module
 from holdfast.services.sqlite import queue as module
-from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.services.sqlite.transaction import Transaction
 
 
 @pytest.fixture

@@ -20,9 +20,8 @@ from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
 from holdfast.services.sqlite import schema
 from holdfast.services.sqlite import state as module
-from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.state import SqliteState
-from holdfast.services.sqlite.transaction import Transaction
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.system.clock import SystemClock

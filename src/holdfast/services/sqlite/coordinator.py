@@ -13,8 +13,7 @@ from holdfast.common.record import UNREADABLE, reading
 from holdfast.errors import ClaimLost, MembershipLost
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Change, Claim, Load, Member
-from holdfast.services.sqlite.database import Database
-from holdfast.services.sqlite.transaction import Transaction
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.system.doorbell import SAFETY_S
 
 TOPIC = "coordinator"

@@ -32,9 +32,8 @@ from holdfast.ports.queue import (
     Outgoing,
     WaitingMessage,
 )
-from holdfast.services.sqlite.database import Database
+from holdfast.services.sqlite.database import Database, Transaction, number_above
 from holdfast.services.sqlite.thread import LINGER_S
-from holdfast.services.sqlite.transaction import Transaction, number_above
 from holdfast.system.doorbell import SAFETY_S
 
 READY, DELIVERED, DELAYED = 0, 1, 2

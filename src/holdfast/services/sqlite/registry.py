@@ -5,8 +5,7 @@ from __future__ import annotations
 from holdfast.errors import TooLarge
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document
-from holdfast.services.sqlite.database import Database
-from holdfast.services.sqlite.transaction import Transaction
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.system.doorbell import SAFETY_S
 
 SELECT = "SELECT name, version, body FROM documents WHERE name = ?"

@@ -17,8 +17,7 @@ from holdfast.common.acts import Effect
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
-from holdfast.services.sqlite.database import Database
-from holdfast.services.sqlite.transaction import Transaction, last_number, number_above
+from holdfast.services.sqlite.database import Database, Transaction, last_number, number_above
 from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Started, Timer
 from holdfast.system.doorbell import SAFETY_S

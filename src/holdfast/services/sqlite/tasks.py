@@ -16,8 +16,7 @@ import msgspec
 from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
-from holdfast.services.sqlite.database import Database
-from holdfast.services.sqlite.transaction import Transaction
+from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.tasks.rules import task as rules
 from holdfast.tasks.rules.task import (
     AttemptBeat,
