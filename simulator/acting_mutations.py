@@ -24,7 +24,7 @@ from holdfast.streams.rules import ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import BatchEntry, Owner, OwnerPhase
 from holdfast.streams.rules.sequencer import ALWAYS, Sequencer, Wait
-from holdfast.streams.rules.timers import Timers, timer_of
+from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamContext, StreamWorker
 from simulator.acting import PINGS, PONGS, ActingWorld
@@ -157,7 +157,7 @@ def any_mark(self: Owner, head: Held) -> bool:
 def due_early(self: Timers, wall: float) -> Any:
     """A timer is due 20 s before its time, also when that is looked at again."""
     if (timer := _due(self, wall + 20.0)) is not None:
-        self._standing[timer.name] = timer = msgspec.structs.replace(timer, at=min(timer.at, wall))
+        self.standing[timer.name] = timer = msgspec.structs.replace(timer, at=min(timer.at, wall))
     return timer
 
 
@@ -167,7 +167,7 @@ def stays_after_firing(self: Timers, held: Held) -> None:
 
 def at_by_name(self: Timers, held: Held) -> float | None:
     """A timer that was set anew, or cleared and set, still fires in its old setting."""
-    return 0.0 if any(timer.name == timer_of(held.place) for timer in self.all) else None
+    return 0.0 if any(timer.name == held.place.timer for timer in self.all) else None
 
 
 def drop_all(standing: Any, commit: Any) -> Any:

@@ -100,6 +100,7 @@ class Effects:
         "_refused",
         "_taken",
         "is_full",
+        "is_idle",
         "taken_at",
     )
 
@@ -113,6 +114,8 @@ class Effects:
         self._flying = UNCHANGED
         self.is_full = False
         """True while no further message may run."""
+        self.is_idle = True
+        """True while nothing is pending, and no commit has or is to say anything of it."""
         self.taken_at = 0.0
         """When the first effect was taken that no commit has dropped."""
         for effect in pending:
@@ -218,6 +221,7 @@ class Effects:
         self._flying = UNCHANGED
         for effect in added:
             self._add(effect)
+        self.is_idle = not self._count and not self._taken and not self._refused
 
     def revert(self) -> None:
         """The commit had no effect, so the next one says it."""
@@ -270,6 +274,7 @@ class Effects:
     def _size_changed(self, count: int, size: int) -> None:
         self._count += count
         self._bytes += size
+        self.is_idle = False  # until a commit has said so
         self.is_full = self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
 
 

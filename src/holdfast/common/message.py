@@ -86,6 +86,11 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
         run = TIMER_NAME if self.run == TIMER_RUN else self.run
         return f"{run}:{self.id or str(self.seq).zfill(SEQ_DIGITS)}"
 
+    @property
+    def timer(self) -> str:
+        """The name of the timer that fires here; "" for a message's place."""
+        return self.id.rpartition(":")[0] if self.run == TIMER_RUN else ""
+
     @classmethod
     def named(cls, name: str) -> Place:
         """Return the place that has this name."""
@@ -95,6 +100,11 @@ class Place(msgspec.Struct, frozen=True, order=True, array_like=True):
         if len(rest) == SEQ_DIGITS and rest.isdigit():
             return cls(int(run), int(rest))
         return cls(int(run), 0, rest)
+
+
+def is_timer_name(name: str) -> bool:
+    """Return True if this is the name of the place of a timer's firing, and not that of a message."""
+    return name.startswith(f"{TIMER_NAME}:")
 
 
 class CommitPlace(msgspec.Struct, frozen=True):

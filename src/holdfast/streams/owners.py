@@ -51,7 +51,6 @@ from holdfast.streams.rules import commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
-from holdfast.streams.rules.timers import timer_of
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.stalls import Stalls, waited_since
@@ -1151,7 +1150,7 @@ class Owners:
                 held.place.seq,
                 body if place == 0 else held.body,
                 held.tries + 1,
-                timer_of(held.place),
+                held.place.timer,
                 held.traceparent,
             )
             for place, held in enumerate(messages[:count])

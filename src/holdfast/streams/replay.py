@@ -90,7 +90,7 @@ class Replay:
             self._stream.wall_s = at
             yield await self._replay(message, at)
         if key is not None:
-            self.counts["timers left"] += len(self._stream.timers_of(key))
+            self.counts["timers left"] += len(self._stream.timers_of(key).standing)
             await self._step(self._stream.forget(key))
 
     async def stop(self) -> None:

@@ -12,7 +12,6 @@ from holdfast.common.held import Held
 from holdfast.common.traceparent import TRACEPARENT, cut, passed_on, read_traceparent
 from holdfast.ports.slots import Ran
 from holdfast.ports.tracing import AttributeValue
-from holdfast.streams.rules.timers import timer_of
 
 
 class HandlingSpans:
@@ -42,7 +41,7 @@ class HandlingSpans:
                 conventions.KEY: key,
                 conventions.ATTEMPT: held.tries + 1,
             }
-            if timer := timer_of(held.place):
+            if timer := held.place.timer:
                 attributes[conventions.TIMER] = timer
             span = self._open[number] = tracer.begin(place, name, "consumer", attributes)
             held.traceparent = span.traceparent

@@ -29,7 +29,7 @@ from holdfast.streams.rules.commands import (
 )
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Started, Timer
 from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S, LOOK_S
-from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of, timer_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
 WALL = 1_700_000_000.0
@@ -675,7 +675,7 @@ def test_a_stream_parks_at_a_timer_that_fails_if_it_is_to() -> None:
 def test_the_name_of_a_timer_is_that_of_its_place() -> None:
     timers = Timers(1, [Timer("a:b", 5.0, b"", "1.1"), Timer("c", 6.0, b"", "1.2")])
     place = place_of(timers.all[1])
-    assert (timer_of(place), timer_of(Place(0, 1)), len(timers)) == ("c", "", 2)
+    assert (place.timer, Place(0, 1).timer, len(timers.standing)) == ("c", "", 2)
     timers.fired(Held(place, b"", {}, []))
     timers.fired(Held(place, b"", {}, []))
     assert [timer.name for timer in timers.all] == ["a:b"]

@@ -45,9 +45,9 @@ import msgspec
 
 from holdfast.common.acts import Acts, Effect, hops_of
 from holdfast.common.due import AHEAD_S
-from holdfast.common.effects import EffectLimits, EffectMaker, Effects, PendingReport
+from holdfast.common.effects import UNCHANGED, EffectLimits, EffectMaker, Effects, PendingReport
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
-from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span
+from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span, is_timer_name
 from holdfast.common.reception import Reception
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import checked
@@ -81,7 +81,7 @@ from holdfast.streams.rules.ledger import (
     Timer,
 )
 from holdfast.streams.rules.sequencer import ALWAYS, Composed, Gap, Ready, Rules, Sequencer, Verdict
-from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, is_timer_name, place_of
+from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""
@@ -780,7 +780,7 @@ class Owner:
         self._plan_run(now)
         if self._effects.is_full:
             self._refuse_requests(now)
-        if self._effects:
+        if not self._effects.is_idle:
             self._plan_hand_over(now)
         self._plan_commit(now)
         if self._quiet():
@@ -898,7 +898,7 @@ class Owner:
     def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next: those of messages, or that of a timer that is due. While both are
         ready they take turns; while a message waits for its next try, timers go on."""
-        if not self._timers and self._firing is None:
+        if not self._timers.standing and self._firing is None:
             return self._next_message(now)
         fired = self._fired(now)
         if fired is not None and self._timer_first:
@@ -1173,7 +1173,11 @@ class Owner:
     def _must_record(self, now: float) -> bool:
         """Return True if a commit must say something about effects, or when the stream is due, though no
         message asks for a commit."""
-        if self._nudged or self._effects.has_refused:
+        if self._nudged:
+            return True
+        if self._effects.is_idle:
+            return False
+        if self._effects.has_refused:
             return True
         if not self._effects.has_taken:
             return False
@@ -1189,7 +1193,7 @@ class Owner:
         self._flying, self._batch = self._batch, []
         starting = self._starting_next()
         effects = self._effects_of(self._flying, now)
-        changed = self._effects.compose()
+        changed = UNCHANGED if self._effects.is_idle else self._effects.compose()
         due = self._rest_until(now) if resting else self._due_next(effects, now)
         self._resting, self._nudged = resting, False
         self._asked_at = now
@@ -1239,6 +1243,8 @@ class Owner:
 
     def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
         """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
+        if not self._lost_effects and all(e.acts is None and e.kind == "done" for e in entries):
+            return []
         maker = EffectMaker(self.key, self.epoch, self.number + 1, now + self.wall_ahead_s)
         for effect in self._lost_effects:
             maker.again(effect)
@@ -1258,7 +1264,8 @@ class Owner:
         kept if it is early, but not by much."""
         wall = now + self.wall_ahead_s
         times = [effect.not_before for effect in added]
-        times += [at for at in (self._effects.due(now, wall), self._next_timer_at) if at > 0.0]
+        pending_at = 0.0 if self._effects.is_idle else self._effects.due(now, wall)
+        times += [at for at in (pending_at, self._next_timer_at) if at > 0.0]
         if not times:
             return 0.0
         due = max(wall, min(times)) + DUE_GRACE_S
@@ -1272,7 +1279,7 @@ class Owner:
     @property
     def _next_timer_at(self) -> float:
         """The wall time of the next timer; 0 for none that may fire as things are."""
-        at = self._timers.next_at
+        at = self._timers.next_at if self._timers.standing else None
         return 0.0 if at is None or self.parked or self._effects.is_full else max(at, EARLIEST)
 
     def _starting_next(self) -> str:
@@ -1294,7 +1301,8 @@ class Owner:
             self._recalled = False
         entries, self._flying = self._flying, []
         self.number, self._due = commit.number, commit.due
-        self._effects.committed(commit.effects)
+        if commit.effects or not self._effects.is_idle:
+            self._effects.committed(commit.effects)
         self._lost_effects = ()
         if commit.timers is not None:
             self._timers_stored = commit.timers
@@ -1428,11 +1436,12 @@ class Owner:
         """Release the stream once it is idle, after the store knows when it is due again. An owner that has a
         timer soon stays, and so does one whose stream the store would hand out again at once."""
         idle_s, wall = self.rules.idle_timeout_s, now + self.wall_ahead_s
-        at, effects_at = self._next_timer_at, self._effects.rest_until(now, wall)
+        at, is_idle = self._next_timer_at, self._effects.is_idle
+        effects_at = 0.0 if is_idle else self._effects.rest_until(now, wall)
         if 0.0 < at <= wall + max(idle_s, AHEAD_S) or 0.0 < effects_at <= wall + AHEAD_S:
             self._resting = False  # the timer, or the next try of an effect, wakes it
             return
-        if self._effects.is_out:
+        if not is_idle and self._effects.is_out:
             return  # its answer comes
         idle_at = self._busy_at + idle_s
         if now < idle_at and not self._resting:

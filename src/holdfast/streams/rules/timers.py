@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from holdfast.common.acts import TimerChange
 from holdfast.common.held import Held
-from holdfast.common.message import TIMER_NAME, TIMER_RUN, Place
+from holdfast.common.message import TIMER_RUN, Place
 from holdfast.streams.rules.ledger import Timer
 
 TIMERS = 64
@@ -24,58 +24,46 @@ def place_of(timer: Timer) -> Place:
     return Place(TIMER_RUN, 0, f"{timer.name}:{timer.setting}")
 
 
-def timer_of(place: Place) -> str:
-    """Return the name of the timer that fires at a place; "" for a message's place."""
-    return place.id.rpartition(":")[0] if place.run == TIMER_RUN else ""
-
-
-def is_timer_name(name: str) -> bool:
-    """Return True if this is the name of a timer's firing, and not that of a message."""
-    return name.startswith(f"{TIMER_NAME}:")
-
-
 class Timers:
     """The timers of one opening. Times are wall times."""
 
-    __slots__ = ("_count", "_epoch", "_standing")
+    __slots__ = ("_count", "_epoch", "standing")
 
     def __init__(self, epoch: int = 0, standing: Iterable[Timer] = ()) -> None:
         self._epoch = epoch
         self._count = 0
-        self._standing = {timer.name: timer for timer in standing}
-
-    def __len__(self) -> int:
-        return len(self._standing)
+        self.standing = {timer.name: timer for timer in standing}
+        """The timers that stand, by name."""
 
     @property
     def all(self) -> tuple[Timer, ...]:
         """The timers that stand."""
-        return tuple(self._standing.values())
+        return tuple(self.standing.values())
 
     @property
     def next_at(self) -> float | None:
         """The wall time at which the next timer is due; None if there is none."""
-        return min((timer.at for timer in self._standing.values()), default=None)
+        return min((timer.at for timer in self.standing.values()), default=None)
 
     def due(self, wall: float) -> Timer | None:
         """Return the timer that is due for the longest time."""
         return min(
-            (timer for timer in self._standing.values() if timer.at <= wall),
+            (timer for timer in self.standing.values() if timer.at <= wall),
             key=lambda timer: (timer.at, timer.name),
             default=None,
         )
 
     def at(self, held: Held) -> float | None:
         """Return when the timer is due whose firing this is; None if it stands no more."""
-        return next((t.at for t in self._standing.values() if place_of(t) == held.place), None)
+        return next((t.at for t in self.standing.values() if place_of(t) == held.place), None)
 
     def reset(self, standing: Iterable[Timer]) -> None:
         """Go back to these timers. Settings are still told apart from all that were made before."""
-        self._standing = {timer.name: timer for timer in standing}
+        self.standing = {timer.name: timer for timer in standing}
 
     def would_be(self, changes: Iterable[TimerChange]) -> int:
         """Return how many timers there are after these changes."""
-        names = set(self._standing)
+        names = set(self.standing)
         for change in changes:
             (names.discard if change.at is None else names.add)(change.name)
         return len(names)
@@ -84,16 +72,16 @@ class Timers:
         """Set and clear timers, in order. None is due before the wall time ``not_before``."""
         for change in changes:
             if change.at is None:
-                self._standing.pop(change.name, None)
+                self.standing.pop(change.name, None)
             else:
                 self._count += 1
                 setting = f"{self._epoch}.{self._count}"
                 at = max(change.at, not_before)
-                self._standing[change.name] = Timer(change.name, at, change.body, setting)
+                self.standing[change.name] = Timer(change.name, at, change.body, setting)
 
     def fired(self, held: Held) -> None:
         """Remove the timer whose firing this is, unless it was set anew since."""
-        for timer in self._standing.values():
+        for timer in self.standing.values():
             if place_of(timer) == held.place:
-                del self._standing[timer.name]
+                del self.standing[timer.name]
                 return
