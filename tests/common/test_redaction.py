@@ -193,6 +193,7 @@ def said(parse: Callable[[str], object], url: str) -> str:
 @example(("https", HttpSink), "[hunter2", "u:{}@h/0")
 @example(("postgresql", engine.parse), "@hunter2", "u:{}@h/0")
 @example(("mysql", engine.parse), "hunter2@hunter2?", "u:{}@h/0")
+@example(("s3", s3_url.parse), "0/hunter2", "u:{}@h/0")
 def test_a_url_that_is_refused_tells_no_password(
     parser: tuple[str, Callable[[str], object]], password: str, form: str
 ) -> None:

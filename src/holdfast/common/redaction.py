@@ -27,18 +27,9 @@ _SCHEME = r"[a-z][a-z0-9+.-]{0,40}://"
 _USER = re.compile(rf"({_SCHEME})([^/:\[\]\n]{{0,200}}):", re.IGNORECASE)
 _URL = re.compile(_SCHEME, re.IGNORECASE)
 _PORT = re.compile(r"\d{1,5}(?=[\s/?#,;:.!'\"<>()\[\]{}|\\]|$)")
-_ENDED_BY_SLASH = (
-    "http://",
-    "https://",
-    "ws://",
-    "wss://",
-    "s3://",
-    "ftp://",
-    "ftps://",
-    "ftpes://",
-    "sftp://",
-)
-"""Schemes whose parsers end a password at a slash, so that ``:80/a@b`` holds no password."""
+_ENDED_BY_SLASH = ("http://", "https://", "ws://", "wss://", "ftp://", "ftps://", "ftpes://", "sftp://")
+"""Schemes of URLs that may have a port and whose parsers end a password at a slash, so that ``:80/a@b`` holds
+no password."""
 
 _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
 _QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
