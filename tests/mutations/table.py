@@ -2310,6 +2310,27 @@ TASKS = [
     ),
     _at(
         "src/holdfast/tasks/completer.py",
+        "a dead letter that its queue refuses counts as sent",
+        "                return sent is not None\n",
+        "                return True\n",
+        "tests/tasks/test_completer.py::test_what_a_queue_refuses_for_good_is_sent_once_somebody_has_mended_that",
+    ),
+    _at(
+        "src/holdfast/tasks/completer.py",
+        "a brief that its queue refuses counts as sent",
+        "        if briefs and not await self._send(briefs):\n",
+        "        if briefs and not (await self._send(briefs) or True):\n",
+        "tests/tasks/test_completer.py::test_what_a_queue_refuses_for_good_is_sent_once_somebody_has_mended_that",
+    ),
+    _at(
+        "src/holdfast/tasks/completer.py",
+        "a task whose outcome is refused runs again",
+        "                self._tasks.spawn(self._store_alone(each, end))\n",
+        "                self._holder.drop(each.item)\n                self._done(1)\n",
+        "tests/tasks/test_completer.py::test_a_task_does_not_run_again_because_the_store_refuses_its_outcome",
+    ),
+    _at(
+        "src/holdfast/tasks/completer.py",
         "effects are sent before the outcome is stored",
         "        self._ends.append(Ending(item, end, letter))\n",
         "        self._ends.append(Ending(item, end, letter))\n"

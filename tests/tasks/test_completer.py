@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
-from holdfast.errors import InvalidMessage, TooLarge, Unavailable
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
@@ -295,6 +295,44 @@ def test_a_dead_letter_that_is_too_large_says_less_and_ends_no_node(body_bytes: 
     else:
         assert letter.detail == ""
         assert decode_task(letter.body, default).body == Body(b'{"x":""}')
+
+
+def refusing(service: Any, call: str, times: int) -> list[int]:
+    """Have a service refuse a call for good so many times, as where a right is missing. Returns a list of the
+    calls that were refused."""
+    answers, refused = getattr(service, call), list[int]()
+
+    async def refuse(given: Sequence[Any]) -> Any:
+        if len(refused) < times:
+            refused.append(len(given))
+            raise ConfigError("access denied")
+        return await answers(given)
+
+    setattr(service, call, refuse)
+    return refused
+
+
+@pytest.mark.parametrize("call", ["bury", "send"], ids=["dead letter", "brief"])
+def test_what_a_queue_refuses_for_good_is_sent_once_somebody_has_mended_that(call: str) -> None:
+    refused: list[list[int]] = []
+
+    async def refuse(world: TaskWorld) -> None:
+        name = task_queue(APP, QUICK) if call == "bury" else brief_queue(APP)
+        refused.append(refusing(world.queues[name], call, 2))
+
+    world = lived(lambda: TaskWorld(scenario(FAILING)), refuse)
+    assert [len(calls) for calls in refused] == [2]
+    assert len(letters(world)) == 1
+    assert [(o.state, o.attempts) for o in world.outcomes["t"]] == [(State.FAILED, TRIES)]
+
+
+def test_a_task_does_not_run_again_because_the_store_refuses_its_outcome() -> None:
+    async def refuse(world: TaskWorld) -> None:
+        refusing(world.store, "end", 2)
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), refuse)
+    assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+    assert world.tried["t"] == 1
 
 
 def test_a_follow_up_that_is_too_large_even_as_a_dead_letter_ends_no_node() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -38,6 +37,10 @@ T = TypeVar("T")
 
 ENDS_MAX = 500
 """The most outcomes in one call to the store."""
+
+REFUSED_S = 30.0
+"""After how long a call is tried again that a service has refused for good: people have to mend that, such as
+a right that is missing."""
 
 
 class Ending(NamedTuple):
@@ -213,8 +216,12 @@ class Completer:
             seen[:] = [len(each.item.held.receipts) for each in taken]
             return end([each.end for each in taken])
 
-        answers = await self._insist("the task store", ask) or []
-        for (item, _, letter), answer, receipts in zip_longest(taken, answers, seen):
+        answers = await self._insist("the task store", ask)
+        if answers is None:
+            for each in taken:
+                self._tasks.spawn(self._store_alone(each, end))
+            return
+        for (item, _, letter), answer, receipts in zip(taken, answers, seen, strict=True):
             if isinstance(answer, Task):
                 self._holder.give_back_later(item, receipts)
                 item.outcome_known()
@@ -232,6 +239,14 @@ class Completer:
                 self._log.info("an outcome came too late", task=item.trace, error=str(answer))
             self._holder.drop(item)
             self._done(1)
+
+    async def _store_alone(
+        self, ending: Ending, end: Callable[[Sequence[EndAttempt]], Awaitable[list[Task | Fenced]]]
+    ) -> None:
+        """Store an outcome once more that was refused for good, perhaps because of another one beside it.
+        Until somebody has mended what refuses it, its task isn't run again here."""
+        await self._clock.sleep(REFUSED_S)
+        await self._store_some([ending], end)
 
     def _brief_from(self, items: Mapping[str, InHand], task: Task) -> Outgoing:
         """The brief of one of these tasks."""
@@ -283,22 +298,27 @@ class Completer:
 
     async def _tell(self, taken: Sequence[Finished]) -> None:
         """Send dead letters and follow-ups before briefs: once a task's brief was sent, nothing checks
-        whether they were."""
-        await asyncio.gather(
+        whether they were. If a service refuses one of these, the task's message goes back to its queue, and
+        somebody tells of the task later."""
+        refused = await asyncio.gather(
             self._hand_over(taken),
             self._count_members([done for done in taken if done.first and done.item.message.batch]),
             *(self._bury(done) for done in taken if done.letter),
         )
-        await self._send(
-            [
-                OutgoingBrief(done.item.message.envelope, done.outcome, done.item.held.context)
-                for done in taken
-            ]
-        )
+        later = set[str]().union(*refused)
+        ready = [done for done in taken if done.item.trace not in later]
+        briefs = [
+            OutgoingBrief(done.item.message.envelope, done.outcome, done.item.held.context) for done in ready
+        ]
+        if briefs and not await self._send(briefs):
+            ready, later = [], {done.item.trace for done in taken}
         for done in taken:
+            if done.item.trace in later:
+                self._rest(done.item, REFUSED_S)
+        for done in ready:
             self._stats.tasks_duplicated += done.outcome.state is State.DUPLICATED
             self._settle(done.item, done.task)
-        told = [(done.item.trace, done.outcome.epoch) for done in taken if done.first]
+        told = [(done.item.trace, done.outcome.epoch) for done in ready if done.first]
         if told:
             await self._insist("the task store", lambda: self._store.briefed(told))
 
@@ -311,9 +331,13 @@ class Completer:
 
     async def _settle_with_effects(self, item: InHand, task: Task) -> None:
         rest_s = await self._effects.send(item, task)
-        if not rest_s:
+        if rest_s:
+            self._rest(item, rest_s)
+        else:
             self._delete(item)
-            return
+
+    def _rest(self, item: InHand, rest_s: float) -> None:
+        """Give back a task that has ended, of which something is left to be done."""
         self._at_end -= 1
         self._done(1)
         self._holder.rest(item, rest_s)
@@ -322,44 +346,52 @@ class Completer:
         settlement = Settlement(item.full_key, (), (item.held,), partial(self._gone, item))
         self._keepers[item.queue].settle(settlement)
 
-    async def _bury(self, done: Finished) -> None:
+    async def _bury(self, done: Finished) -> set[str]:
+        """Send the dead letter of a task. Returns its trace id if that is refused."""
         assert done.letter is not None
         letter = dead_letter(done.item.queue, done.item.full_key, done.letter, self._clock.wall())
         # A repeated send is the same task, even with another message id.
         letter = msgspec.structs.replace(letter, attributes=done.item.held.again)
-        await self._set_aside(done.item.queue, letter, done.item.message.envelope)
+        is_sent = await self._set_aside(done.item.queue, letter, done.item.message.envelope)
+        return set() if is_sent else {done.item.trace}
 
-    async def _set_aside(self, queue: str, letter: DeadLetter, envelope: Envelope) -> None:
+    async def _set_aside(self, queue: str, letter: DeadLetter, envelope: Envelope) -> bool:
         """Send a dead letter. If the queue calls it too large, it says less: a letter without a body still
-        tells of the outcome, and refused as it is, it would end every node that has its task."""
+        tells of the outcome, and refused as it is, it would end every node that has its task. Returns False
+        if the queue refuses it for another reason."""
         for each in (letter, _terse(letter), _without_body(letter, envelope)):
             try:
-                await self._insist("the queue", partial(self._queues[queue].bury, [each]))
+                sent = await self._insist("the queue", partial(_answered, self._queues[queue].bury, [each]))
             except TooLarge as error:
                 self._log.error(
                     "a dead letter is too large for its queue", task=envelope.trace_id, error=str(error)
                 )
             else:
-                self._stats.set_aside += 1
-                return
+                self._stats.set_aside += sent is not None
+                return sent is not None
+        return True  # there is nothing that its queue would take
 
-    async def _hand_over(self, taken: Sequence[Finished]) -> None:
-        """Send what follows upon these outcomes."""
+    async def _hand_over(self, taken: Sequence[Finished]) -> set[str]:
+        """Send what follows upon these outcomes. Returns the trace ids of tasks whose follow-ups are refused,
+        and whose dead letters are too."""
         every = [follow_up for done in taken for follow_up in done.follow_ups]
         if not every:
-            return
+            return set()
+        refused: list[set[str]] = []
         try:
             await self._insist_on(every)
         except HoldfastError:  # of one of them, so each goes by itself
-            await asyncio.gather(
+            refused = await asyncio.gather(
                 *(self._hand_over_one(done, each) for done in taken for each in done.follow_ups)
             )
         self._stats.tasks_followed += len(every)
+        return set[str]().union(*refused)
 
-    async def _count_members(self, taken: Sequence[Finished]) -> None:
-        """Have tasks counted in their batches, and send what follows a batch that has ended by that."""
+    async def _count_members(self, taken: Sequence[Finished]) -> set[str]:
+        """Have tasks counted in their batches, and send what follows a batch that has ended by that. Returns
+        the trace ids of tasks for which that is refused."""
         if not taken:
-            return
+            return set()
         counted = await self._insist(
             "the task store",
             lambda: self._store.count(
@@ -376,22 +408,27 @@ class Completer:
                 ]
             ),
         )
+        if counted is None:
+            return {done.item.trace for done in taken}
         ended = {
             batch.trace: (done.item, batch)
-            for done, batch in zip(taken, counted or (), strict=False)
+            for done, batch in zip(taken, counted, strict=True)
             if batch.ended and not batch.briefed
         }
         if not ended:
-            return
+            return set()
         finished = []
         for item, batch in ended.values():
             outcome = outcome_of(self._app, batch)
             finished.append(Finished(item, batch, outcome, True, None, _following(item, batch, outcome)))
-        await self._hand_over(finished)
-        told = [(batch.trace, batch.epoch) for _, batch in ended.values()]
-        await self._insist("the task store", lambda: self._store.briefed(told))
+        refused = await self._hand_over(finished)
+        told = [(batch.trace, batch.epoch) for item, batch in ended.values() if item.trace not in refused]
+        if told:
+            await self._insist("the task store", lambda: self._store.briefed(told))
+        return refused
 
-    async def _hand_over_one(self, done: Finished, follow_up: DueFollowUp) -> None:
+    async def _hand_over_one(self, done: Finished, follow_up: DueFollowUp) -> set[str]:
+        """Send a follow-up, or its dead letter if it is refused. Returns the task's trace id if both are."""
         try:
             try:
                 await self._insist_on([follow_up])
@@ -407,7 +444,9 @@ class Completer:
                 key=follow_up.trace,
                 at=self._clock.wall(),
             )
-            await self._set_aside(done.item.queue, letter, follow_up.task.envelope)
+            if not await self._set_aside(done.item.queue, letter, follow_up.task.envelope):
+                return {done.item.trace}
+        return set()
 
     async def _insist_on(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups, and repeat that until it is answered. Raises what is refused for good."""
@@ -429,22 +468,24 @@ class Completer:
         self._at_end -= 1
         self._done(1)
 
-    async def _send(self, briefs: Sequence[OutgoingBrief], *, short: bool = False) -> None:
+    async def _send(self, briefs: Sequence[OutgoingBrief], *, short: bool = False) -> bool:
+        """Send briefs. If the queue calls one too large, it says less. Returns False if the queue refuses one
+        for another reason."""
         outgoing = [_outgoing(*each) for each in briefs]
         try:
-            await self._insist("the queue of briefs", lambda: self._briefs.send(outgoing))
+            sent = await self._insist("the queue of briefs", partial(_answered, self._briefs.send, outgoing))
         except TooLarge as error:
             if len(briefs) > 1:
-                for one in briefs:
-                    await self._send([one])
-            elif short:
-                self._log.error(
-                    "even the shortest brief is too large for its queue",
-                    task=briefs[0].outcome.trace_id,
-                    error=str(error),
-                )
-            else:
-                await self._send([_short(briefs[0], error)], short=True)
+                return all([await self._send([one]) for one in briefs])
+            if not short:
+                return await self._send([_short(briefs[0], error)], short=True)
+            self._log.error(
+                "even the shortest brief is too large for its queue",
+                task=briefs[0].outcome.trace_id,
+                error=str(error),
+            )
+            return True
+        return sent is not None
 
     async def _insist(self, what: str, call: Callable[[], Awaitable[T]]) -> T | None:
         """Repeat a call until it is answered, which must be harmless; return None if it is refused for good.
@@ -462,6 +503,12 @@ class Completer:
                 failures += 1
                 self._log.warning(f"{what} does not answer", error=str(error))
             await self._clock.sleep(self._host.limits.retry.delay_s(failures, self._clock.random()))
+
+
+async def _answered(call: Callable[[Sequence[T]], Awaitable[object]], given: Sequence[T]) -> bool:
+    """Make a call whose answer doesn't matter, and return True once it is answered."""
+    await call(given)
+    return True
 
 
 def _outgoing(envelope: Envelope, outcome: Outcome, traceparent: str) -> Outgoing:
