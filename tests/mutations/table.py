@@ -2309,6 +2309,13 @@ TASKS = [
         "tests/tasks/test_completer.py::test_what_follows_a_batch_is_sent_once_when_all_its_tasks_have_ended",
     ),
     _at(
+        "src/holdfast/tasks/work.py",
+        "a task of hours hears that it is cancelled at its next beat",
+        "min(NEWS_S if has_news else HEAR_S, item",
+        "min(NEWS_S if has_news else 1e9, item",
+        "tests/tasks/test_work.py::test_a_task_of_hours_hears_within_seconds_that_it_is_cancelled",
+    ),
+    _at(
         "src/holdfast/tasks/completer.py",
         "a dead letter that its queue refuses counts as sent",
         "                return sent is not None\n",

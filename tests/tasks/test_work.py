@@ -560,6 +560,30 @@ def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_
     run(live())
 
 
+def test_a_task_of_hours_hears_within_seconds_that_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    hours = msgspec.structs.replace(SPECS[QUICK], timeout_s=7200.0)
+    monkeypatch.setattr("simulator.tasks.SPECS", {**SPECS, QUICK: hours})
+
+    async def live() -> tuple[TaskWorld, float]:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 3600.0)))
+        cancelled_at: list[float] = []
+
+        async def cancel() -> None:
+            await world.clock.sleep(60.0)
+            assert world.tried["t"] == 1
+            cancelled_at.append(world.clock.wall())
+            await world.producer.cancel("t", "not wanted")
+
+        world.spawn(cancel())
+        await world.live()
+        return world, cancelled_at[0]
+
+    world, cancelled_at = run(live())
+    (outcome,) = world.outcomes["t"]
+    assert (outcome.state, outcome.detail) == (State.FAILED, "cancelled: not wanted")
+    assert outcome.ended_at - cancelled_at < 10.0
+
+
 @pytest.mark.parametrize("answer_s", [0.05, 0.5])
 def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(answer_s: float) -> None:
     """The store has counted the attempt, though the node has no answer yet."""

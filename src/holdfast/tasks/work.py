@@ -66,6 +66,9 @@ NEWS_S = 1.0
 
 BEATS_A_LEASE = 3
 
+HEAR_S = 5.0
+"""The longest pause between two calls for a task that runs. The answer says whether it is cancelled."""
+
 HERE_FIRST = 2**32
 """The priority of tasks that were given to this node directly: above all priorities of messages."""
 
@@ -1014,7 +1017,7 @@ class TaskWork:
 def _is_due(item: InHand, member: str, now: float) -> bool:
     since_s = now - item.beat_at
     has_news = item.news or (item.attempt is not None and item.attempt.member != member)
-    return since_s >= item.spec.visibility_s / BEATS_A_LEASE or (has_news and since_s >= NEWS_S)
+    return since_s >= min(NEWS_S if has_news else HEAR_S, item.spec.visibility_s / BEATS_A_LEASE)
 
 
 def _may_reissue(held: Held) -> bool:
