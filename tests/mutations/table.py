@@ -2316,6 +2316,20 @@ TASKS = [
         "tests/tasks/test_work.py::test_a_task_of_hours_hears_within_seconds_that_it_is_cancelled",
     ),
     _at(
+        "src/holdfast/tasks/slots.py",
+        "quick tasks are begun by the hundred though long ones have every slot",
+        "        stuck = self._stuck(self._clock.monotonic()) if line > 1 else 0\n",
+        "        stuck = 0\n",
+        "tests/tasks/test_slots_simulated.py::test_quick_tasks_go_elsewhere_while_every_slot_is_at_work_on_a_long_one",
+    ),
+    _at(
+        "src/holdfast/tasks/slots.py",
+        "quick tasks that were begun wait for a long one to end",
+        "        return min(next_at, self._send_elsewhere(now))\n",
+        "        return next_at\n",
+        "tests/tasks/test_slots_simulated.py::test_quick_tasks_go_elsewhere_while_every_slot_is_at_work_on_a_long_one",
+    ),
+    _at(
         "src/holdfast/tasks/completer.py",
         "a dead letter that its queue refuses counts as sent",
         "                return sent is not None\n",

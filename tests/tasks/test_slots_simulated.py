@@ -203,6 +203,19 @@ async def test_a_line_behind_what_stands_is_taken_back(make: MakeRig) -> None:
     assert rig.pool.room <= 20, "their type isn't quick any more"
 
 
+async def test_quick_tasks_go_elsewhere_while_every_slot_is_at_work_on_a_long_one(make: MakeRig) -> None:
+    rig = await make(limit=1)
+    for n in range(10):
+        assert (await rig.run(f"quick {n}", body={"for_s": 0})).how is How.RETURNED
+    lined_up = [rig.run("long", "grow"), *(rig.run(f"behind {n}", body={"for_s": 0}) for n in range(20))]
+    begun_at = rig.clock.monotonic()
+    assert rig.pool.room == 0, "no more are begun"
+    ends = await asyncio.gather(*lined_up[1:])
+    assert {(end.how, end.begun) for end in ends} == {(How.CANCELLED, False)}
+    assert rig.clock.monotonic() - begun_at < 1.5
+    assert rig.at("long").begun_at == begun_at
+
+
 async def test_a_slot_that_takes_nothing_from_its_tray_is_replaced(make: MakeRig) -> None:
     rig = await make(limit=1)
     for n in range(10):

@@ -32,6 +32,9 @@ LINE_S, LINE_MAX = 0.03, 256
 STUCK_S = 0.05
 """What lies behind an attempt that takes longer than this goes elsewhere."""
 
+ELSEWHERE_S = 1.0
+"""After how long quick attempts that wait go to other nodes, while every slot here is stuck."""
+
 STIR_S = 0.02
 """How often, at most, new attempts have the deadlines looked at."""
 
@@ -152,7 +155,9 @@ class TaskSlots:
     @property
     def room(self) -> int:
         """The number of attempts that could yet begin, now or in milliseconds. More may be run: they wait."""
-        return max(0, self._limit * _line_of(self._took_lately) - len(self._running))
+        line = _line_of(self._took_lately)
+        stuck = self._stuck(self._clock.monotonic()) if line > 1 else 0
+        return max(0, max(0, self._limit - stuck) * line + stuck - len(self._running))
 
     @property
     def refill(self) -> int:
@@ -336,6 +341,26 @@ class TaskSlots:
         stuck = begun_at is None or now >= begun_at + STUCK_S
         return None if stuck or not all(self._quick(other) for other in best.line) else best
 
+    def _stuck(self, now: float) -> int:
+        """Return how many slots are at work on what isn't quick, or has turned out not to be."""
+        first = [seat.line[0] for seat in self._seats.values() if seat.line]
+        return sum(
+            not self._quick(run) or (run.begun_at is not None and now >= run.begun_at + STUCK_S)
+            for run in first
+        )
+
+    def _send_elsewhere(self, now: float) -> float:
+        """End quick attempts that wait here while every slot is stuck: other nodes may have room. They were
+        lined up when the slots worked off hundreds of them. Returns when to look again."""
+        if not self._waiting or self._stuck(now) < self._limit:
+            return math.inf
+        quick = {run for run in self._waiting if self._quick(run)}
+        late = {run for run in quick if now >= run.advanced_at + ELSEWHERE_S}
+        self._waiting = deque(run for run in self._waiting if run not in late)
+        for run in late:
+            self._end(run, Ended(How.CANCELLED, error="every slot here is at work", begun=False))
+        return min((run.advanced_at + ELSEWHERE_S for run in quick - late), default=math.inf)
+
     def _new_seat(self) -> TaskSeat | None:
         """A seat with a spare slot in it, if another one may be. Where there is none, one will come."""
         wanted = min(self._limit, len(self._running))
@@ -438,7 +463,7 @@ class TaskSlots:
             if not seat.ending:
                 next_at = min(next_at, self._look_at(seat, now) if seat.line else self._rest(seat, now))
         self._place()
-        return next_at
+        return min(next_at, self._send_elsewhere(now))
 
     def _rest(self, seat: TaskSeat, now: float) -> float:
         """An idle slot needs no lease, and no life without end."""
