@@ -446,7 +446,7 @@ class App:
             memory_mb: how much memory, in MiB, the task's process and its child processes may use together
                 (default 0: the setting ``slot_memory_mb``).
             weight: the share of the slots that this type gets when tasks of several types wait (default 1).
-            priority: the priority of tasks whose producer sets none (default 0). Higher ones run sooner.
+            priority: is added to the priority that a task is sent with (default 0). Higher ones run sooner.
             resumable: whether a task that runs longer than the queue can hold a delivery may be started again
                 (default ``False``).
             group: the field of the body that names the task's group, such as its customer, or a function of

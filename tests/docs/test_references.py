@@ -8,7 +8,9 @@ import inspect
 import re
 import shlex
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import msgspec
@@ -16,8 +18,9 @@ import pytest
 from cyclopts import App as CommandLine
 
 from docs import generate
-from holdfast import cli, config
+from holdfast import App, cli, config
 from holdfast.cluster.stats import MEANINGS, Stats
+from holdfast.common.retry import Backoff
 from holdfast.config import Config
 from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
@@ -60,15 +63,25 @@ def test_every_phase_of_an_owner_is_told() -> None:
 
 
 def test_the_docs_list_every_setting_of_a_stream() -> None:
-    listed = {code(row[0]): code(row[1]) for row in rows(DOCS / "handlers.md", "## Settings of a stream")}
-    fields = {field.name: field for field in msgspec.structs.fields(StreamSpec)}
-    assert set(listed) == set(fields) - {"name", "handler"}
+    assert_lists_arguments("handlers.md", "## Settings of a stream", App.stream, message="dict")
+
+
+def test_the_docs_list_every_setting_of_a_task() -> None:
+    assert_lists_arguments("tasks.md", "## Settings of a task", App.task, body="dict")
+
+
+def assert_lists_arguments(page: str, heading: str, declare: Callable[..., Any], **types: str) -> None:
+    """The table there has each keyword argument with its default, or what ``types`` says that is."""
+    listed = {code(row[0]): code(row[1]) for row in rows(DOCS / page, heading)}
+    parameters = inspect.signature(declare).parameters.values()
+    defaults = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    assert set(listed) == set(defaults)
     for setting, shown in listed.items():
-        default = fields[setting].default
-        if setting == "backoff":
+        default = defaults[setting]
+        if isinstance(default, Backoff):
             assert shown == f"Backoff({default.first_s}, {default.max_s})"
-        elif setting == "message":
-            assert shown == default.__name__
+        elif setting in types:
+            assert shown == types[setting]
         else:
             assert ast.literal_eval(shown) == default, setting
 

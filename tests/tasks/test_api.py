@@ -261,7 +261,10 @@ async def test_a_time_beyond_what_the_queue_can_wait_is_left_to_the_store(rig: R
 
 async def test_what_is_not_known_is_not_found(rig: Rig) -> None:
     assert (await rig.post({"task_type": "no.such"}))[0] == 404
-    assert (await rig.post({"trace_id": "unheard"}))[0] == 404
+    status, said = await rig.post({"trace_id": "unheard"})
+    assert (status, said["detail"]) == (404, "no task 'unheard' is known, or not any more")
+    status, said = await rig.post({})
+    assert (status, said["detail"].startswith("field 'task_type' is ''")) == (404, True)
     assert (await rig.ask("GET", f"{PATH}/unheard"))[0] == 404
     assert (await rig.ask("POST", f"{PATH}/unheard/cancel"))[0] == 404
     assert (await rig.ask("GET", f"{PATH}/%FF"))[0] == 400

@@ -21,6 +21,7 @@ from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import task_queue
+from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rules.task import EffectsLeft, EndAttempt, StartAttempt, State, Task
 from simulator.loop import SimClock
@@ -73,8 +74,8 @@ class Rig:
         self.store = MemoryTasks(self.clock)
         self.registry = MemoryRegistry(self.clock)
         self.directory = Directory(self.registry, APP, self.clock)
-        producer = Producer(APP, self.queue, self.store, self.clock, self.log)
-        self.letters = TaskDeadLetters(APP, self.queue, self.store, self.directory, producer, self.log)
+        self.producer = Producer(APP, self.queue, self.store, self.clock, self.log)
+        self.letters = TaskDeadLetters(APP, self.queue, self.store, self.directory, self.producer, self.log)
 
     def queue(self, name: str) -> MemoryQueue:
         if name in self.missing:
@@ -118,6 +119,16 @@ async def test_types_that_nodes_run_are_known_too(tmp_path: Path) -> None:
     assert await rig.letters.back_up(backup, (), Choice()) == 1
     assert await rig.letters.redrive((), Choice()) == 1
     assert await rig.letters.redrive_kept(backup, (), Choice(error="malformed")) == (1, 0)
+
+
+async def test_the_record_of_a_batch_is_taken_for_no_type_with_dead_letters(tmp_path: Path) -> None:
+    rig = Rig()
+    await rig.bury("publish", "refused")
+    await rig.producer.send_batch([Order(task_type="publish")])
+    backup = FileBackup(tmp_path / "letters.jsonl")
+    assert await rig.letters.back_up(backup, (), Choice()) == 1
+    assert await rig.letters.redrive((), Choice()) == 1
+    assert rig.log.entries == []
 
 
 async def test_a_type_without_a_queue_stops_no_other(tmp_path: Path) -> None:

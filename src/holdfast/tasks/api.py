@@ -157,6 +157,8 @@ class TaskApi:
             raise RequestRefused(
                 409, "running", "It is running", f"task {known.trace!r} runs on node {known.node}"
             )
+        if known is None and order.trace_id and not order.task_type:
+            raise _unknown(order.trace_id)
         task_type = order.task_type or (known.type if known else "")
         for name in (task_type, *sorted(order.types - {order.task_type})):
             if name not in self._types:
@@ -220,9 +222,7 @@ class TaskApi:
             raise InvalidMessage("field 'trace' is no UTF-8", "trace") from None
         task = await self._producer.status(trace)
         if task is None:
-            raise RequestRefused(
-                404, "no-task", "No such task", f"no task {trace!r} is known, or not any more"
-            )
+            raise _unknown(trace)
         return task
 
 
@@ -232,6 +232,10 @@ def follow_up(text: str) -> Order:
         return _asked.decode(text).order()
     except UNREADABLE as error:
         raise _no_task(error) from None
+
+
+def _unknown(trace: str) -> RequestRefused:
+    return RequestRefused(404, "no-task", "No such task", f"no task {trace!r} is known, or not any more")
 
 
 def _body(raw: msgspec.Raw) -> Any:

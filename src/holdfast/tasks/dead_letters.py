@@ -17,6 +17,7 @@ from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.discovery import Directory
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
+from holdfast.tasks.rules.task import BATCH
 
 T = TypeVar("T")
 
@@ -139,8 +140,9 @@ class TaskDeadLetters:
 
     async def _types(self) -> list[str]:
         """Return the types of all tasks in the store, and those that nodes run: their queues may have dead
-        letters that no task belongs to, because nobody could read them."""
-        known = {task_type for task_type, _ in await self._store.counts()}
+        letters that no task belongs to, because nobody could read them. The record of a batch has no
+        queue."""
+        known = {task_type for task_type, _ in await self._store.counts()} - {BATCH}
         try:
             known |= (await self._directory.read()).types.keys()
         except InvalidMessage as error:
