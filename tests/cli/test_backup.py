@@ -196,6 +196,27 @@ def test_a_full_disk_leaves_the_previous_file_as_it_was(
 
 
 @pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("name", ["source.db", "notes.txt", "link.db", "folder"])
+def test_a_file_that_is_no_backup_is_not_overwritten(holdfast: Any, name: str) -> None:
+    Path("notes.txt").write_text("mine\n")
+    Path("link.db").symlink_to("source.db")
+    Path("folder").mkdir()
+    done = holdfast("backup", name, "--url", SOURCE)
+    assert (done.code, done.out) == (2, "")
+    assert f"{name} is there and is no back-up of Holdfast" in done.err
+    assert len(on(SOURCE, everything)[0]) == 3, "the database is as it was"
+    assert Path("notes.txt").read_text() == "mine\n"
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_backup_and_an_empty_file_are_replaced(holdfast: Any) -> None:
+    Path("streams.backup").touch()
+    for _ in range(2):
+        assert make(holdfast).code == 0
+        assert holdfast("restore", "streams.backup", "--check").code == 0
+
+
+@pytest.mark.usefixtures("filled")
 def test_a_restore_is_refused_while_a_node_lives_and_where_something_is(holdfast: Any) -> None:
     make(holdfast)
     again = holdfast("restore", "streams.backup", "--url", SOURCE)

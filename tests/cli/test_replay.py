@@ -208,6 +208,23 @@ def test_a_replay_that_cannot_run_says_why(
     assert said in done.err
 
 
+def test_a_replay_overwrites_neither_a_database_nor_its_archive(
+    holdfast: Any, cameras: None, place: Path
+) -> None:
+    [archived] = (place / "archive" / "cameras" / "cam-1").glob("*/*.jsonl")
+    (place / "link").symlink_to(archived)
+    before = archived.read_bytes(), database(place)
+    for out, said in (
+        ("holdfast.db", "the file holdfast.db is a database of SQLite"),
+        (str(archived), f"the file {archived} has the name of an object in an archive"),
+        ("link", "the file link has the name of an object in an archive"),
+    ):
+        done = replay(holdfast, "live", "--out", out)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+    assert (archived.read_bytes(), database(place)) == before
+
+
 def test_a_stream_that_is_not_there_or_has_no_archive_is_told(
     holdfast: Any, cameras: None, place: Path
 ) -> None:

@@ -4315,6 +4315,27 @@ OTHERS = [
         "",
         "tests/cli/test_unread.py::test_a_restore_goes_on_to_its_end",
     ),
+    _at(
+        "src/holdfast/transfer/backup.py",
+        "a back-up takes the place of a database",
+        "    _check_target(target)\n",
+        "",
+        "tests/cli/test_backup.py::test_a_file_that_is_no_backup_is_not_overwritten",
+    ),
+    _at(
+        "src/holdfast/cli/replay.py",
+        "a replay writes over the database that it compares with",
+        "        if file.read(len(SQLITE)) == SQLITE:\n",
+        "        if False:\n",
+        "tests/cli/test_replay.py::test_a_replay_overwrites_neither_a_database_nor_its_archive",
+    ),
+    _at(
+        "src/holdfast/cli/replay.py",
+        "a replay writes over the archive that it reads",
+        "    if ObjectName.of(path.resolve().as_uri()) is not None:\n",
+        "    if False:\n",
+        "tests/cli/test_replay.py::test_a_replay_overwrites_neither_a_database_nor_its_archive",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

@@ -28,6 +28,9 @@ DECLARED = "archive"
 FOLDER = Path("replays")
 """Where the results of runs with a name are."""
 
+SQLITE = b"SQLite format 3\0"
+"""The beginning of each database of SQLite."""
+
 EXAMPLES_TOLD = 5
 """How many differences and broken lines are told one by one."""
 
@@ -82,7 +85,7 @@ async def replay(
         since: The first hour, in UTC, such as 2026-11-22T19; or the first day.
         until: The last hour, or day.
         name: Name of this run. Each line has it, and the lines are written to replays/NAME.jsonl.
-        out: The file to write the lines to, instead.
+        out: The file to write the lines to, instead. A database or an object of an archive is refused.
         compare: Compare with the results of the live stream, as far as they are still kept.
         keep_going: Go on after failures of the handler, and after lines that can't be read.
         json: Print the summary as a JSON object.
@@ -91,6 +94,9 @@ async def replay(
 
     if name and Path(name).name != name:
         raise ConfigError(f"--as {name!r} must be a name that a file can have; name a folder with --out")
+    path = out or (FOLDER / f"{name}.jsonl" if name else None)
+    if path is not None:
+        _check_out(path)
     stream, _, plain = key.partition("/")
     declared = load_app(app)
     spec = declared_stream(declared, app, stream)
@@ -101,7 +107,6 @@ async def replay(
         if not objects:
             raise ConfigError(f"the archive has nothing of {key} in these hours; look at --from and --since")
         run = _run(services, declared, spec, compare=compare)
-        path = out or (FOLDER / f"{name}.jsonl" if name else None)
         with _opened(path) as told.write:
             try:
                 for urls in objects.values():
@@ -146,6 +151,19 @@ def _run(services: Services, app: App, spec: StreamSpec, *, compare: bool) -> Re
     offline = OfflineStream(spec, services.slot_objects(), models=app.models, targets=app.targets)
     step = SlotThread("holdfast-replay").wait
     return Replay(offline, step, live_result if compare else None, services.values(app.name).get)
+
+
+def _check_out(path: Path) -> None:
+    """Raise ConfigError for a file that lines must not take the place of."""
+    from holdfast.streams.archive import ObjectName  # noqa: PLC0415
+
+    if ObjectName.of(path.resolve().as_uri()) is not None:
+        raise ConfigError(f"the file {path} has the name of an object in an archive; name another with --out")
+    if not path.is_file():
+        return
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(SQLITE)) == SQLITE:
+            raise ConfigError(f"the file {path} is a database of SQLite; name another with --out")
 
 
 @contextlib.contextmanager
