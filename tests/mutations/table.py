@@ -4343,6 +4343,20 @@ OTHERS = [
         "told.st_mtime_ns, 0, told.st_size",
         "tests/http/test_watched_files.py::test_a_file_that_may_be_read_again_has_changed",
     ),
+    _at(
+        "src/holdfast/transfer/contents.py",
+        "a database under two names is transferred to itself",
+        "existing[0].samefile(existing[1])",
+        "False",
+        "tests/cli/test_transfer.py::test_two_urls_of_one_file_are_the_same_services",
+    ),
+    _at(
+        "src/holdfast/cli/transfer.py",
+        "a server under two names is transferred to itself",
+        "            await check_apart(ours, theirs)\n",
+        "",
+        "tests/cli/test_transfer.py::test_two_urls_of_one_registry_are_found_by_what_is_written_there",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
