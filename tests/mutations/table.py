@@ -4364,6 +4364,13 @@ OTHERS = [
         "log stdout format",
         "tests/cli/test_gateway.py::test_the_access_log_has_long_paths_whole",
     ),
+    _at(
+        "src/holdfast/image/layout.py",
+        "an image takes the place of another app's with the same tag",
+        "if others := names - {str(target)}:",
+        "if others := set[str]():",
+        "tests/image/test_build.py::test_a_folder_with_the_image_of_another_app_keeps_it_though_their_tags_are_equal",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
