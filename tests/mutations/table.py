@@ -4378,6 +4378,13 @@ OTHERS = [
         "        for status in ERRORS if files.number == 1 else ():  # each time",
         "tests/gateway/haproxy/test_plane.py::test_a_haproxy_starts_where_the_pages_of_its_errors_were_deleted_as_old",
     ),
+    _at(
+        "src/holdfast/cli/dev.py",
+        "saved settings whose database is none end all",
+        "        except HoldfastError as error:\n            _log_by(asked)",
+        "        except ConfigError as error:\n            _log_by(asked)",
+        "tests/cli/test_dev.py::test_settings_whose_services_can_not_be_used_end_no_node",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS
