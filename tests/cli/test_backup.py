@@ -100,6 +100,16 @@ def test_only_its_owner_may_read_the_file(holdfast: Any) -> None:
 
 
 @pytest.mark.usefixtures("filled")
+def test_a_backup_may_have_a_name_that_is_no_text(holdfast: Any) -> None:
+    name = os.fsdecode(b"odd-\xff.backup")
+    done = holdfast("backup", name, "--url", SOURCE)
+    assert (done.code, done.err) == (0, "")
+    assert holdfast("restore", name, "--url", TARGET).code == 0
+    [noted] = on(SOURCE, lambda held: held.registry().list("audit/"))
+    assert b'"odd-\\\\udcff.backup"' in noted.body
+
+
+@pytest.mark.usefixtures("filled")
 def test_what_a_killed_backup_has_left_hinders_none_of_the_same_process_id(holdfast: Any) -> None:
     Path(f".streams.backup.{os.getpid()}.part").touch()
     assert make(holdfast).code == 0

@@ -4385,6 +4385,27 @@ OTHERS = [
         "        except ConfigError as error:\n            _log_by(asked)",
         "tests/cli/test_dev.py::test_settings_whose_services_can_not_be_used_end_no_node",
     ),
+    _at(
+        "src/holdfast/cli/replay.py",
+        "everybody may read the results of a replay",
+        "        make_file(path, access)\n",
+        "",
+        "tests/cli/test_replay.py::test_only_those_who_may_read_what_is_made_here_read_the_lines",
+    ),
+    _at(
+        "src/holdfast/cli/replay.py",
+        "a full disk ends a replay in a traceback",
+        "            file.flush()\n        except OSError as error:",
+        "            file.flush()\n        except ValueError as error:",
+        "tests/cli/test_replay.py::test_a_full_disk_is_told",
+    ),
+    _at(
+        "src/holdfast/console/audit.py",
+        "what is done to a file whose name is no text can't be noted",
+        '.encode("utf-8", "backslashreplace").decode()  # names',
+        "  # names",
+        "tests/cli/test_backup.py::test_a_backup_may_have_a_name_that_is_no_text",
+    ),
 ]
 
 MUTATIONS = CORE + RUNTIME + STREAMS + TASKS + DEVICES + ADAPTERS + GATEWAY + OTHERS

@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, NoRoom, Unavailable
 from holdfast.loading import declared_stream, load_app
+from holdfast.system.files import FULL, Access, make_file, make_folder
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -107,7 +108,7 @@ async def replay(
         if not objects:
             raise ConfigError(f"the archive has nothing of {key} in these hours; look at --from and --since")
         run = _run(services, declared, spec, compare=compare)
-        with _opened(path) as told.write:
+        with _opened(path, services.access) as told.write:
             try:
                 for urls in objects.values():
                     async for each in run.run(reader.messages(urls)):
@@ -167,24 +168,43 @@ def _check_out(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[Callable[[Any], None]]:
-    """Open a file, or standard output, for the lines, and yield what writes one."""
+def _opened(path: Path | None, access: Access) -> Iterator[Callable[[Any], None]]:
+    """Open a file, or standard output, for the lines, and yield what writes one. It raises NoRoom or
+    Unavailable."""
     if path is None:
         yield output.json_line
         return
     import msgspec  # noqa: PLC0415
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, access)
+        make_file(path, access)
         file = path.open("wb")
     except OSError as error:
         raise ConfigError(f"the file {path} can't be written: {error.strerror}") from None
-    with file:
 
-        def write(record: Any) -> None:
+    def write(record: Any) -> None:
+        try:
             file.write(msgspec.json.encode(record) + b"\n")
+            file.flush()
+        except OSError as error:
+            raise _not_written(path, error) from error
 
+    try:
         yield write
+    except BaseException:
+        with contextlib.suppress(OSError):  # of a line that could not be written, as was said
+            file.close()
+        raise
+    try:
+        file.close()
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> Unavailable:
+    kind = NoRoom if error.errno in FULL else Unavailable
+    return kind(f"the file {path} can't be written to its end: {error.strerror}")
 
 
 class ReplayReport:
@@ -263,13 +283,14 @@ class ReplayReport:
         if counts["missing"] and not counts["same"] + counts["different"]:
             self.is_bad = True
             output.complain("nothing was compared: none of the live results is still kept (results_keep_s)")
+        out = None if path is None else output.plain(str(path))
         if json:
             told = {name.replace(" ", "_"): counts[name] for name, _ in COUNTED}
-            output.json_line({"summary": told, "out": None if path is None else str(path)})
+            output.json_line({"summary": told, "out": out})
             return
         some = [f"{counts[name]} {words}" for name, words in COUNTED if counts[name] or name == "messages"]
-        where = "" if path is None else f"; written to {path}"
-        (output.remark if path is None else output.say)(f"replayed {', '.join(some)}{where}")
+        where = "" if out is None else f"; written to {out}"
+        (output.remark if out is None else output.say)(f"replayed {', '.join(some)}{where}")
 
 
 def _name(replayed: ReplayedMessage) -> str:

@@ -7,7 +7,6 @@ and the last line has the counts and the SHA-256 of all lines before it. docs/ba
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from holdfast.common.record import UNREADABLE
 from holdfast.errors import ConfigError, Damaged, NoRoom, OperationRefused, Unavailable
 from holdfast.ports.state import Logged, StateStore, TransferableState
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.system.files import OWNER, whole_file
+from holdfast.system.files import FULL, OWNER, whole_file
 from holdfast.transfer.contents import KEYS_AT_ONCE, STATES_AT_ONCE
 from holdfast.transfer.parts import PAGE, WRITE_BYTES, WRITES
 
@@ -108,7 +107,7 @@ async def write(state: TransferableState, target: Path, made_at: float, streams:
         with whole_file(target, OWNER, part=f".{target.name}.part-") as file:
             summary = await _write_all(state, file, made_at, tuple(sorted(streams)))
     except OSError as error:
-        kind = NoRoom if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else Unavailable
+        kind = NoRoom if error.errno in FULL else Unavailable
         raise kind(
             f"{target} can't be written: {error.strerror}; a file of this name is as it was"
         ) from error
