@@ -100,6 +100,16 @@ def test_only_its_owner_may_read_the_file(holdfast: Any) -> None:
 
 
 @pytest.mark.usefixtures("filled")
+def test_a_backup_may_have_a_name_that_is_no_text(holdfast: Any) -> None:
+    name = os.fsdecode(b"odd-\xff.backup")
+    done = holdfast("backup", name, "--url", SOURCE)
+    assert (done.code, done.err) == (0, "")
+    assert holdfast("restore", name, "--url", TARGET).code == 0
+    [noted] = on(SOURCE, lambda held: held.registry().list("audit/"))
+    assert b'"odd-\\\\udcff.backup"' in noted.body
+
+
+@pytest.mark.usefixtures("filled")
 def test_what_a_killed_backup_has_left_hinders_none_of_the_same_process_id(holdfast: Any) -> None:
     Path(f".streams.backup.{os.getpid()}.part").touch()
     assert make(holdfast).code == 0
@@ -193,6 +203,27 @@ def test_a_full_disk_leaves_the_previous_file_as_it_was(
     assert "streams.backup can't be written: No space left" in failed.err
     assert Path("streams.backup").read_bytes() == before
     assert {path.name for path in Path().iterdir()} == names
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize("name", ["source.db", "notes.txt", "link.db", "folder"])
+def test_a_file_that_is_no_backup_is_not_overwritten(holdfast: Any, name: str) -> None:
+    Path("notes.txt").write_text("mine\n")
+    Path("link.db").symlink_to("source.db")
+    Path("folder").mkdir()
+    done = holdfast("backup", name, "--url", SOURCE)
+    assert (done.code, done.out) == (2, "")
+    assert f"{name} is there and is no back-up of Holdfast" in done.err
+    assert len(on(SOURCE, everything)[0]) == 3, "the database is as it was"
+    assert Path("notes.txt").read_text() == "mine\n"
+
+
+@pytest.mark.usefixtures("filled")
+def test_a_backup_and_an_empty_file_are_replaced(holdfast: Any) -> None:
+    Path("streams.backup").touch()
+    for _ in range(2):
+        assert make(holdfast).code == 0
+        assert holdfast("restore", "streams.backup", "--check").code == 0
 
 
 @pytest.mark.usefixtures("filled")

@@ -38,6 +38,7 @@ class Count(StreamHandler[dict]):
         return str(self.count).encode()
 """
 IN_USE = "the code is in use"
+KEPT = "The settings and the code as they were stay in use."
 
 counting = App("counting")
 
@@ -254,13 +255,35 @@ def test_settings_that_are_saved_take_effect_and_wrong_ones_are_shown(
     process.wait_for(IN_USE)
     (place / "holdfast.toml").write_text("ttl = 5\n")
     assert "ttl" in said(process, "holdfast.toml")
-    assert said(process, "The settings and the code as they were stay in use.")
+    process.wait_for(KEPT)
     (place / "holdfast.toml").write_text('url = "nonsense://here"\n')
     assert said(process, "nonsense://here")
     (place / "holdfast.toml").write_text('url = "sqlite:///other.db"\n')
     process.wait_for("node ended")
     process.wait_for(IN_USE, 1)
     assert (place / "other.db").exists()
+
+
+@pytest.mark.slow
+def test_settings_whose_services_can_not_be_used_end_no_node(
+    start: Callable[..., Process], write: Any, place: Path
+) -> None:
+    process = start()
+    first = process.wait_for("node runs")["node"]
+    process.wait_for(IN_USE)
+    (place / "notes.txt").write_text("no database" * 100)
+    (place / "holdfast.toml").write_text('url = "sqlite:///notes.txt"\n')
+    assert said(process, "notes.txt is no sound SQLite database")
+    process.wait_for(KEPT)
+    write(2, end="x = (\n")  # nobody can tell the registry which app it is
+    process.wait_for(KEPT, 1)
+    (place / "holdfast.toml").write_text('registry_url = "sqlite:///registry.db"\n')
+    process.wait_for(KEPT, 2)
+    assert [entry for entry in process.events if entry["event"] == "node ended"] == []
+    write(3)
+    process.wait_for(IN_USE, 1)
+    assert process.wait_for("node ended")["node"] == first
+    assert (place / "registry.db").exists()
 
 
 @pytest.mark.slow

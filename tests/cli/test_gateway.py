@@ -108,6 +108,18 @@ async def test_no_eye_sees_the_secret_and_each_request_is_logged_if_wanted(
 
 @pytest.mark.slow
 @needs_haproxy
+async def test_the_access_log_has_long_paths_whole(make_gateway: Callable[..., GatewayProcess]) -> None:
+    started = make_gateway("--access-log")
+    path = f"/process/{'x' * 3000}"
+    async with aiohttp.ClientSession() as client, client.post(f"{await started.runs()}{path}") as response:
+        status = response.status
+    started.child.send_signal(signal.SIGTERM)
+    await until(lambda: started.child.poll() is not None, "it ended")
+    assert [(said["path"], said["status"]) for said in started.out] == [(path, status)]
+
+
+@pytest.mark.slow
+@needs_haproxy
 async def test_haproxy_ends_with_it_however_that_ends(make_gateway: Callable[..., GatewayProcess]) -> None:
     started = make_gateway("--data-plane", "haproxy")
     await started.runs()

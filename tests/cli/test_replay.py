@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Iterator
@@ -206,6 +207,57 @@ def test_a_replay_that_cannot_run_says_why(
     done = replay(holdfast, "live", *arguments)
     assert (done.code, done.out) == (2, "")
     assert said in done.err
+
+
+def test_a_replay_overwrites_neither_a_database_nor_its_archive(
+    holdfast: Any, cameras: None, place: Path
+) -> None:
+    [archived] = (place / "archive" / "cameras" / "cam-1").glob("*/*.jsonl")
+    (place / "link").symlink_to(archived)
+    before = archived.read_bytes(), database(place)
+    for out, said in (
+        ("holdfast.db", "the file holdfast.db is a database of SQLite"),
+        (str(archived), f"the file {archived} has the name of an object in an archive"),
+        ("link", "the file link has the name of an object in an archive"),
+    ):
+        done = replay(holdfast, "live", "--out", out)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+    assert (archived.read_bytes(), database(place)) == before
+
+
+@pytest.mark.parametrize("access, file, folder", [("owner", 0o600, 0o700), ("umask", 0o644, 0o755)])
+def test_only_those_who_may_read_what_is_made_here_read_the_lines(
+    holdfast: Any, cameras: None, place: Path, access: str, file: int, folder: int
+) -> None:
+    before = os.umask(0o022)
+    try:
+        assert replay(holdfast, "live", "--as", "mine", "--set", f"file_access={access}").code == 0
+    finally:
+        os.umask(before)
+    made = place / "replays" / "mine.jsonl"
+    assert (made.stat().st_mode & 0o777, made.parent.stat().st_mode & 0o777) == (file, folder)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full is here")
+def test_a_full_disk_is_told(holdfast: Any, cameras: None) -> None:
+    done = replay(holdfast, "live", "--out", "/dev/full")
+    assert (done.code, "the file /dev/full can't be written to its end: No space left" in done.err) == (
+        3,
+        True,
+    )
+
+
+@pytest.mark.parametrize(
+    "more, said", [(("--json",), '"out":"odd-\\\\udcff"'), ((), "written to odd-\\udcff")]
+)
+def test_a_file_may_have_a_name_that_is_no_text(
+    holdfast: Any, cameras: None, more: tuple[str, ...], said: str
+) -> None:
+    name = os.fsdecode(b"odd-\xff")
+    done = replay(holdfast, "live", "--out", name, *more)
+    assert (done.code, said in done.out) == (0, True)
+    assert len(Path(name).read_text().splitlines()) == 10
 
 
 def test_a_stream_that_is_not_there_or_has_no_archive_is_told(

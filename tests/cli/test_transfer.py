@@ -18,7 +18,8 @@ from holdfast.streams.rules.ledger import Commit, Result, RunLog
 from holdfast.tasks.discovery import Listing, NodeEntry
 from holdfast.tasks.rules.task import DelayTask, Task
 from holdfast.testing.conformance.state import TIMERS, effect
-from holdfast.transfer.contents import contents
+from holdfast.transfer import contents as transfer_contents
+from holdfast.transfer.contents import PROBES, contents
 from holdfast.transfer.parts import PAGE, Item, Part, compared, conflict, copy, report
 from holdfast.wiring import Services
 
@@ -251,6 +252,41 @@ def test_a_transfer_with_a_wrong_source_or_target_says_so(
     refused = holdfast("transfer", *arguments)
     assert refused.code == 2
     assert told in refused.err
+
+
+@pytest.mark.usefixtures("filled")
+@pytest.mark.parametrize(
+    "other", ["sqlite:///./source.db", "sqlite:///{place}/source.db", "sqlite:///link.db"]
+)
+@pytest.mark.parametrize("more", [(), ("--check",)])
+def test_two_urls_of_one_file_are_the_same_services(
+    holdfast: Any, place: Path, other: str, more: tuple[str, ...]
+) -> None:
+    Path("link.db").symlink_to("source.db")
+    refused = holdfast("transfer", "--from", SOURCE, "--to", other.format(place=place), *more)
+    assert refused.code == 2
+    assert "--from and --to are the same services: there is nothing to transfer" in refused.err
+
+
+@pytest.mark.usefixtures("filled")
+def test_two_urls_of_one_registry_are_found_by_what_is_written_there(
+    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = "sqlite:///./source.db"
+    before = on(SOURCE, lambda held: held.registry().list(""))
+    monkeypatch.setattr(transfer_contents, "_is_same", lambda *_: False)  # as with two names of one server
+    refused = holdfast("transfer", "--from", SOURCE, "--to", other)
+    assert refused.code == 2
+    assert f"--from and --to have the same registry, as {SOURCE!r} and as {other!r}" in refused.err
+    assert on(SOURCE, lambda held: held.registry().list("")) == before, "the document of the probe is gone"
+
+
+@pytest.mark.usefixtures("filled")
+def test_what_a_killed_probe_has_left_hinders_no_transfer(holdfast: Any) -> None:
+    on(TARGET, lambda held: held.registry().put(f"{PROBES}0", b"{}", 0))
+    done = transfer(holdfast, "--json")
+    assert done.code == 0, done.err
+    assert done.lines[0] | {"part": "documents", "source": 2, "target": 2} == done.lines[0]
 
 
 @pytest.mark.usefixtures("filled")

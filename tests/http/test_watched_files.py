@@ -20,3 +20,13 @@ def test_who_asks_often_has_the_file_system_asked_seldom(
     now[0] += 1.0
     assert (often.changed, seldom.changed) == (False, True)
     assert not seldom.changed
+
+
+def test_a_file_that_may_be_read_again_has_changed(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch(mode=0o000)
+    watched, before = WatchedFiles(file), file.stat().st_ctime_ns
+    while file.stat().st_ctime_ns == before:  # the clock of the file system goes on in steps
+        file.chmod(0o600)
+    assert watched.changed
+    assert not watched.changed

@@ -461,6 +461,24 @@ def test_a_folder_that_holds_images_of_others_is_not_written_to(
 
 
 @pytest.mark.slow
+def test_a_folder_with_the_image_of_another_app_keeps_it_though_their_tags_are_equal(
+    project: Path, holdfast: Holdfast, base: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("shared")
+    given = ("--base", base, "--platform", "linux/amd64", "--cache", str(folder / "cache"))
+
+    def built(name: str) -> Outcome:
+        return holdfast("image", "build", "doors:app", "-t", name, *given, "-o", str(folder / "out"))
+
+    assert built("windows:1").code == 0
+    before = (folder / "out/index.json").read_bytes()
+    refused = built("doors:1")
+    assert refused.code == 2
+    assert "holds images of other names: docker.io/library/windows:1; name a new folder" in refused.err
+    assert (folder / "out/index.json").read_bytes() == before
+
+
+@pytest.mark.slow
 def test_folders_that_can_not_be_written_are_named(project: Path, holdfast: Holdfast, base: str) -> None:
     (project / "file").write_text("")
     given = ("image", "build", "doors:app", "-t", "doors:1", "--base", base, "--platform", "linux/amd64")

@@ -34,7 +34,7 @@ async def backup(
     ```
 
     Args:
-        target: The file. One of this name is replaced.
+        target: The file. A back-up of this name is replaced; any other file is refused.
         stream: Only this stream; may be repeated.
         json: Print what the file holds as JSON.
     """

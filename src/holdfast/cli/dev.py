@@ -118,44 +118,57 @@ async def develop(
 
     told, over = signals()
     files = ProjectFiles([Path(), *watch], [file or FILE, DOTENV], SystemClock())
-    asked: Config | None = settings()
-    while asked is not None:
+    asked = settings()
+    config = await _found(asked, place)
+    while True:
         log = structlog.get_logger().bind(node=asked.node_name)
-        config = await discovered(asked, lambda: load_app(place).name)
         async with Services(config) as services, beside(services, log, wanted=with_console):
             code = NewestCode(services, Launcher(arguments, config, environment=FRESH_SOURCES), log)
             code.load()
-            saved = asyncio.create_task(_follow(code, files, settings, asked, log))
+            saved = asyncio.create_task(_follow(code, files, settings, asked, place, log))
             await first_of(asyncio.wait((saved,)), told.wait())
             if told.is_set():
                 saved.cancel()
             await first_of(code.stop(), over.wait())
             await code.kill()
-        asked = None if told.is_set() else saved.result()
-    return exits.INTERRUPTED if over.is_set() else exits.OK
+        if told.is_set():
+            return exits.INTERRUPTED if over.is_set() else exits.OK
+        asked, config = saved.result()
 
 
 async def _follow(
-    code: NewestCode, files: ProjectFiles, settings: Callable[[], Config], config: Config, log: Any
-) -> Config:
-    """Load the code whenever it was saved; returns the settings once they are others than ``config``."""
+    code: NewestCode,
+    files: ProjectFiles,
+    settings: Callable[[], Config],
+    asked: Config,
+    place: str,
+    log: Any,
+) -> tuple[Config, Config]:
+    """Load the code whenever it was saved; returns the settings once they are others than ``asked`` and can
+    be used, and the same with what the registry tells."""
     while True:
         changed = await files.changed()
         log.info("files have changed", files=changed)
         try:
             saved = settings()
-            if saved.environment() != config.environment():
-                await _open(saved)
-                return saved
-        except ConfigError as error:
-            _log_by(config)
+            if saved.environment() != asked.environment():
+                config = await _found(saved, place)
+                await _open(config)
+                return saved, config
+        except HoldfastError as error:
+            _log_by(asked)
             output.complain(f"{error}\nThe settings and the code as they were stay in use.")
             continue
         code.load()
 
 
+async def _found(config: Config, place: str) -> Config:
+    """Return the settings with what the registry tells of the app at ``place``."""
+    return await discovered(config, lambda: load_app(place).name)
+
+
 async def _open(config: Config) -> None:
-    """Raise ConfigError if these settings name a service that can't be used."""
+    """Raise HoldfastError if these settings name a service that can't be used."""
     async with Services(config) as services:
         services.coordinator(), services.state(), services.registry(), services.queue("any")
 

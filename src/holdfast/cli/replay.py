@@ -12,8 +12,9 @@ from cyclopts import Parameter
 
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
-from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage
+from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, NoRoom, Unavailable
 from holdfast.loading import declared_stream, load_app
+from holdfast.system.files import FULL, Access, make_file, make_folder
 
 if TYPE_CHECKING:
     from holdfast.app import App
@@ -27,6 +28,9 @@ DECLARED = "archive"
 
 FOLDER = Path("replays")
 """Where the results of runs with a name are."""
+
+SQLITE = b"SQLite format 3\0"
+"""The beginning of each database of SQLite."""
 
 EXAMPLES_TOLD = 5
 """How many differences and broken lines are told one by one."""
@@ -82,7 +86,7 @@ async def replay(
         since: The first hour, in UTC, such as 2026-11-22T19; or the first day.
         until: The last hour, or day.
         name: Name of this run. Each line has it, and the lines are written to replays/NAME.jsonl.
-        out: The file to write the lines to, instead.
+        out: The file to write the lines to, instead. A database or an object of an archive is refused.
         compare: Compare with the results of the live stream, as far as they are still kept.
         keep_going: Go on after failures of the handler, and after lines that can't be read.
         json: Print the summary as a JSON object.
@@ -91,6 +95,9 @@ async def replay(
 
     if name and Path(name).name != name:
         raise ConfigError(f"--as {name!r} must be a name that a file can have; name a folder with --out")
+    path = out or (FOLDER / f"{name}.jsonl" if name else None)
+    if path is not None:
+        _check_out(path)
     stream, _, plain = key.partition("/")
     declared = load_app(app)
     spec = declared_stream(declared, app, stream)
@@ -101,8 +108,7 @@ async def replay(
         if not objects:
             raise ConfigError(f"the archive has nothing of {key} in these hours; look at --from and --since")
         run = _run(services, declared, spec, compare=compare)
-        path = out or (FOLDER / f"{name}.jsonl" if name else None)
-        with _opened(path) as told.write:
+        with _opened(path, services.access) as told.write:
             try:
                 for urls in objects.values():
                     async for each in run.run(reader.messages(urls)):
@@ -148,25 +154,57 @@ def _run(services: Services, app: App, spec: StreamSpec, *, compare: bool) -> Re
     return Replay(offline, step, live_result if compare else None, services.values(app.name).get)
 
 
+def _check_out(path: Path) -> None:
+    """Raise ConfigError for a file that lines must not take the place of."""
+    from holdfast.streams.archive import ObjectName  # noqa: PLC0415
+
+    if ObjectName.of(path.resolve().as_uri()) is not None:
+        raise ConfigError(f"the file {path} has the name of an object in an archive; name another with --out")
+    if not path.is_file():
+        return
+    with contextlib.suppress(OSError), path.open("rb") as file:
+        if file.read(len(SQLITE)) == SQLITE:
+            raise ConfigError(f"the file {path} is a database of SQLite; name another with --out")
+
+
 @contextlib.contextmanager
-def _opened(path: Path | None) -> Iterator[Callable[[Any], None]]:
-    """Open a file, or standard output, for the lines, and yield what writes one."""
+def _opened(path: Path | None, access: Access) -> Iterator[Callable[[Any], None]]:
+    """Open a file, or standard output, for the lines, and yield what writes one. It raises NoRoom or
+    Unavailable."""
     if path is None:
         yield output.json_line
         return
     import msgspec  # noqa: PLC0415
 
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, access)
+        make_file(path, access)
         file = path.open("wb")
     except OSError as error:
         raise ConfigError(f"the file {path} can't be written: {error.strerror}") from None
-    with file:
 
-        def write(record: Any) -> None:
+    def write(record: Any) -> None:
+        try:
             file.write(msgspec.json.encode(record) + b"\n")
+            file.flush()
+        except OSError as error:
+            raise _not_written(path, error) from error
 
+    try:
         yield write
+    except BaseException:
+        with contextlib.suppress(OSError):  # of a line that could not be written, as was said
+            file.close()
+        raise
+    try:
+        file.close()
+    except OSError as error:
+        raise _not_written(path, error) from error
+
+
+def _not_written(path: Path, error: OSError) -> Unavailable:
+    kind = NoRoom if error.errno in FULL else Unavailable
+    return kind(f"the file {path} can't be written to its end: {error.strerror}")
 
 
 class ReplayReport:
@@ -245,13 +283,14 @@ class ReplayReport:
         if counts["missing"] and not counts["same"] + counts["different"]:
             self.is_bad = True
             output.complain("nothing was compared: none of the live results is still kept (results_keep_s)")
+        out = None if path is None else output.plain(str(path))
         if json:
             told = {name.replace(" ", "_"): counts[name] for name, _ in COUNTED}
-            output.json_line({"summary": told, "out": None if path is None else str(path)})
+            output.json_line({"summary": told, "out": out})
             return
         some = [f"{counts[name]} {words}" for name, words in COUNTED if counts[name] or name == "messages"]
-        where = "" if path is None else f"; written to {path}"
-        (output.remark if path is None else output.say)(f"replayed {', '.join(some)}{where}")
+        where = "" if out is None else f"; written to {out}"
+        (output.remark if out is None else output.say)(f"replayed {', '.join(some)}{where}")
 
 
 def _name(replayed: ReplayedMessage) -> str:

@@ -58,7 +58,7 @@ async def transfer(
         check: Only compare both sides; write nothing.
         json: Print JSON lines, one for each part.
     """
-    from holdfast.transfer.contents import contents  # noqa: PLC0415
+    from holdfast.transfer.contents import check_apart, contents  # noqa: PLC0415
     from holdfast.wiring import Services  # noqa: PLC0415
 
     if options.url is not None:
@@ -74,6 +74,7 @@ async def transfer(
             await _check_stopped(ours, theirs)
         parts = await contents(ours, theirs, app, own_seq)
         if not check:
+            await check_apart(ours, theirs)
             await _copy_all(parts, ours.clock)
         reports = await _compare_all(parts, ours.clock)
         if not check:

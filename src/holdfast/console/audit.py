@@ -128,5 +128,5 @@ def _moment(at: float) -> str:
 
 
 def _short(value: object) -> str:
-    text = redact(str(value))
+    text = redact(str(value)).encode("utf-8", "backslashreplace").decode()  # names of files may be anything
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"

@@ -8,7 +8,7 @@ from pathlib import Path
 LOOK_S = 1.0
 """How often whoever has no occasion of its own looks for changes."""
 
-Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int, int]
 
 
 class WatchedFiles:
@@ -36,9 +36,9 @@ class WatchedFiles:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return what differs when a file has changed; None if it can't be looked at."""
+    """Return what differs when a file, or who may read it, has changed; None if it can't be looked at."""
     try:
         told = path.stat()
     except OSError:
         return None
-    return told.st_mtime_ns, told.st_size, told.st_ino
+    return told.st_mtime_ns, told.st_ctime_ns, told.st_size, told.st_ino

@@ -46,7 +46,7 @@ def _write(built: Built, target: Reference, place: Path, blobs: Blobs) -> None:
         with whole_file(named, UMASK, part=f".{named.name}.part-", durable=False) as file:
             write_archive([*contents, *(ImageFile(*each) for each in sorted(names.items()))], file)
     else:
-        _check_folder(place, target.tag)
+        _check_folder(place, target)
         _write_folder(place, names, index)
 
 
@@ -65,7 +65,7 @@ def _digests(built: Built, *, with_bills: bool) -> Iterator[str]:
             yield from (blob.digest for blob in (image.bill.manifest, *image.bill.blobs))
 
 
-def _check_folder(place: Path, tag: str) -> None:
+def _check_folder(place: Path, target: Reference) -> None:
     if not place.exists() or not any(place.iterdir()):
         return
     try:
@@ -77,9 +77,14 @@ def _check_folder(place: Path, tag: str) -> None:
     tags = {each.annotations.get(REF_NAME, "") for each in images}
     if "" in tags:
         raise ConfigError(f"--output {place} holds images without a tag; name a new folder")
-    if tags != {tag}:
+    if tags != {target.tag}:
         raise ConfigError(
             f"--output {place} holds images of other tags: {', '.join(sorted(tags))}; name a new folder"
+        )
+    names = {name for each in images if (name := each.annotations.get(IMAGE_NAME))}
+    if others := names - {str(target)}:  # what other tools have written may have a tag alone
+        raise ConfigError(
+            f"--output {place} holds images of other names: {', '.join(sorted(others))}; name a new folder"
         )
 
 

@@ -6,6 +6,7 @@ Files hold the contents of messages, and a user who may open a lock file may blo
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ class Access(NamedTuple):
 
 OWNER = Access(0o600, 0o700)
 UMASK = Access(0o666, 0o777)
+
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors of writing where a disk, or a quota of it, has no room."""
 
 FileAccess = Literal["owner", "umask"]
 

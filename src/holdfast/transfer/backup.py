@@ -7,7 +7,6 @@ and the last line has the counts and the SHA-256 of all lines before it. docs/ba
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from holdfast.common.record import UNREADABLE
 from holdfast.errors import ConfigError, Damaged, NoRoom, OperationRefused, Unavailable
 from holdfast.ports.state import Logged, StateStore, TransferableState
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.system.files import OWNER, whole_file
+from holdfast.system.files import FULL, OWNER, whole_file
 from holdfast.transfer.contents import KEYS_AT_ONCE, STATES_AT_ONCE
 from holdfast.transfer.parts import PAGE, WRITE_BYTES, WRITES
 
@@ -27,6 +26,9 @@ FORMAT = 1
 
 TRIES_MAX = 200
 """How often a checkpoint is read again because its stream committed meanwhile."""
+
+HEADER_BYTES_MAX = 1 << 20
+"""How much of a file is read to tell whether it is a back-up."""
 
 EPOCH_MARGIN_US = 86_400 * 10**6
 """How far a restored epoch is above the time: stores whose epochs follow the clock add chance
@@ -98,17 +100,34 @@ def transferable(state: StateStore, url: str) -> TransferableState:
 
 async def write(state: TransferableState, target: Path, made_at: float, streams: Collection[str]) -> Summary:
     """Write a back-up while nodes run. The file gets its name once it is whole; until then a file of that
-    name stays as it was. Raises NoRoom, Unavailable, and OperationRefused for a key that never holds
-    still."""
+    name stays as it was. Raises ConfigError for a file of that name that is no back-up, NoRoom, Unavailable,
+    and OperationRefused for a key that never holds still."""
+    _check_target(target)
     try:
         with whole_file(target, OWNER, part=f".{target.name}.part-") as file:
             summary = await _write_all(state, file, made_at, tuple(sorted(streams)))
     except OSError as error:
-        kind = NoRoom if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG) else Unavailable
+        kind = NoRoom if error.errno in FULL else Unavailable
         raise kind(
             f"{target} can't be written: {error.strerror}; a file of this name is as it was"
         ) from error
     return summary
+
+
+def _check_target(target: Path) -> None:
+    """Raise ConfigError if something else than a back-up, or an empty file, has this name."""
+    if not target.exists():
+        return
+    begins = b""
+    if target.is_file():
+        with _opened(target) as file:
+            begins = file.readline(HEADER_BYTES_MAX)
+        if not begins:
+            return
+    with contextlib.suppress(*UNREADABLE):
+        if isinstance(_decode(begins), Header):
+            return
+    raise ConfigError(f"{target} is there and is no back-up of Holdfast, so it stays; name another file")
 
 
 async def _write_all(

@@ -8,6 +8,7 @@ And what the registry says of an app's nodes and of the URLs of its services is 
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from holdfast.ports.queue import DeadLetter, TransferableQueue, WaitingMessage
 from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged, TransferableState
 from holdfast.ports.tasks import TransferableTasks
+from holdfast.registration import service_of
 from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.tasks.discovery import APPS, Listing
 from holdfast.tasks.rules.task import Task
@@ -39,6 +41,9 @@ KEYS_AT_ONCE = 1000
 
 SETTINGS = ("registry_url", "state_url", "tasks_url", "queue_url")
 
+PROBES = "transfer/"
+"""Begins the names of documents by which it is found whether two URLs name one registry."""
+
 NUMBERED = re.compile(r":\d{39}$")
 """The end of an identity in a stream that compares seqs and remembers them."""
 
@@ -55,12 +60,12 @@ async def contents(
     source: Services, target: Services, apps: Collection[str] = (), own_seqs: Collection[str] = ()
 ) -> list[Part]:
     """Return what is to be in the target. ``apps`` have tasks, besides those that the services tell of. The
-    messages of the streams ``own_seqs`` hold their seqs. Settings by which both sides have the same service
-    are passed over.
+    messages of the streams ``own_seqs`` hold their seqs. Settings by which both sides have the same service,
+    as far as their URLs tell, are passed over.
 
     Raises ConfigError for a service whose contents can't be read or written, and OperationRefused for a
     stream that would lose its place."""
-    moved = [name for name in SETTINGS if getattr(source.config, name) != getattr(target.config, name)]
+    moved = [name for name in SETTINGS if not _is_same(source, target, name)]
     if not moved:
         raise ConfigError("--from and --to are the same services: there is nothing to transfer")
     parts: list[Part] = []
@@ -80,9 +85,38 @@ async def contents(
     return parts
 
 
+async def check_apart(source: Services, target: Services) -> None:
+    """Raise ConfigError if both sides have one registry under two URLs: a document that is written to the
+    target is then in the source. Nothing of it is left."""
+    if _is_same(source, target, "registry_url"):
+        return
+    name = f"{PROBES}{secrets.token_hex(16)}"
+    probe = await target.registry().put(name, b"{}", 0)
+    assert probe is not None, "nobody else has this name"
+    found = await source.registry().get(name)
+    await target.registry().drop(name, probe.version)
+    if found is not None:
+        ours, theirs = (shown(side.config.registry_url) for side in (source, target))
+        raise ConfigError(
+            f"--from and --to have the same registry, as {ours!r} and as {theirs!r}: nothing was transferred."
+            " Name another service with --to; what both sides are to share needs the same URL in both config"
+            " files"
+        )
+
+
 async def living(services: Services) -> list[str]:
     """Return the names of the nodes that are up."""
     return [member.name for member in await services.coordinator().members()]
+
+
+def _is_same(source: Services, target: Services, setting: str) -> bool:
+    """Return whether both sides name one service by a setting: by one URL, or by two of one file."""
+    ours, theirs = (getattr(side.config, setting) for side in (source, target))
+    if ours == theirs:
+        return True
+    files = [service_of(url).local_file(url) for url in (ours, theirs)]
+    existing = [file for file in files if file is not None and file.exists()]
+    return len(existing) == len(files) and existing[0].samefile(existing[1])
 
 
 def _transferable(
@@ -109,6 +143,8 @@ def _transferable(
 def _documents(source: Registry, target: Registry) -> Part:
     async def read(registry: Registry, *, clears: bool) -> AsyncIterator[Item]:
         for document in await registry.list(""):
+            if document.name.startswith(PROBES):  # its transfer was killed before it dropped it
+                continue
             body = _without_nodes(document) if clears else document.body
             yield Item(document.name.encode(), document.name, digest(body), (document.name, body))
 

@@ -116,6 +116,22 @@ async def test_a_haproxy_that_dies_is_started_anew_while_clients_wait(make_setti
 
 
 @pytest.mark.slow
+async def test_a_haproxy_starts_where_the_pages_of_its_errors_were_deleted_as_old(
+    make_setting: MakeSetting,
+) -> None:
+    setting = await make_setting("a")
+    child = setting.plane._child
+    assert child is not None
+    pages = list(child.files.folder.glob("*.http"))
+    assert pages
+    for page in pages:
+        page.unlink()
+    await setting.plane.reload()
+    assert setting.plane.reloads == 1
+    assert (await setting.send("cam", 0))[0] == 200
+
+
+@pytest.mark.slow
 async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
     """A small body is sent again at once; of a large one the client is told, and the next one arrives."""
     setting = await make_setting("a", "b", options={"replay_bytes": 10_000})

@@ -40,6 +40,9 @@ NODE = "node"
 SMALL, LARGE = "-small", "-large"
 """The suffixes of a node's two backends: for bodies that can be sent again, and for larger ones."""
 
+LOG_LINE_BYTES_MAX = 65535
+"""The longest line of the access log: what HAProxy can write. It cuts lines at 1023 bytes unless told."""
+
 NOBODY = "-"
 """The value in a map for a key that has no route any more. Nodes have the names ``s1``, ``s2`` and so on."""
 
@@ -205,7 +208,7 @@ def _global(settings: Settings) -> list[str]:
         "ssl-default-bind-options ssl-min-ver TLSv1.2",
     ]
     if settings.access_log:
-        lines.append("log stdout format raw daemon info")
+        lines.append(f"log stdout len {LOG_LINE_BYTES_MAX} format raw daemon info")
     return lines
 
 

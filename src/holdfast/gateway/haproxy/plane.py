@@ -137,8 +137,6 @@ class HaproxyPlane(Startable):
         self._folder.close()
 
     async def _start(self) -> None:
-        for status in ERRORS:
-            _write(self._files(0).error(status), error_page(status))
         certificates = self._certificate_files()
         self._hide_certificates()
         if certificates is not None:
@@ -204,6 +202,8 @@ class HaproxyPlane(Startable):
         _write(files.routes, "".join(f"{key} {server}\n" for key, server in self._table.routes()))
         _write(files.recent, "")
         _write(files.refused, "")
+        for status in ERRORS:  # each time, for what is old in a folder for temporary files may be deleted
+            _write(files.error(status), error_page(status))
         _write(files.config, render(settings))
         secret = {AUTHORIZATION: f"Bearer {self._gateway.secret}"} if self._gateway.secret is not None else {}
         inherited = (*fds, *self._folder.descriptors)
