@@ -1205,6 +1205,22 @@ CORE = [
         "tests/common/test_codec.py::test_brackets_in_texts_and_side_by_side_do_not_count",
     ),
     _at(
+        "src/holdfast/common/codec.py",
+        "what the code of a declared type raises ends each node that reads the body",
+        '            raise InvalidMessage(f"the body is not JSON that can be read: {error}") from error\n'
+        "        except PASSED_ON:\n            raise\n        except Exception as error:\n",
+        '            raise InvalidMessage(f"the body is not JSON that can be read: {error}") from error\n'
+        "        except PASSED_ON:\n            raise\n        except TypeError as error:\n",
+        "tests/common/test_codec.py::test_a_body_at_which_the_code_of_its_type_raises_is_refused_with_the_error",
+    ),
+    _at(
+        "src/holdfast/tasks/reading.py",
+        "a body in protobuf with a number that JSON lacks ends each node",
+        "    except ValueError as error:  # it holds NaN",
+        "    except TypeError as error:  # it holds NaN",
+        "tests/tasks/test_spec.py::test_bodies_that_do_not_fit_say_why",
+    ),
+    _at(
         "src/holdfast/common/record.py",
         "base64 without padding is none",
         'plain + b"=" * (-len(plain) % 4)',
