@@ -940,9 +940,10 @@ CORE = [
     _at(
         "src/holdfast/tasks/wire.py",
         "a follow-up whose body no record could hold ends each node",
-        "            bytes(task.Body).decode()  # it goes into the record of the task before it\n",
+        "            task.body.data.decode()  # it goes into the record of the task before it\n",
         "            pass\n",
         "tests/tasks/test_wire.py::test_a_follow_up_in_json_that_no_record_could_hold_is_refused",
+        "tests/tasks/test_wire.py::test_a_follow_up_in_protobuf_that_no_record_could_hold_is_refused_with_its_task",
     ),
     _at(
         "src/holdfast/tasks/wire.py",

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.wrappers_pb2 import StringValue
 
@@ -16,7 +17,8 @@ from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.proto import TaskBrief, TaskMessage
+from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
+from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
     BatchPlace,
@@ -370,6 +372,21 @@ def test_a_follow_up_in_json_that_no_record_could_hold_is_refused(wrong: bytes, 
     with pytest.raises(Unreadable, match=f"field 'FollowUps': .*{said}") as refusal:
         decode_task(wrong, DEFAULT)
     assert refusal.value.envelope is not None
+
+
+@pytest.mark.parametrize("type_url", ["", "type.googleapis.com/"])
+def test_a_follow_up_in_protobuf_that_no_record_could_hold_is_refused_with_its_task(type_url: str) -> None:
+    body = AnyMessage(type_url=type_url, value=b"\xff\xfe")
+    wrong = WireFollowUp(Task=TaskMessage(Envelop=TaskEnvelop(TaskType="mail.send"), Body=body))
+    envelope = TaskEnvelop(App="reports", TraceID="t-1", TaskType="publish")
+    for message in (
+        TaskMessage(Envelop=envelope, FollowUps=[wrong]),
+        TaskMessage(Envelop=envelope, Batch=Batch(ID="b", Size=1, FollowUps=[wrong])),
+    ):
+        with pytest.raises(Unreadable, match="field 'FollowUps': field 'Body' can't be read") as refusal:
+            decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)
+        assert refusal.value.envelope is not None
+        assert refusal.value.envelope.trace_id == "t-1", "its producer is told"
 
 
 def test_as_many_may_follow_each_other_in_json_as_in_an_order() -> None:

@@ -348,6 +348,11 @@ def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> 
         raise Unreadable("its TaskType is empty")
     if not 0 <= delay_s <= SECONDS_MAX:
         raise Unreadable(f"its DelayS is {delay_s:g}; it is 0 to {SECONDS_MAX:g}")
+    if not task.body.name:
+        try:
+            task.body.data.decode()  # it goes into the record of the task before it
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"field 'Body' can't be read: {error}") from None
     envelope = msgspec.structs.replace(task.envelope, trace_id=trace)
     return FollowUp(msgspec.structs.replace(task, envelope=envelope), on_failure, delay_s)
 
@@ -463,8 +468,6 @@ def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> Sent
     if before > FOLLOW_UPS_MAX:
         raise Unreadable(f"more than {FOLLOW_UPS_MAX} tasks follow each other")
     try:
-        if before:
-            bytes(task.Body).decode()  # it goes into the record of the task before it
         follow_ups = tuple(
             _follow_up(
                 _from_json_task(each.Task, _unnamed(default.app), before + 1),
@@ -474,8 +477,6 @@ def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> Sent
             )
             for each in task.FollowUps
         )
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"field 'Body' can't be read: {error}") from None
     except Unreadable as error:
         raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
     return SentTask(envelope, Body(bytes(task.Body)), follow_ups)
