@@ -1222,6 +1222,20 @@ CORE = [
         "tests/tasks/test_spec.py::test_bodies_that_do_not_fit_say_why",
     ),
     _at(
+        "src/holdfast/tasks/slots.py",
+        "a value that a handler logs under a name of structlog's ends its connection",
+        "        taken = {*LOG_NAMES, *context}\n",
+        '        taken = {"event", *context}\n',
+        "tests/tasks/test_slots.py::test_a_handler_may_log_a_value_under_a_name_that_the_log_takes_itself",
+    ),
+    _at(
+        "src/holdfast/slots/process.py",
+        "a slot of which the node can't handle what it says lives on without a connection",
+        "isinstance(error, OSError):  # this side has failed: the process lives on",
+        "isinstance(error, Exception):",
+        "tests/tasks/test_slots.py::test_a_slot_of_which_the_node_can_not_handle_what_it_says_is_dead",
+    ),
+    _at(
         "src/holdfast/common/record.py",
         "base64 without padding is none",
         'plain + b"=" * (-len(plain) % 4)',
