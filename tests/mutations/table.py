@@ -1236,6 +1236,20 @@ CORE = [
         "tests/tasks/test_slots.py::test_a_slot_of_which_the_node_can_not_handle_what_it_says_is_dead",
     ),
     _at(
+        "src/holdfast/tasks/work.py",
+        "nothing follows upon a task that can't be read, and its batch never ends",
+        'SentTask(error.envelope, Body(b""), error.follow_ups, batch=error.batch)',
+        'SentTask(error.envelope, Body(b""))',
+        "tests/tasks/test_work.py::test_what_follows_upon_a_task_that_can_not_be_read_is_sent_and_its_batch_ends",
+    ),
+    _at(
+        "src/holdfast/tasks/wire.py",
+        "what follows upon a task of another app is sent in this one",
+        "    if envelope is not None and envelope.app == default.app:\n",
+        "    if envelope is not None:\n",
+        "tests/tasks/test_wire.py::test_a_task_of_another_app_keeps_nothing_that_this_app_would_send",
+    ),
+    _at(
         "src/holdfast/common/record.py",
         "base64 without padding is none",
         'plain + b"=" * (-len(plain) % 4)',
