@@ -635,8 +635,8 @@ CORE = [
     _at(
         "src/holdfast/tasks/rules/task.py",
         "one whose attempt stands expires",
-        "return standing.moved_at < before and standing.until < before",
-        "return standing.moved_at < before",
+        "return max(standing.moved_at, standing.until, standing.send_at) < before",
+        "return max(standing.moved_at, standing.send_at) < before",
         "tests/tasks/rules/test_task.py::test_only_old_tasks_that_do_not_run_expire",
     ),
     _at(
@@ -1248,6 +1248,20 @@ CORE = [
         "    if envelope is not None and envelope.app == default.app:\n",
         "    if envelope is not None:\n",
         "tests/tasks/test_wire.py::test_a_task_of_another_app_keeps_nothing_that_this_app_would_send",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "the record of a delayed task expires before its queue delivers it",
+        "    return max(standing.moved_at, standing.until, standing.send_at) < before\n",
+        "    return max(standing.moved_at, standing.until) < before\n",
+        "tests/tasks/rules/test_task.py::test_a_task_whose_queue_delays_its_message_is_known_until_it_is_delivered",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "the store isn't told when a task that its queue delays is due",
+        'self._store.delay([_delayed(each, b"") for each in later])',
+        "self._store.queue([Task(each.trace, each.type) for each in later])",
+        "tests/tasks/test_delayed.py::test_a_delayed_task_stays_known_until_its_queue_delivers_it_and_cancelled_if_it_was",
     ),
     _at(
         "src/holdfast/common/record.py",
