@@ -9,9 +9,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 
-from holdfast.common.codec import NEST_MAX, decode_plain, encode, encoder, nests_deeply
+from holdfast.common.codec import NEST_MAX, decode_plain, decoder, encode, encoder, nests_deeply
+from holdfast.errors import InvalidMessage
 
 
 @dataclasses.dataclass
@@ -120,3 +121,46 @@ def test_a_model_is_written_as_the_model_reads_it() -> None:
         kwh: float = Field(alias="kWh")
 
     assert encode(Reading(at=dt.date(2026, 1, 2), kWh=1.5)) == b'{"at":"2026-01-02","kWh":1.5}'
+
+
+def raised(currency: str) -> None:
+    """Raise the error that the text names."""
+    if currency == "lacks":
+        raise KeyError(currency)
+    if currency == "says why":
+        raise InvalidMessage("the currency is unknown", "currency")
+    if currency == "takes all memory":
+        raise MemoryError
+
+
+@dataclasses.dataclass
+class Bill:
+    currency: str
+
+    def __post_init__(self) -> None:
+        raised(self.currency)
+
+
+class BillModel(BaseModel):
+    currency: str
+
+    @field_validator("currency")
+    @classmethod
+    def _check(cls, value: str) -> str:
+        raised(value)
+        return value
+
+
+@pytest.mark.parametrize("kind", [Bill, BillModel])
+def test_a_body_at_which_the_code_of_its_type_raises_is_refused_with_the_error(kind: Any) -> None:
+    read = decoder(kind)
+    assert read(b'{"currency": "EUR"}').currency == "EUR"
+    with pytest.raises(
+        InvalidMessage, match=rf"^the message is no {kind.__name__}: it raised KeyError\('lac"
+    ):
+        read(b'{"currency": "lacks"}')
+    with pytest.raises(InvalidMessage, match=r"^the currency is unknown$") as refusal:
+        read(b'{"currency": "says why"}')
+    assert refusal.value.field == "currency"
+    with pytest.raises(MemoryError):  # no fault of the body
+        read(b'{"currency": "takes all memory"}')

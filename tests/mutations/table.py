@@ -635,8 +635,8 @@ CORE = [
     _at(
         "src/holdfast/tasks/rules/task.py",
         "one whose attempt stands expires",
-        "return standing.moved_at < before and standing.until < before",
-        "return standing.moved_at < before",
+        "return max(standing.moved_at, standing.until, standing.send_at) < before",
+        "return max(standing.moved_at, standing.send_at) < before",
         "tests/tasks/rules/test_task.py::test_only_old_tasks_that_do_not_run_expire",
     ),
     _at(
@@ -940,9 +940,10 @@ CORE = [
     _at(
         "src/holdfast/tasks/wire.py",
         "a follow-up whose body no record could hold ends each node",
-        "            bytes(task.Body).decode()  # it goes into the record of the task before it\n",
+        "            task.body.data.decode()  # it goes into the record of the task before it\n",
         "            pass\n",
         "tests/tasks/test_wire.py::test_a_follow_up_in_json_that_no_record_could_hold_is_refused",
+        "tests/tasks/test_wire.py::test_a_follow_up_in_protobuf_that_no_record_could_hold_is_refused_with_its_task",
     ),
     _at(
         "src/holdfast/tasks/wire.py",
@@ -1203,6 +1204,64 @@ CORE = [
         'brackets = _TEXTS.sub(b"", data).translate(',
         "brackets = data.translate(",
         "tests/common/test_codec.py::test_brackets_in_texts_and_side_by_side_do_not_count",
+    ),
+    _at(
+        "src/holdfast/common/codec.py",
+        "what the code of a declared type raises ends each node that reads the body",
+        '            raise InvalidMessage(f"the body is not JSON that can be read: {error}") from error\n'
+        "        except PASSED_ON:\n            raise\n        except Exception as error:\n",
+        '            raise InvalidMessage(f"the body is not JSON that can be read: {error}") from error\n'
+        "        except PASSED_ON:\n            raise\n        except TypeError as error:\n",
+        "tests/common/test_codec.py::test_a_body_at_which_the_code_of_its_type_raises_is_refused_with_the_error",
+    ),
+    _at(
+        "src/holdfast/tasks/reading.py",
+        "a body in protobuf with a number that JSON lacks ends each node",
+        "    except ValueError as error:  # it holds NaN",
+        "    except TypeError as error:  # it holds NaN",
+        "tests/tasks/test_spec.py::test_bodies_that_do_not_fit_say_why",
+    ),
+    _at(
+        "src/holdfast/tasks/slots.py",
+        "a value that a handler logs under a name of structlog's ends its connection",
+        "        taken = {*LOG_NAMES, *context}\n",
+        '        taken = {"event", *context}\n',
+        "tests/tasks/test_slots.py::test_a_handler_may_log_a_value_under_a_name_that_the_log_takes_itself",
+    ),
+    _at(
+        "src/holdfast/slots/process.py",
+        "a slot of which the node can't handle what it says lives on without a connection",
+        "isinstance(error, OSError):  # this side has failed: the process lives on",
+        "isinstance(error, Exception):",
+        "tests/tasks/test_slots.py::test_a_slot_of_which_the_node_can_not_handle_what_it_says_is_dead",
+    ),
+    _at(
+        "src/holdfast/tasks/work.py",
+        "nothing follows upon a task that can't be read, and its batch never ends",
+        'SentTask(error.envelope, Body(b""), error.follow_ups, batch=error.batch)',
+        'SentTask(error.envelope, Body(b""))',
+        "tests/tasks/test_work.py::test_what_follows_upon_a_task_that_can_not_be_read_is_sent_and_its_batch_ends",
+    ),
+    _at(
+        "src/holdfast/tasks/wire.py",
+        "what follows upon a task of another app is sent in this one",
+        "    if envelope is not None and envelope.app == default.app:\n",
+        "    if envelope is not None:\n",
+        "tests/tasks/test_wire.py::test_a_task_of_another_app_keeps_nothing_that_this_app_would_send",
+    ),
+    _at(
+        "src/holdfast/tasks/rules/task.py",
+        "the record of a delayed task expires before its queue delivers it",
+        "    return max(standing.moved_at, standing.until, standing.send_at) < before\n",
+        "    return max(standing.moved_at, standing.until) < before\n",
+        "tests/tasks/rules/test_task.py::test_a_task_whose_queue_delays_its_message_is_known_until_it_is_delivered",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "the store isn't told when a task that its queue delays is due",
+        'self._store.delay([_delayed(each, b"") for each in later])',
+        "self._store.queue([Task(each.trace, each.type) for each in later])",
+        "tests/tasks/test_delayed.py::test_a_delayed_task_stays_known_until_its_queue_delivers_it_and_cancelled_if_it_was",
     ),
     _at(
         "src/holdfast/common/record.py",

@@ -187,6 +187,17 @@ def speak(body: dict[str, Any], job: Job) -> None:
     subprocess.run(["/bin/sh", "-c", "echo shouted >&2"], check=True)
 
 
+@app.task("log", tries=2)
+def log(body: dict[str, Any], job: Job) -> None:
+    job.log.info("said", **body)
+
+
+@app.task("log_and_stay", timeout_s=300)
+def log_and_stay(body: dict[str, Any], job: Job) -> None:
+    job.log.info("said")
+    threading.Event().wait()
+
+
 @app.task("junk")
 def junk(body: dict[str, Any], job: Job) -> Any:
     return {"object": object, "cycle": None, "bytes": b"\xff", "huge": "x" * 200_000}[body["kind"]]

@@ -83,6 +83,29 @@ async def test_a_delay_that_the_queue_can_take_is_the_queue_s(bench: Bench) -> N
     assert await bench.delayed.ask() == 0
 
 
+@pytest.mark.parametrize("stand_in", [False, True])
+async def test_a_delayed_task_stays_known_until_its_queue_delivers_it_and_cancelled_if_it_was(
+    stand_in: bool,
+) -> None:
+    bench = Bench(delay_max_s=1e9)
+    for trace in ("waits", "cancelled"):
+        if stand_in:
+            order = Order(task_type=TYPE, body={}, trace_id=trace)
+            await bench.producer.send_stand_in(order, 30 * DAY_S)
+        else:
+            await bench.send(trace_id=trace, delay_s=30 * DAY_S)
+    await bench.send(trace_id="now")
+    await bench.store.cancel("cancelled", "not wanted")
+    assert await bench.store.expire(bench.clock.wall() + 29 * DAY_S) == 1, "only the one without a delay"
+    waits, cancelled = [await bench.producer.status(trace) for trace in ("waits", "cancelled")]
+    assert waits is not None
+    assert waits.state is State.QUEUED
+    assert cancelled is not None
+    assert cancelled.state is State.FAILED, "it would run after all"
+    assert [key for key, _ in bench.delays()] == ["waits", "cancelled", "now"]
+    assert await bench.store.expire(bench.clock.wall() + 31 * DAY_S) == 2
+
+
 async def test_a_longer_delay_waits_in_the_store_and_then_for_the_rest_in_the_queue(bench: Bench) -> None:
     await bench.send(trace_id="t", delay_s=DAY_S)
     assert await bench.delayed.ask() == 0

@@ -270,6 +270,32 @@ async def test_what_is_said_is_logged_under_its_task(yard: Yard) -> None:
     assert yard.log.said("written")[0]["odd"] == "{1, 2}"
 
 
+@pytest.mark.parametrize("name", ["self", "event", "method_name", "positional_args", "stack", "task"])
+async def test_a_handler_may_log_a_value_under_a_name_that_the_log_takes_itself(
+    yard: Yard, name: str
+) -> None:
+    assert (await yard.run("log", {name: 7})).how is How.RETURNED
+    (line,) = yard.log.said("said")
+    assert line[f"{name}_"] == "7"
+    assert line.get(name) != "7"
+
+
+async def test_a_slot_of_which_the_node_can_not_handle_what_it_says_is_dead(
+    yard: Yard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the attempt hung until its timeout, and the node could not stop."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise KeyError("no such line")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(TaskSlots, "said", fail)
+        ended = await asyncio.wait_for(yard.begin("log_and_stay"), PATIENCE_S)
+    assert (ended.how, ended.begun) == (How.DIED, True)
+    assert ended.error == "its slot was killed: it said what can't be handled: KeyError('no such line')"
+    assert (await yard.run("noop")).how is How.RETURNED
+
+
 async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
     flooding = asyncio.ensure_future(yard.run("flood", {"lines": 3000}))
     await asyncio.gather(*(yard.run("noop") for _ in range(20)))

@@ -34,6 +34,16 @@ class Order:
     customer: str = ""
 
 
+@dataclasses.dataclass
+class Known:
+    """A type whose own code raises for a number that it doesn't know."""
+
+    number: int
+
+    def __post_init__(self) -> None:
+        self.name = {1: "one"}[self.number]
+
+
 class Struct(msgspec.Struct):
     number: int
 
@@ -153,6 +163,8 @@ def test_bodies_are_read_as_the_declared_type(kind: Any, sent: Any, read: Any) -
             "the body is no google.protobuf.Dur",
         ),
         (dict, Body(b"\xff", "google.protobuf.Struct"), "the body is no google.protobuf.Struct"),
+        (dict, struct_pb2.Value(number_value=math.nan), "can't be read as JSON: .*NaN"),
+        (Known, {"number": 7}, r"the message is no Known: it raised KeyError\(7\)"),
     ],
 )
 def test_bodies_that_do_not_fit_say_why(kind: Any, sent: Any, complaint: str) -> None:
@@ -172,6 +184,22 @@ def test_the_group_of_a_task_is_read_from_its_body() -> None:
     for group in ("missing", lambda body: 1 / 0):
         with pytest.raises(InvalidMessage, match="task 't' can't tell its group from the body"):
             declared(group=group).group_of(body)
+    for kind, sent in (
+        (Known, body_of({"number": 7})),
+        (dict, body_of(struct_pb2.Value(number_value=math.nan))),
+    ):
+        with pytest.raises(InvalidMessage, match=r"KeyError|NaN"):
+            declared(body=kind, group="number").group_of(sent)
+
+
+def test_a_body_at_which_its_own_reader_raises_has_no_group_and_is_refused() -> None:
+    class Own:
+        @staticmethod
+        def read_body(data: bytes, name: str) -> None:
+            raise KeyError(name)
+
+    with pytest.raises(InvalidMessage, match=r"can't tell its group from the body: KeyError\('n'\)"):
+        declared(body=Own, group="number").group_of(Body(b"", "n"))
 
 
 @pytest.mark.parametrize("number", [math.nan, math.inf])

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from google.protobuf.wrappers_pb2 import StringValue
 
@@ -16,7 +17,8 @@ from holdfast.errors import InvalidMessage
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.proto import TaskBrief, TaskMessage
+from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
+from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
     BatchPlace,
@@ -372,6 +374,21 @@ def test_a_follow_up_in_json_that_no_record_could_hold_is_refused(wrong: bytes, 
     assert refusal.value.envelope is not None
 
 
+@pytest.mark.parametrize("type_url", ["", "type.googleapis.com/"])
+def test_a_follow_up_in_protobuf_that_no_record_could_hold_is_refused_with_its_task(type_url: str) -> None:
+    body = AnyMessage(type_url=type_url, value=b"\xff\xfe")
+    wrong = WireFollowUp(Task=TaskMessage(Envelop=TaskEnvelop(TaskType="mail.send"), Body=body))
+    envelope = TaskEnvelop(App="reports", TraceID="t-1", TaskType="publish")
+    for message in (
+        TaskMessage(Envelop=envelope, FollowUps=[wrong]),
+        TaskMessage(Envelop=envelope, Batch=Batch(ID="b", Size=1, FollowUps=[wrong])),
+    ):
+        with pytest.raises(Unreadable, match="field 'FollowUps': field 'Body' can't be read") as refusal:
+            decode_task(base64.b64encode(message.SerializeToString()), DEFAULT)
+        assert refusal.value.envelope is not None
+        assert refusal.value.envelope.trace_id == "t-1", "its producer is told"
+
+
 def test_as_many_may_follow_each_other_in_json_as_in_an_order() -> None:
     record = encode_follow_ups(decode_task(json_chain(FOLLOW_UPS_MAX), DEFAULT).follow_ups)
     assert encode_follow_ups(decode_follow_ups(record, DEFAULT.app)) == record
@@ -400,6 +417,63 @@ def test_the_place_in_a_batch_comes_back_as_it_was_sent() -> None:
 def test_a_place_that_can_not_be_is_refused(batch: BatchPlace) -> None:
     with pytest.raises(Unreadable, match="field 'Batch'"):
         decode_task(encode_task(SentTask(SENT, body_of(1), batch=batch)), DEFAULT)
+
+
+def wire_with_rest(**odd: Any) -> TaskMessage:
+    """A task in protobuf with a follow-up and a place in a batch. ``odd`` is set in its envelope."""
+    sent = SentTask(SENT, body_of(1), (follow_up(on_failure=True),), batch=BatchPlace("b", 1, 2))
+    wire = TaskMessage.FromString(base64.b64decode(encode_task(sent)))
+    for name, value in odd.items():
+        setattr(wire.Envelop, name, value)
+    return wire
+
+
+def refused(data: bytes) -> Unreadable:
+    with pytest.raises(Unreadable) as caught:
+        decode_task(data, DEFAULT)
+    return caught.value
+
+
+@pytest.mark.parametrize("odd", [{}, {"Tries": -1}, {"Group": "a\x07b"}, {"TaskType": "t" * 300}])
+def test_a_task_that_is_refused_keeps_what_follows_upon_it_and_its_place_in_a_batch(odd: Any) -> None:
+    wire = wire_with_rest(**odd)
+    if not odd:
+        wire.Body.value = b"\xff"
+    error = refused(wire.SerializeToString())
+    assert tuple(map(without_raw, error.follow_ups)) == (follow_up(on_failure=True),)
+    assert error.batch == BatchPlace("b", 1, 2)
+    follow = b'[{"Task": {"Envelop": {"TaskType": "mail.send", "Tries": 2}, "Body": {"to": "a"}}}]'
+    data = b'{"Envelop": {"TaskType": "%s"}, "FollowUps": %s}' % (b"t" * 300, follow)
+    assert refused(data).follow_ups == (follow_up(),)
+
+
+def test_a_task_that_is_refused_keeps_no_more_than_can_be_read() -> None:
+    wire = wire_with_rest()
+    wire.FollowUps[0].DelayS = -1
+    error = refused(wire.SerializeToString())
+    assert (error.follow_ups, error.batch) == ((), BatchPlace("b", 1, 2))
+    wire = wire_with_rest(Tries=-1)
+    wire.Batch.Size = 0
+    error = refused(wire.SerializeToString())
+    assert len(error.follow_ups) == 1
+    assert error.batch is None
+    assert refused(json_chain(FOLLOW_UPS_MAX + 1)).follow_ups == ()
+
+
+def test_a_task_of_another_app_keeps_nothing_that_this_app_would_send() -> None:
+    error = refused(wire_with_rest(App="billing").SerializeToString())
+    assert (error.follow_ups, error.batch) == ((), None)
+    task = b'{"Envelop": {"TaskType": "mail.send"}}'
+    other = b'{"Envelop": {"App": "billing"}, "FollowUps": [{"Task": %s}]}' % task
+    assert refused(other).follow_ups == ()
+
+
+def test_a_long_chain_of_follow_ups_with_a_mistake_at_its_end_is_refused_at_once() -> None:
+    """Nobody reads a part of it twice at each level: that would never end."""
+    wrong = follow_up(delay_s=-1.0)
+    for _ in range(30):
+        wrong = follow_up("", wrong)
+    assert "DelayS" in str(refused(encode_task(SentTask(SENT, body_of(1), (wrong,)))))
 
 
 def test_attributes_that_are_kept_with_a_body_leave_it_as_it_was() -> None:

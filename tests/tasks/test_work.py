@@ -25,7 +25,7 @@ from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.proto import TaskMessage
 from holdfast.tasks.rules.task import AttemptBeat, EffectsLeft, EndAttempt, StartAttempt, State, Task
-from holdfast.tasks.wire import Envelope, SentTask, encode_task
+from holdfast.tasks.wire import BatchPlace, Envelope, FollowUp, SentTask, encode_task
 from holdfast.values import Values
 from simulator.faults import Weather
 from simulator.loop import SimClock, run
@@ -241,6 +241,27 @@ def test_a_task_that_follows_upon_no_outcome_fails_and_ends_no_node() -> None:
         (told,) = world.outcomes["odd"]
         assert (told.state, told.attempts) == (State.FAILED, 1)
         assert told.detail.startswith("malformed: field 'After'")
+
+    run(live())
+
+
+def test_what_follows_upon_a_task_that_can_not_be_read_is_sent_and_its_batch_ends() -> None:
+    mail = FollowUp(SentTask(Envelope(app=APP, trace_id="mail", task_type=QUICK), Body(b"{}")), True)
+    sent = Envelope(app=APP, trace_id="odd", task_type=QUICK)
+    made = encode_task(SentTask(sent, Body(b"{}"), (mail,), batch=BatchPlace("b", 0, 1)))
+    wire = TaskMessage.FromString(base64.b64decode(made))
+    wire.Body.value = b"\xff"
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1)))
+        odd = Outgoing(base64.b64encode(wire.SerializeToString()))
+        world.spawn(world.queues[task_queue(APP, QUICK)].send([odd]))
+        await world.live()
+        assert world.failures == []
+        states = {trace: task.state for trace, task in world.store.standing.items()}
+        assert states["odd"] is State.FAILED
+        assert states["mail"] is State.SUCCEED
+        assert states["b"] is State.FAILED, "a batch would wait for ever"
 
     run(live())
 

@@ -24,6 +24,10 @@ stack."""
 
 TOO_DEEP = f"it nests deeper than {NEST_MAX}"
 
+PASSED_ON = (InvalidMessage, MemoryError)
+"""What the code of a declared type raises that says all there is to say: what is wrong with the body, or that
+there is no memory, which is not the fault of the body."""
+
 _TEXTS = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = [1 if byte in b"[{" else -1 for byte in range(256)]
@@ -32,8 +36,8 @@ _STEPS = [1 if byte in b"[{" else -1 for byte in range(256)]
 def decoder(message: Any) -> Callable[[bytes], Any]:
     """Return the function that turns a body into the declared message type.
 
-    The function raises InvalidMessage, which names the field that doesn't fit. This raises ConfigError for a
-    type that can't be read from JSON.
+    The function raises InvalidMessage, which names the field that doesn't fit, also for what the type's own
+    code raises, such as a validator. This raises ConfigError for a type that can't be read from JSON.
     """
     if message is bytes:
         return bytes
@@ -51,6 +55,10 @@ def decoder(message: Any) -> Callable[[bytes], Any]:
             raise _misfit(message, str(error)) from error
         except UNREADABLE as error:
             raise InvalidMessage(f"the body is not JSON that can be read: {error}") from error
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            raise _refused(message, error) from error
 
     return read
 
@@ -160,8 +168,17 @@ def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:
             raise InvalidMessage(
                 f"the message is no {_type_name(message)}: {first['msg']}{place}", field
             ) from error
+        except PASSED_ON:
+            raise
+        except Exception as error:
+            raise _refused(message, error) from error
 
     return read
+
+
+def _refused(message: Any, error: Exception) -> InvalidMessage:
+    """Return the error for a body at which the declared type's own code raised ``error``."""
+    return InvalidMessage(f"the message is no {_type_name(message)}: it raised {error!r}")
 
 
 def _type_name(message: Any) -> str:

@@ -34,8 +34,8 @@ class TaskStore(Protocol):
         """Record tasks as sent; returns the record of each. A known task is unchanged."""
 
     async def delay(self, wishes: Sequence[DelayTask]) -> list[Task]:
-        """Record tasks whose messages are sent later; returns the record of each. A known task is
-        unchanged."""
+        """Record tasks that may begin later, with the messages that are sent later; returns the record of
+        each. A known task is unchanged."""
 
     async def due(self, ahead_s: float, limit: int, lease_s: float) -> list[Task]:
         """Return up to ``limit`` tasks whose messages are to be sent within ``ahead_s``, soonest first. A

@@ -143,6 +143,9 @@ class SlotProcess(asyncio.Protocol):
         self._hung_up.set()
 
     def connection_lost(self, error: Exception | None) -> None:
+        if error is not None and not isinstance(error, OSError):  # this side has failed: the process lives on
+            self._reason = self._reason or f"it said what can't be handled: {error!r}"
+            self._server.signal(self.name, signal.SIGKILL, group=True)
         self._hung_up.set()
         self._writable.set()
 

@@ -209,13 +209,16 @@ class Producer:
 
     async def _send(self, sent: Sequence[_Sending]) -> None:
         if late := [each for each in sent if self._is_late(each)]:
-            await self._store.delay([_delayed(each) for each in late])
+            await self._store.delay([_delayed(each, _message_of(each)) for each in late])
             sent = [each for each in sent if not self._is_late(each)]
+        soon, later = [each for each in sent if not each.delay_s], [each for each in sent if each.delay_s]
         standing = await self._store.queue(
-            [Task(each.trace, each.type, group=each.envelope.group) for each in sent]
+            [Task(each.trace, each.type, group=each.envelope.group) for each in soon]
         )
+        if later:  # the store keeps their records until the queue delivers their messages
+            standing = [*standing, *await self._store.delay([_delayed(each, b"") for each in later])]
         outgoing: dict[str, list[Outgoing]] = {}
-        for each, task in zip(sent, standing, strict=True):
+        for each, task in zip([*soon, *later], standing, strict=True):
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
                 message = Outgoing(each.body, each.attributes, each.delay_s, each.trace)
                 outgoing.setdefault(each.type, []).append(message)
@@ -371,7 +374,7 @@ class Producer:
         if not self._is_late(sent):
             task = Task(sent.trace, order.task_type, group=order.group)
             return await self._send_stand_in(task, sent.body, sent.attributes, delay_s)
-        (standing,) = await self._store.delay([_delayed(sent)])
+        (standing,) = await self._store.delay([_delayed(sent, _message_of(sent))])
         if standing.state is State.SUCCEED:
             return None
         if standing.ended:  # it is queued again only with its message
@@ -391,7 +394,11 @@ class Producer:
         self, task: Task, body: bytes, attributes: dict[str, str], delay_s: float
     ) -> Outgoing | None:
         queue = self._queue_of(task.type)
-        (standing,) = await self._store.queue([task])
+        if delay_s:
+            wish = DelayTask(task.trace, task.type, delay_s, b"", task.group)
+            (standing,) = await self._store.delay([wish])
+        else:
+            (standing,) = await self._store.queue([task])
         if standing.ended:
             (anew,) = await self._store.reset([task.trace])
             if anew is not None and anew.state is State.SUCCEED:
@@ -617,9 +624,13 @@ def _trace(order: Order) -> str:
     return deduplicated(order.task_type, order.dedupe) if order.dedupe else ""
 
 
-def _delayed(sending: _Sending) -> DelayTask:
-    body = with_attributes(sending.body, sending.attributes) if sending.attributes else sending.body
-    return DelayTask(sending.trace, sending.type, sending.delay_s, body, sending.envelope.group)
+def _message_of(sending: _Sending) -> bytes:
+    """Return a message as the store keeps it."""
+    return with_attributes(sending.body, sending.attributes) if sending.attributes else sending.body
+
+
+def _delayed(sending: _Sending, message: bytes) -> DelayTask:
+    return DelayTask(sending.trace, sending.type, sending.delay_s, message, sending.envelope.group)
 
 
 def _check_delay(queue: Queue, delay_s: float) -> None:

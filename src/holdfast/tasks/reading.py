@@ -47,7 +47,7 @@ def reader(body: Any) -> Read:
                 f"the body is a protobuf message of type {name}, which the handler can't read; declare its"
                 " class as body="
             )
-        return read(json_format.MessageToJson(_parsed(JSON[name], data)).encode())
+        return read(_as_json(_parsed(JSON[name], data)))
 
     return read_json
 
@@ -73,6 +73,13 @@ def _parsed(kind: type[Message], data: bytes) -> Message:
         return kind.FromString(data)
     except DecodeError as error:
         raise InvalidMessage(f"the body is no {kind.DESCRIPTOR.full_name}: {error}") from error
+
+
+def _as_json(message: Message) -> bytes:
+    try:
+        return json_format.MessageToJson(message).encode()
+    except ValueError as error:  # it holds NaN or an infinity, which JSON doesn't have
+        raise InvalidMessage(f"the body can't be read as JSON: {error}") from error
 
 
 def _bytes(data: bytes, name: str) -> bytes:

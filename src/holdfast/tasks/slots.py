@@ -46,6 +46,9 @@ WEIGHT = 0.2
 
 LEVELS = ("debug", "info", "warning", "error")
 
+LOG_NAMES = ("self", "event", "method_name", "positional_args", "stack")
+"""Names that mean something to structlog itself, so that no handler's value can have them."""
+
 
 class TaskSeat:
     """A living slot and the attempts in it, the one at work first."""
@@ -276,7 +279,8 @@ class TaskSlots:
         if run is not None:
             context |= {"trace": run.attempt.trace, "task": run.attempt.type}
             context |= trace_of(run.attempt.traceparent)
-        own = {f"{name}_" if name in ("event", *context) else name: value for name, value in values.items()}
+        taken = {*LOG_NAMES, *context}
+        own = {f"{name}_" if name in taken else name: value for name, value in values.items()}
         getattr(self._log, level if level in LEVELS else "info")(event, **own, **context)
 
     def _attempt(self, slot: TaskSlot, number: int) -> Running | None:

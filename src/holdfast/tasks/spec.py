@@ -146,9 +146,11 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         InvalidMessage."""
         if not self.group:
             return ""
-        read = self.read(body)
         try:
+            read = self.read(body)
             found = self.group(read) if callable(self.group) else _look_up(read, self.group)
+        except InvalidMessage:
+            raise
         except Exception as error:
             raise InvalidMessage(f"{self} can't tell its group from the body: {error!r}") from error
         return "" if found in (None, "") else check_key(found, "group")

@@ -8,6 +8,7 @@ base64 or raw; or, for a handler that takes text, the text itself.
 from __future__ import annotations
 
 import base64
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
@@ -106,11 +107,20 @@ class BatchPlace(msgspec.Struct, frozen=True):
 
 
 class Unreadable(InvalidMessage):
-    """A message without a task that can run. ``envelope`` is what could be read of it, if anything."""
+    """A message without a task that can run. ``envelope``, ``follow_ups`` and ``batch`` are what could be
+    read of it, if anything."""
 
-    def __init__(self, text: str, envelope: Envelope | None = None) -> None:
+    def __init__(
+        self,
+        text: str,
+        envelope: Envelope | None = None,
+        follow_ups: tuple[FollowUp, ...] = (),
+        batch: BatchPlace | None = None,
+    ) -> None:
         super().__init__(text)
         self.envelope = envelope
+        self.follow_ups = follow_ups
+        self.batch = batch
 
 
 def encode_task(message: SentTask) -> bytes:
@@ -167,7 +177,10 @@ def decode_task(data: bytes, default: Envelope, *, text: bool = False) -> SentTa
         return _from_json(data, default)
     wire = _parse(data)
     if wire is not None:
-        return _from_wire(wire, default)
+        try:
+            return _from_wire(wire, default)
+        except Unreadable as error:
+            raise _refused(error, wire, default) from None
     if text:
         return SentTask(_checked(default, default), Body(data))
     raise Unreadable(
@@ -277,6 +290,19 @@ def _from_wire(wire: Any, default: Envelope) -> SentTask:
     return SentTask(envelope, _body(wire, envelope), follow_ups, after, _batch(wire, default, envelope))
 
 
+def _refused(error: Unreadable, wire: Any, default: Envelope) -> Unreadable:
+    """Return the error with what follows upon the task and its place in a batch, as far as they can be read:
+    the task has failed, and others wait for that."""
+    envelope, batch = error.envelope, None
+    follow_ups: tuple[FollowUp, ...] = ()
+    if envelope is not None and envelope.app == default.app:
+        with contextlib.suppress(Unreadable):
+            follow_ups = _follow_ups(wire, default)
+        with contextlib.suppress(Unreadable):
+            batch = _batch(wire, default, envelope)
+    return Unreadable(str(error), envelope, follow_ups, batch)
+
+
 def _after(wire: Any, envelope: Envelope) -> bytes:
     """Return the brief of the task that this one follows upon. It is read here, so that one that is no brief
     is refused with its task."""
@@ -348,6 +374,11 @@ def _follow_up(task: SentTask, trace: str, on_failure: bool, delay_s: float) -> 
         raise Unreadable("its TaskType is empty")
     if not 0 <= delay_s <= SECONDS_MAX:
         raise Unreadable(f"its DelayS is {delay_s:g}; it is 0 to {SECONDS_MAX:g}")
+    if not task.body.name:
+        try:
+            task.body.data.decode()  # it goes into the record of the task before it
+        except UnicodeDecodeError as error:
+            raise Unreadable(f"field 'Body' can't be read: {error}") from None
     envelope = msgspec.structs.replace(task.envelope, trace_id=trace)
     return FollowUp(msgspec.structs.replace(task, envelope=envelope), on_failure, delay_s)
 
@@ -443,7 +474,14 @@ def _from_json(data: bytes, default: Envelope) -> SentTask:
         task = _json_task.decode(data)
     except UNREADABLE as error:
         raise Unreadable(f"the message's Envelop is wrong: {error}") from None
-    return _from_json_task(task, default)
+    try:
+        return _from_json_task(task, default)
+    except Unreadable as error:
+        follow_ups: tuple[FollowUp, ...] = ()
+        if error.envelope is not None and error.envelope.app == default.app:
+            with contextlib.suppress(Unreadable):
+                follow_ups = _json_follow_ups(task, default, 0)
+        raise Unreadable(str(error), error.envelope, follow_ups) from None
 
 
 def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> SentTask:
@@ -462,10 +500,16 @@ def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> Sent
     envelope = _checked(envelope, default)
     if before > FOLLOW_UPS_MAX:
         raise Unreadable(f"more than {FOLLOW_UPS_MAX} tasks follow each other")
+    follow_ups = _json_follow_ups(task, default, before, envelope)
+    return SentTask(envelope, Body(bytes(task.Body)), follow_ups)
+
+
+def _json_follow_ups(
+    task: _JsonTask, default: Envelope, before: int, envelope: Envelope | None = None
+) -> tuple[FollowUp, ...]:
+    """Read the follow-ups of a task, as ``_follow_ups`` does."""
     try:
-        if before:
-            bytes(task.Body).decode()  # it goes into the record of the task before it
-        follow_ups = tuple(
+        return tuple(
             _follow_up(
                 _from_json_task(each.Task, _unnamed(default.app), before + 1),
                 each.Task.Envelop.TraceID,
@@ -474,11 +518,8 @@ def _from_json_task(task: _JsonTask, default: Envelope, before: int = 0) -> Sent
             )
             for each in task.FollowUps
         )
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"field 'Body' can't be read: {error}") from None
     except Unreadable as error:
         raise Unreadable(f"field 'FollowUps': {error}", envelope) from None
-    return SentTask(envelope, Body(bytes(task.Body)), follow_ups)
 
 
 def _checked(envelope: Envelope, default: Envelope) -> Envelope:

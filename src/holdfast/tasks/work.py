@@ -300,7 +300,8 @@ class TaskWork:
         except Unreadable as error:
             if error.envelope is None:
                 raise
-            message, refusal = SentTask(error.envelope, Body(b"")), str(error)
+            message = SentTask(error.envelope, Body(b""), error.follow_ups, batch=error.batch)
+            refusal = str(error)
         envelope = message.envelope
         if envelope.task_type not in self._specs and not refusal:
             known = ", ".join(sorted(self._specs))

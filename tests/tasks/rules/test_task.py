@@ -52,6 +52,16 @@ def test_a_delayed_task_keeps_its_message_until_it_was_sent() -> None:
     assert rules.message_sent(sent) is sent
 
 
+def test_a_task_whose_queue_delays_its_message_is_known_until_it_is_delivered() -> None:
+    delayed = rules.delay(None, DelayTask("k", "t", 50.0, b"", "g"), NOW)
+    assert delayed == Task("k", "t", group="g", queued_at=NOW, send_at=150.0)
+    assert rules.start(delayed, WISH, NOW).state is State.RUNNING, "whoever delivers it sooner means it"
+    cancelled = rules.briefed(rules.cancel(delayed, "enough", NOW), 1)
+    for task in (delayed, cancelled):
+        assert not rules.expired(task, 150.0)
+        assert rules.expired(task, 150.5)
+
+
 def test_starting_gives_the_attempt_an_epoch_and_a_lease() -> None:
     assert (RUNNING.state, RUNNING.epoch, RUNNING.attempts, RUNNING.until) == (State.RUNNING, 1, 1, 110.0)
     assert rules.start(None, WISH, NOW) == changed(RUNNING, queued_at=NOW)

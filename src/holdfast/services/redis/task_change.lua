@@ -59,12 +59,12 @@ end
 function requests.delay(task, trace, kind, delay, message, group)
   if task then return task end
   local due = text(now + tonumber(delay))
-  return {}, {state = 'queued', type = kind, group = group, queued_at = NOW, ['until'] = due,
-    message = message, send_at = due}
+  return {}, {state = 'queued', type = kind, group = group, queued_at = NOW,
+    ['until'] = message ~= '' and due or '', message = message, send_at = due}
 end
 
 function requests.message_sent(task, trace)
-  return task, task and {message = '', send_at = ''}
+  return task, task and task.message and {message = '', send_at = ''} or nil
 end
 
 function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of, follow_ups)
@@ -128,7 +128,7 @@ end
 
 function requests.briefed(task, trace, epoch)
   if not (task and ENDED[task.state] and (task.epoch or '0') == epoch) then return task end
-  return task, {message = '', send_at = '', briefed = '1'}
+  return task, {message = '', send_at = task.message and '' or nil, briefed = '1'}
 end
 
 function requests.cancel(task, trace, reason)

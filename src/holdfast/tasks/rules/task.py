@@ -55,7 +55,7 @@ class Task(msgspec.Struct, frozen=True):
     names the group whose limits it counts toward. ``follow_ups`` are the tasks that are sent at its outcome,
     encoded, as the message has them by which it was begun last.
     ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
-    be at ``send_at``.
+    be at ``send_at``. Without a ``message``, ``send_at`` is when the queue delivers that of a delayed task.
     ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.
     ``members`` is empty but for a batch: one digit for each of its tasks, 0 if it hasn't ended, 1 if it has
     succeeded, 2 if it ended otherwise.
@@ -99,7 +99,8 @@ class Task(msgspec.Struct, frozen=True):
 
 
 class DelayTask(msgspec.Struct, frozen=True):
-    """A task that may begin after ``delay_s``. Its ``message`` is kept until about then."""
+    """A task that may begin after ``delay_s``. Its ``message`` is kept until about then; it is empty if the
+    queue delays the message itself."""
 
     trace: str
     type: str
@@ -197,10 +198,12 @@ def queue(standing: Task | None, task: Task, now: float) -> Task:
 
 
 def delay(standing: Task | None, wish: DelayTask, now: float) -> Task:
-    """Return the task after its message was stored, to be sent later; a known one is unchanged."""
+    """Return the task after it was sent to begin later; a known one is unchanged. Until its message is due,
+    no attempt begins of a task whose message is kept."""
     due = now + wish.delay_s
+    until = due if wish.message else 0.0
     return standing or Task(
-        wish.trace, wish.type, group=wish.group, queued_at=now, until=due, message=wish.message, send_at=due
+        wish.trace, wish.type, group=wish.group, queued_at=now, until=until, message=wish.message, send_at=due
     )
 
 
@@ -367,12 +370,13 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
 
 def expired(standing: Task, before: float) -> bool:
     """Return True if nothing has happened to the task since ``before``, and no attempt was valid then. One
-    with pending effects is kept longer, and one whose message is yet to be sent until it is."""
+    with pending effects is kept longer, and one whose message is yet to be sent until it is. One whose queue
+    delays its message counts from when that is delivered."""
     if standing.message:
         return False
     if standing.effects:
         before -= EFFECTS_KEEP_S
-    return standing.moved_at < before and standing.until < before
+    return max(standing.moved_at, standing.until, standing.send_at) < before
 
 
 def _pauses(task: Task, now: float) -> bool:

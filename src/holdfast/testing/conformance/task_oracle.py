@@ -71,7 +71,7 @@ delays = st.builds(
     trace=traces,
     type=types,
     delay_s=st.sampled_from((0.0, 3600.0)),
-    message=st.binary(min_size=1, max_size=9),
+    message=st.binary(max_size=9),
     group=texts,
 )
 beats = st.builds(

@@ -210,6 +210,26 @@ class TasksConformance:
         await tasks.messages_sent(["k"])
         assert await tasks.expire(FOREVER) == 1
 
+    async def test_a_task_is_known_until_its_queue_delivers_its_delayed_message(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        wishes = [DelayTask(trace, TYPE, LEASE_S, b"", "customer-7") for trace in ("k", "cancelled")]
+        [delayed, _] = await tasks.delay(wishes)
+        assert (delayed.state, delayed.group, delayed.message) == (State.QUEUED, "customer-7", b"")
+        assert delayed.send_at == pytest.approx(delayed.queued_at + LEASE_S)
+        assert await tasks.due(FOREVER, 10, LEASE_S) == [], "its queue has the message"
+        cancelled = await tasks.cancel("cancelled", "not wanted")
+        assert cancelled is not None
+        await tasks.messages_sent(["k", "cancelled"])
+        await tasks.briefed([("cancelled", cancelled.epoch)])
+        assert await tasks.expire(delayed.send_at - 1.0) == 0
+        assert await other_tasks.get("k") == delayed
+        [refused] = await tasks.start([wish("cancelled")])
+        assert refused == msgspec.structs.replace(cancelled, briefed=True), "it runs no more"
+        [begun] = await tasks.start([wish("k")])
+        assert (begun.state, begun.send_at) == (State.RUNNING, 0.0)
+        assert await tasks.expire(FOREVER) == 2
+
     async def test_a_task_with_effects_is_kept_longer(self, tasks: TaskStore) -> None:
         for trace, effects in (("a", b"pending"), ("b", b"")):
             [begun] = await tasks.start([wish(trace)])
