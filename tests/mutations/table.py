@@ -2608,11 +2608,32 @@ ADAPTERS = [
         "tests/services/postgres/test_coordinator.py::test_a_membership_that_has_lapsed_can_t_be_renewed_though_nobody_has_ended_it",
     ),
     _at(
-        "src/holdfast/services/postgres/migrations/0004_coordinator.sql",
+        "src/holdfast/services/postgres/migrations/0008_standing_still.sql",
         "a dump is waited for",
         "PERFORM set_config('lock_timeout', '200ms', true);",
         "PERFORM set_config('lock_timeout', '0', true);",
         "tests/services/postgres/test_coordinator.py::test_a_dump_of_the_tables_holds_nobody_up",
+    ),
+    _at(
+        "src/holdfast/services/postgres/migrations/0008_standing_still.sql",
+        "tables are locked while a standby is waited for",
+        "    PERFORM set_config('synchronous_commit', 'off', true);\n",
+        "",
+        "tests/services/postgres/test_coordinator.py::test_tables_that_are_made_anew_wait_for_no_standby",
+    ),
+    _at(
+        "src/holdfast/services/postgres/migrations/0008_standing_still.sql",
+        "a lookup finds no claim while the tables are made anew",
+        "LANGUAGE sql VOLATILE",
+        "LANGUAGE sql STABLE",
+        "tests/services/postgres/test_coordinator.py::test_a_claim_that_is_looked_up_while_the_tables_are_made_anew_is_found",
+    ),
+    _at(
+        "src/holdfast/services/postgres/migrations/0008_standing_still.sql",
+        "two keys may have the same id",
+        "CREATE UNIQUE INDEX",
+        "CREATE INDEX",
+        "tests/services/postgres/test_state.py::test_streams_share_no_effects_where_the_server_counts_keys_anew",
     ),
     _at(
         "src/holdfast/services/postgres/coordinator.py",

@@ -161,6 +161,17 @@ async def test_a_server_that_lost_the_last_openings_accepts_nothing_of_them(
 
 
 @pytest.mark.slow
+async def test_streams_share_no_effects_where_the_server_counts_keys_anew(
+    state: PostgresState, sql: Query
+) -> None:
+    """As after a switch by logical replication, which copies no sequences."""
+    await committed(state, effects=(effect(1, 0),))
+    await sql("ALTER TABLE holdfast.keys ALTER COLUMN id RESTART")
+    await committed(state, "s/other", effects=(effect(1, 1),))
+    for key, place in ((KEY, 0), ("s/other", 1)):
+        assert (await standing(state, key)).effects == (effect(1, place),)
+
+
 async def test_an_emptied_server_accepts_nothing_of_openings_it_forgot(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:
