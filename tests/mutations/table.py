@@ -2876,6 +2876,20 @@ ADAPTERS = [
     ),
     _at(
         "src/holdfast/services/postgres/queue.py",
+        "all dead letters expire at once",
+        "id > %b ORDER BY id LIMIT %s\n), old",
+        "id > %b AND %s > 0 ORDER BY id\n), old",
+        "tests/services/postgres/test_queue.py::test_dead_letters_expire_in_small_batches_however_many_there_are",
+    ),
+    _at(
+        "src/holdfast/services/postgres/queue.py",
+        "young dead letters keep old ones from expiring",
+        "while looked == EXPIRE_BATCH:",
+        "gone = 1\n        while gone:",
+        "tests/services/postgres/test_queue.py::test_dead_letters_expire_in_small_batches_however_many_there_are",
+    ),
+    _at(
+        "src/holdfast/services/postgres/queue.py",
         "what a failed receive had taken is passed over",
         "            self._messages.look_anew(self._name)\n",
         "",

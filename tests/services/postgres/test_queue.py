@@ -331,6 +331,29 @@ async def test_processes_that_want_the_same_rows_never_deadlock(
         assert b"deadlock" not in log.read()
 
 
+NOTE_DROPPED = """
+CREATE TABLE public.dropped (letters bigint);
+CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO public.dropped SELECT count(*) FROM gone; RETURN NULL; END $$;
+CREATE TRIGGER note AFTER DELETE ON holdfast.dead_letters REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION public.note()"""
+
+
+async def test_dead_letters_expire_in_small_batches_however_many_there_are(
+    make_queue: MakeQueue, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.queue.EXPIRE_BATCH", 3)
+    queue, young = make_queue(), ["3", "4", "5", "7"]
+    letters = [DeadLetter(str(n), b"x", "r", at=9.0 if str(n) in young else 1.0) for n in range(10)]
+    await queue.restore_dead_letters(letters)
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(NOTE_DROPPED)
+        assert await queue.expire(5.0) == 6
+        dropped = connection.execute("SELECT letters FROM public.dropped").fetchall()
+    assert [count for (count,) in dropped] == [3, 0, 2, 1]
+    assert [letter.id for letter in await queue.dead_letters(10)] == young
+
+
 async def test_what_is_given_back_is_in_nobodys_hands(make_queue: MakeQueue) -> None:
     queue = make_queue()
     await queue.send([Outgoing(b"x")])

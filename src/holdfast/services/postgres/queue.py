@@ -45,6 +45,9 @@ from holdfast.services.postgres.messages import (
     topic_of,
 )
 
+EXPIRE_BATCH = 1000
+"""Dead letters that one transaction looks at to drop them, so that others don't wait for it."""
+
 DEPTH = """
 SELECT count(*), count(*) FILTER (WHERE visible_at > at AND holder IS NOT NULL),
     count(*) FILTER (WHERE visible_at > at AND holder IS NULL),
@@ -131,13 +134,17 @@ REDRIVE = f"""{LOCKED}, dropped AS (
 )
 SELECT count(*) FROM sent"""  # noqa: S608
 
+# Drops the old ones of the first letters after an id. Returns how many; how many it looked at, and the last.
 EXPIRE = """
-WITH old AS MATERIALIZED (
-    SELECT id FROM {schema}.dead_letters WHERE queue = %s AND at < %s ORDER BY id FOR UPDATE SKIP LOCKED
+WITH page AS MATERIALIZED (
+    SELECT id, at FROM {schema}.dead_letters WHERE queue = %s AND id > %b ORDER BY id LIMIT %s
+), old AS MATERIALIZED (
+    SELECT d.id FROM {schema}.dead_letters AS d JOIN page USING (id) WHERE d.queue = %s AND page.at < %s
+    ORDER BY d.id FOR UPDATE OF d SKIP LOCKED
 ), expired AS (
-    DELETE FROM {schema}.dead_letters AS d USING old WHERE queue = %s AND d.id = old.id RETURNING 1
+    DELETE FROM {schema}.dead_letters AS d USING old WHERE d.queue = %s AND d.id = old.id RETURNING 1
 )
-SELECT count(*) FROM expired"""
+SELECT (SELECT count(*) FROM expired), count(*), (SELECT id FROM page ORDER BY id DESC LIMIT 1) FROM page"""
 
 
 async def filled(database: PostgresDatabase) -> list[str]:
@@ -314,7 +321,17 @@ class PostgresQueue:
 
     async def expire(self, dead_before: float) -> int:
         before = round(max(0.0, min(dead_before, 1e12)) * 1e6)
-        return await self._count(self._expire, (self._name, before, self._name))
+        expired, looked, after = 0, EXPIRE_BATCH, b""
+
+        async def expire(connection: Connection) -> tuple[int, int, bytes | None]:
+            asked = (self._name, after, EXPIRE_BATCH, self._name, before, self._name)
+            rows = await connection.execute(self._expire, asked, binary=True)
+            return await rows.fetchone() or (0, 0, None)
+
+        while looked == EXPIRE_BATCH:
+            gone, looked, last = await self._lane.write(expire)
+            expired, after = expired + gone, last or b""
+        return expired
 
     # --- transfer
 
