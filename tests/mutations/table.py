@@ -2748,6 +2748,13 @@ ADAPTERS = [
         "tests/services/postgres/test_lane.py::test_the_server_looks_whether_its_client_is_still_there_if_it_can",
     ),
     _at(
+        "src/holdfast/services/postgres/bells.py",
+        "the channel of a schema with a long name is never heard",
+        "if len(name) <= NAME_MAX_BYTES:",
+        "if True:",
+        "tests/services/postgres/test_bells.py::test_schemas_with_long_names_share_no_channel_and_others_keep_theirs",
+    ),
+    _at(
         "src/holdfast/services/postgres/refusals.py",
         "who is overtaken is not run again",
         'OVERTAKEN = ("23505", ',
