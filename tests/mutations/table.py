@@ -2755,6 +2755,20 @@ ADAPTERS = [
         "tests/services/postgres/test_bells.py::test_schemas_with_long_names_share_no_channel_and_others_keep_theirs",
     ),
     _at(
+        "src/holdfast/services/postgres/schema.py",
+        "processes that start together fail where another isolation is the default",
+        'await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")',
+        "pass",
+        "tests/services/postgres/test_schema.py::test_processes_that_start_together_make_the_schema_whatever_isolation_is_the_default",
+    ),
+    _at(
+        "src/holdfast/services/postgres/database.py",
+        "a statement of its own has the isolation that is the default",
+        " | ISOLATION\n",
+        "\n",
+        "tests/services/postgres/test_lane.py::test_a_statement_of_its_own_sees_what_is_committed_whatever_isolation_is_the_default",
+    ),
+    _at(
         "src/holdfast/services/postgres/refusals.py",
         "who is overtaken is not run again",
         'OVERTAKEN = ("23505", ',

@@ -422,6 +422,17 @@ async def test_a_pause_is_short_again_after_a_connection_that_stood_for_long(
         await slow_lane.read(_nothing)
 
 
+async def test_a_statement_of_its_own_sees_what_is_committed_whatever_isolation_is_the_default(
+    places: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    async def shown(connection: Connection) -> str:
+        [level] = await (await connection.execute("SHOW transaction_isolation")).fetchone() or ("",)
+        return str(level)
+
+    url = places.url + "?options=-c%20default_transaction_isolation%3Dserializable"
+    assert await make_database(url).lane("state").read(shown) == "read committed"
+
+
 @pytest.mark.parametrize("setting", ["client_connection_check_interval", "one_that_the_server_lacks"])
 async def test_the_server_looks_whether_its_client_is_still_there_if_it_can(
     places: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, setting: str

@@ -29,6 +29,9 @@ MIGRATE_TIMEOUT_S = 600.0
 KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 """In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
 
+ISOLATION = {"default_transaction_isolation": "'read committed'"}
+"""A statement that is a transaction of its own is to see what was committed when it got its locks, too."""
+
 # So the server soon ends what it still does for a process that has given it up. One before 14, or on Windows,
 # can't look.
 LOOK_FOR_CLIENT = """
@@ -163,7 +166,7 @@ class PostgresDatabase:
                     await self._migrate(connection)
                     self._migrated = True
             if self.address.prepares:
-                settings = PLANNING | KEEPALIVES | self._limits
+                settings = PLANNING | KEEPALIVES | self._limits | ISOLATION
                 said = [f"SET {name} = {value}" for name, value in settings.items()]
                 with limited(connection, self._timeout_s):
                     await connection.execute("; ".join([*said, LOOK_FOR_CLIENT]).encode())
