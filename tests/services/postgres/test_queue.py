@@ -331,6 +331,18 @@ async def test_processes_that_want_the_same_rows_never_deadlock(
         assert b"deadlock" not in log.read()
 
 
+async def test_large_dead_letters_are_buried_in_parts(
+    make_queue: MakeQueue, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALL_BYTES", 5000)
+    queue = make_queue()
+    await queue.bury([DeadLetter(str(number), b"x" * 2000, "r") for number in range(5)])
+    assert len(await queue.dead_letters(9)) == 5
+    with psycopg.connect(postgresql_server.url) as connection:
+        written = "SELECT count(DISTINCT xmin::text) FROM holdfast.dead_letters"
+        assert connection.execute(written).fetchone() == (3,)
+
+
 NOTE_DROPPED = """
 CREATE TABLE public.dropped (letters bigint);
 CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$

@@ -303,6 +303,28 @@ async def test_results_expire_in_small_batches_whoever_else_expires_them(
 # --- transactions
 
 
+LARGE = b"x" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        {"state": LARGE},
+        {"results": (Result("0:1", LARGE),)},
+        {"effects": (msgspec.structs.replace(effect(1, 0), body=LARGE),)},
+    ],
+    ids=["state", "results", "effects"],
+)
+async def test_only_so_many_large_commits_share_a_transaction_as_it_has_time_for(
+    state: PostgresState, sql: Query, monkeypatch: pytest.MonkeyPatch, brought: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.lane.BATCH_MAX", 20)
+    opened = await asyncio.gather(*(state.open(f"s/{number}", 0, "m") for number in range(6)))
+    written = "SELECT count(DISTINCT xmin::text) FROM holdfast.checkpoints"
+    await asyncio.gather(*(state.commit(next_commit(each, **brought)) for each in opened))
+    assert await sql(written) == [(3,)], "each weighs as much as nine small ones"
+
+
 @pytest.mark.slow
 async def test_one_bad_commit_doesn_t_fail_those_that_it_travels_with(state: PostgresState) -> None:
     keys = [f"s/{number}" for number in range(8)]

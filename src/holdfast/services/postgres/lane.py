@@ -354,6 +354,11 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
+def weight_of(rows: int, size: int = 0) -> int:
+    """Return how many small calls take as long as one with so many rows, and bytes."""
+    return 1 + rows // 40 + size // (1 << 17)
+
+
 def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:
     """Those that run together with the first one."""
     first = calls[0]

@@ -33,13 +33,14 @@ from holdfast.ports.queue import (
 )
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import BATCH_MAX, Connection
+from holdfast.services.postgres.lane import BATCH_MAX, Connection, weight_of
 from holdfast.services.postgres.messages import (
     CALL_BYTES,
     PostgresMessages,
     ReceiveAnswer,
     ReceiveCall,
     SettleCall,
+    by_bytes,
     micros,
     sent_message,
     topic_of,
@@ -216,7 +217,7 @@ class PostgresQueue:
         if size > CALL_BYTES:
             ids = await self._lane.write_many(self._messages.send_in_parts, sent, weight=BATCH_MAX)
         else:
-            weight = _weight(len(sent), size)
+            weight = weight_of(len(sent), size)
             ids = await self._lane.run_once(self._messages.send, sent, writes=True, weight=weight)
         if any(m.delay_s < SAFETY_S for m in messages):  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
@@ -389,7 +390,7 @@ class PostgresQueue:
 
         A crash of the server may take deliveries back, which then come again."""
         taking = asyncio.ensure_future(
-            self._lane.run_once(self._messages.receive, asked, writes=True, weight=_weight(asked.limit))
+            self._lane.run_once(self._messages.receive, asked, writes=True, weight=weight_of(asked.limit))
         )
         try:
             return await asyncio.shield(taking)
@@ -407,15 +408,16 @@ class PostgresQueue:
             return []
         settling = SettleCall(self._name, receipts, delay, ends)
         stale = await self._lane.run_once(
-            self._messages.settle, settling, writes=True, weight=_weight(len(receipts))
+            self._messages.settle, settling, writes=True, weight=weight_of(len(receipts))
         )
         if delay is not None and delay < SAFETY_S * 1e6:  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
         return stale
 
     async def _add_dead_letters(self, letters: Sequence[tuple[DeadLetter, int | None]]) -> None:
-        weight = _weight(len(letters), sum(len(letter.body) for letter, _ in letters))
-        await self._lane.write_many(self._bury_all, letters, weight=weight)
+        for part in by_bytes(letters, lambda added: len(added[0].body)):
+            size = sum(len(letter.body) for letter, _ in part)
+            await self._lane.write_many(self._bury_all, part, weight=weight_of(len(part), size))
 
     async def _bury_all(
         self, connection: Connection, batches: Sequence[Sequence[tuple[DeadLetter, int | None]]]
@@ -450,11 +452,6 @@ class PostgresQueue:
             return int(count)
 
         return await self._lane.write(run)
-
-
-def _weight(rows: int, size: int = 0) -> int:
-    """Return how many small calls take as long as one with so many rows, and bytes of bodies."""
-    return 1 + rows // 40 + size // (1 << 17)
 
 
 def _record(letter: DeadLetter) -> str:
