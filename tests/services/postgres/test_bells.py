@@ -7,7 +7,7 @@ import psycopg
 import pytest
 from structlog.testing import capture_logs
 
-from holdfast.services.postgres.bells import CHANNEL_MAX_BYTES, PostgresBells
+from holdfast.services.postgres.bells import CHANNEL_MAX_BYTES, PostgresBells, channel_of
 from holdfast.services.postgres.lane import Connection
 from simulator.proxies import TcpFaults
 from simulator.servers import PostgresqlServer
@@ -67,6 +67,28 @@ async def test_schemas_do_not_hear_each_other(
         assert not theirs.is_set()
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA IF EXISTS other CASCADE")
+
+
+@pytest.mark.parametrize("length", [54, 55, 63])
+async def test_a_ring_is_heard_however_long_the_name_of_the_schema_is(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, length: int
+) -> None:
+    name = "s" * length
+    one, other = [make_database(f"{postgresql_server.url}?schema={name}").bells for _ in range(2)]
+    with other.listen("t") as there:
+        await heard(other)
+        there.clear()
+        one.ring(["t"])
+        await rings(there)
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(f"DROP SCHEMA IF EXISTS {name} CASCADE".encode())
+
+
+def test_schemas_with_long_names_share_no_channel_and_others_keep_theirs() -> None:
+    long = [channel_of("s" * 62 + end) for end in "ab"]
+    assert long[0] != long[1]
+    assert max(map(len, long)) <= 63
+    assert channel_of("s" * 54) == "holdfast_" + "s" * 54
 
 
 async def test_many_topics_go_in_few_notifications(bells: list[PostgresBells]) -> None:

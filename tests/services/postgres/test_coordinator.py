@@ -276,6 +276,37 @@ async def test_a_dump_of_the_tables_holds_nobody_up(
         assert ask(postgresql_server, "SELECT tidied_at FROM holdfast.coordinator") == tried_at
 
 
+TIDY = "SELECT holdfast.tidy_coordinator()"
+UNTIDY = "UPDATE holdfast.coordinator SET tidied_at = 'epoch'"
+
+
+async def test_tables_that_are_made_anew_wait_for_no_standby(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    """While a synchronous standby is away, a commit that waits for it would hold the tables locked."""
+    coordinator = coordinator_at(make_database, postgresql_server)
+    await coordinator.join(A, LONG_S)
+    with psycopg.connect(postgresql_server.url) as tidier:
+        tidier.execute(UNTIDY)
+        tidier.execute(TIDY)
+        assert tidier.execute("SHOW synchronous_commit").fetchone() == ("off",)
+
+
+async def test_a_claim_that_is_looked_up_while_the_tables_are_made_anew_is_found(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    coordinator = coordinator_at(make_database, postgresql_server)
+    await coordinator.join(A, LONG_S)
+    claim = await coordinator.claim("s/k", A.id)
+    with psycopg.connect(postgresql_server.url) as tidier:
+        tidier.execute(UNTIDY)
+        tidier.execute(TIDY)
+        looked = asyncio.ensure_future(coordinator.lookup("s/k"))
+        await somebody_waits(postgresql_server)
+        tidier.commit()
+    assert await looked == claim
+
+
 @pytest.mark.slow
 async def test_old_changes_go_and_who_is_behind_them_starts_again(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase

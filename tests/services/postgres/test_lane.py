@@ -7,6 +7,7 @@ from itertools import count
 import psycopg
 import pytest
 
+from holdfast.common.retry import Backoff
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -15,6 +16,9 @@ from holdfast.errors import (
     OutcomeUnknown,
     Unavailable,
 )
+from holdfast.services.postgres import database as database_module
+from holdfast.services.postgres import lane as module
+from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import BATCH_MAX, Connect, Connection, PostgresLane
 from simulator.proxies import TcpFaults
 from simulator.servers import PostgresqlServer
@@ -332,8 +336,9 @@ async def test_a_lost_answer_to_a_read_is_no_question(
 
 @pytest.mark.slow
 async def test_a_server_that_stands_still_is_given_up(
-    places: PostgresqlServer, make_database: MakeDatabase
+    places: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(module, "PAUSES", Backoff(first_s=0.0))
     lane = make_database(places.url, HASTY_S).lane("state")
     await lane.write_many(Phases(), 0)
     for phase, error in ((1, Unavailable), (3, OutcomeUnknown)):
@@ -343,6 +348,105 @@ async def test_a_server_that_stands_still_is_given_up(
         finally:
             places.resume()
         assert await lane.write_many(Phases(), 2) == 2
+
+
+@pytest.fixture
+def database(places: PostgresqlServer, make_database: MakeDatabase) -> PostgresDatabase:
+    return make_database(places.url)
+
+
+@pytest.fixture
+def slow_lane(database: PostgresDatabase) -> PostgresLane:
+    """A lane that gives each call up at once."""
+    lane = database.lane("state")
+    lane._timeout_s = 0.05
+    return lane
+
+
+async def sleep_on(connection: Connection) -> None:
+    """Asks for what the server goes on with after its caller has gone."""
+    await connection.execute("SELECT pg_sleep(60)")
+
+
+async def test_each_call_that_takes_too_long_doubles_the_pause_before_the_lane_connects_again(
+    slow_lane: PostgresLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, connections, connect = 0.0, count(), slow_lane._connect
+
+    async def counted() -> Connection:
+        next(connections)
+        return await connect()
+
+    monkeypatch.setattr(slow_lane, "_connect", counted)
+    monkeypatch.setattr(module, "_now", lambda: now)
+    monkeypatch.setattr(module, "PAUSES", Backoff(first_s=1.0, max_s=3.0, floor=1.0))
+    for tries, pause_s in enumerate((1.0, 2.0, 3.0, 3.0)):
+        with pytest.raises(Unavailable):
+            await slow_lane.read(sleep_on)
+        now += 0.9 * pause_s
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="none is made"):
+                await slow_lane.read(sleep_on)
+        assert next(connections) == 2 * tries + 1
+        now += 0.2 * pause_s
+
+
+async def test_a_lane_whose_calls_take_too_long_keeps_no_other_lane_from_connecting(
+    database: PostgresDatabase, slow_lane: PostgresLane
+) -> None:
+    with pytest.raises(Unavailable):
+        await slow_lane.read(sleep_on)
+    with pytest.raises(Unavailable, match="none is made"):
+        await slow_lane.read(_nothing)
+    await database.lane("membership").read(_nothing)
+
+
+async def test_a_pause_is_short_again_after_a_connection_that_stood_for_long(
+    slow_lane: PostgresLane, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 0.0
+    monkeypatch.setattr(module, "_now", lambda: now)
+    for pause_s in (1.0, 2.0):
+        with pytest.raises(Unavailable):
+            await slow_lane.read(sleep_on)
+        now += pause_s
+
+    async def stand_for_long(connection: Connection) -> None:
+        nonlocal now
+        now += 100.0
+        await sleep_on(connection)
+
+    with pytest.raises(Unavailable):
+        await slow_lane.read(stand_for_long)
+    with pytest.raises(Unavailable, match=r"1\.0 s more"):
+        await slow_lane.read(_nothing)
+
+
+async def test_a_statement_of_its_own_sees_what_is_committed_whatever_isolation_is_the_default(
+    places: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    async def shown(connection: Connection) -> str:
+        [level] = await (await connection.execute("SHOW transaction_isolation")).fetchone() or ("",)
+        return str(level)
+
+    url = places.url + "?options=-c%20default_transaction_isolation%3Dserializable"
+    assert await make_database(url).lane("state").read(shown) == "read committed"
+
+
+@pytest.mark.parametrize("setting", ["client_connection_check_interval", "one_that_the_server_lacks"])
+async def test_the_server_looks_whether_its_client_is_still_there_if_it_can(
+    places: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    asked = database_module.LOOK_FOR_CLIENT.replace("client_connection_check_interval", setting)
+    monkeypatch.setattr(database_module, "LOOK_FOR_CLIENT", asked)
+
+    async def shown(connection: Connection) -> str:
+        rows = await connection.execute("SHOW client_connection_check_interval")
+        [interval] = await rows.fetchone() or ("",)
+        return str(interval)
+
+    looks = "5s" if setting == "client_connection_check_interval" else "0"
+    assert await make_database(places.url).lane("state").read(shown) == looks
 
 
 @pytest.mark.slow

@@ -331,6 +331,41 @@ async def test_processes_that_want_the_same_rows_never_deadlock(
         assert b"deadlock" not in log.read()
 
 
+async def test_large_dead_letters_are_buried_in_parts(
+    make_queue: MakeQueue, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CALL_BYTES", 5000)
+    queue = make_queue()
+    await queue.bury([DeadLetter(str(number), b"x" * 2000, "r") for number in range(5)])
+    assert len(await queue.dead_letters(9)) == 5
+    with psycopg.connect(postgresql_server.url) as connection:
+        written = "SELECT count(DISTINCT xmin::text) FROM holdfast.dead_letters"
+        assert connection.execute(written).fetchone() == (3,)
+
+
+NOTE_DROPPED = """
+CREATE TABLE public.dropped (letters bigint);
+CREATE FUNCTION public.note() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN INSERT INTO public.dropped SELECT count(*) FROM gone; RETURN NULL; END $$;
+CREATE TRIGGER note AFTER DELETE ON holdfast.dead_letters REFERENCING OLD TABLE AS gone
+    FOR EACH STATEMENT EXECUTE FUNCTION public.note()"""
+
+
+async def test_dead_letters_expire_in_small_batches_however_many_there_are(
+    make_queue: MakeQueue, postgresql_server: PostgresqlServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.queue.EXPIRE_BATCH", 3)
+    queue, young = make_queue(), ["3", "4", "5", "7"]
+    letters = [DeadLetter(str(n), b"x", "r", at=9.0 if str(n) in young else 1.0) for n in range(10)]
+    await queue.restore_dead_letters(letters)
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(NOTE_DROPPED)
+        assert await queue.expire(5.0) == 6
+        dropped = connection.execute("SELECT letters FROM public.dropped").fetchall()
+    assert [count for (count,) in dropped] == [3, 0, 2, 1]
+    assert [letter.id for letter in await queue.dead_letters(10)] == young
+
+
 async def test_what_is_given_back_is_in_nobodys_hands(make_queue: MakeQueue) -> None:
     queue = make_queue()
     await queue.send([Outgoing(b"x")])

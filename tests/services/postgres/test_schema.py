@@ -54,6 +54,18 @@ async def test_of_many_processes_one_makes_the_schema(
     assert applied(postgresql_server) == NUMBERS
 
 
+SERIALIZABLE = "?options=-c%20default_transaction_isolation%3Dserializable"
+
+
+async def test_processes_that_start_together_make_the_schema_whatever_isolation_is_the_default(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    databases = [make_database(postgresql_server.url + SERIALIZABLE) for _ in range(4)]
+    registries = [PostgresRegistry(database, SystemClock()) for database in databases]
+    assert await asyncio.gather(*(registry.get("a") for registry in registries)) == [None] * 4
+    assert applied(postgresql_server) == NUMBERS
+
+
 async def test_many_processes_migrate_each_step_once(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase
 ) -> None:

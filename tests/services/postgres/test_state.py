@@ -161,6 +161,17 @@ async def test_a_server_that_lost_the_last_openings_accepts_nothing_of_them(
 
 
 @pytest.mark.slow
+async def test_streams_share_no_effects_where_the_server_counts_keys_anew(
+    state: PostgresState, sql: Query
+) -> None:
+    """As after a switch by logical replication, which copies no sequences."""
+    await committed(state, effects=(effect(1, 0),))
+    await sql("ALTER TABLE holdfast.keys ALTER COLUMN id RESTART")
+    await committed(state, "s/other", effects=(effect(1, 1),))
+    for key, place in ((KEY, 0), ("s/other", 1)):
+        assert (await standing(state, key)).effects == (effect(1, place),)
+
+
 async def test_an_emptied_server_accepts_nothing_of_openings_it_forgot(
     state: PostgresState, postgresql_server: PostgresqlServer
 ) -> None:
@@ -290,6 +301,28 @@ async def test_results_expire_in_small_batches_whoever_else_expires_them(
 
 
 # --- transactions
+
+
+LARGE = b"x" * (1 << 20)
+
+
+@pytest.mark.parametrize(
+    "brought",
+    [
+        {"state": LARGE},
+        {"results": (Result("0:1", LARGE),)},
+        {"effects": (msgspec.structs.replace(effect(1, 0), body=LARGE),)},
+    ],
+    ids=["state", "results", "effects"],
+)
+async def test_only_so_many_large_commits_share_a_transaction_as_it_has_time_for(
+    state: PostgresState, sql: Query, monkeypatch: pytest.MonkeyPatch, brought: dict[str, Any]
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.lane.BATCH_MAX", 20)
+    opened = await asyncio.gather(*(state.open(f"s/{number}", 0, "m") for number in range(6)))
+    written = "SELECT count(DISTINCT xmin::text) FROM holdfast.checkpoints"
+    await asyncio.gather(*(state.commit(next_commit(each, **brought)) for each in opened))
+    assert await sql(written) == [(3,)], "each weighs as much as nine small ones"
 
 
 @pytest.mark.slow

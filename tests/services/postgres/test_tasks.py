@@ -73,6 +73,19 @@ async def test_if_briefs_can_t_be_added_no_outcome_is_stored(
     assert await tasks.get("k") == begun
 
 
+async def test_only_so_many_large_outcomes_share_a_transaction_as_it_has_time_for(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.lane.BATCH_MAX", 20)
+    tasks = tasks_at(make_database, postgresql_server)
+    begun = await tasks.start([wish(str(number)) for number in range(6)])
+    ends = [EndAttempt(each.trace, each.epoch, State.SUCCEED, result=b"x" * (1 << 20)) for each in begun]
+    await asyncio.gather(*(tasks.end([end]) for end in ends))
+    with psycopg.connect(postgresql_server.url) as connection:
+        written = connection.execute("SELECT count(DISTINCT xmin::text) FROM holdfast.tasks").fetchone()
+    assert written == (3,), "each weighs as much as nine small ones"
+
+
 @pytest.mark.slow
 def test_it_decides_as_the_rules_do(kept_postgresql: PostgresqlServer) -> None:
     numbers = itertools.count()

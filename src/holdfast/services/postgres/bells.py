@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import psycopg
@@ -32,6 +33,9 @@ AGAIN_S = 1.0
 QUIET_S = 15.0
 """A listener that hears nothing for so long asks whether the server is still there."""
 
+NAME_MAX_BYTES = 63
+"""PostgreSQL takes names up to this length."""
+
 CHANNEL_MAX_BYTES = 7000
 """PostgreSQL takes payloads of less than 8000 bytes."""
 
@@ -50,7 +54,7 @@ class PostgresBells:
         listen_to: Callable[[], Awaitable[Connection]] | None,
     ) -> None:
         self.hears = asyncio.Event()
-        self._channel = f"holdfast_{schema}"
+        self._channel = channel_of(schema)
         self._lane = lane
         self._clock = clock
         self._listen_to = listen_to
@@ -145,6 +149,14 @@ class PostgresBells:
                     self.ring_here(topics)
             with limited(connection, QUIET_S):
                 await connection.execute("SELECT 1")
+
+
+def channel_of(schema: str) -> str:
+    """Return the name of a schema's channel. LISTEN shortens a name that is too long; NOTIFY refuses it."""
+    name = f"holdfast_{schema}"
+    if len(name) <= NAME_MAX_BYTES:
+        return name
+    return f"holdfast_{hashlib.sha256(schema.encode()).hexdigest()[:32]}"
 
 
 def _payloads(name: str, topics: Iterable[str]) -> Iterator[str]:

@@ -532,6 +532,14 @@ def prepare(commit: Commit) -> CommitCall:
     )
 
 
+def bytes_of(change: StateCall) -> int:
+    """The size of what is written of a change: state, results, effects, identities and timers."""
+    if not isinstance(change, CommitCall):
+        return 0
+    bodies = [body for _, body in change.results] + [record for _, _, record in change.effects]
+    return len(change.commit.state or b"") + len(change.names) + len(change.timers) + sum(map(len, bodies))
+
+
 def whole(row: Sequence[Any]) -> Checkpoint:
     """A checkpoint from a row of ``WHOLE``, after which its recent identities may stand."""
     key, epoch, number, at, due, record, timers, state, effects, refused, *names = row

@@ -29,6 +29,18 @@ MIGRATE_TIMEOUT_S = 600.0
 KEEPALIVES = {"tcp_keepalives_idle": 10, "tcp_keepalives_interval": 5, "tcp_keepalives_count": 3}
 """In seconds and times: so the server learns soon of a host that is gone, whose transaction may be open."""
 
+ISOLATION = {"default_transaction_isolation": "'read committed'"}
+"""A statement that is a transaction of its own is to see what was committed when it got its locks, too."""
+
+# So the server soon ends what it still does for a process that has given it up. One before 14, or on Windows,
+# can't look.
+LOOK_FOR_CLIENT = """
+DO $$ BEGIN
+    PERFORM set_config('client_connection_check_interval', '5s', false);
+EXCEPTION WHEN undefined_object OR invalid_parameter_value THEN
+    NULL;
+END $$"""
+
 LOCK_TIMEOUT_S = 2.0
 """The default of the setting of this name."""
 
@@ -154,11 +166,10 @@ class PostgresDatabase:
                     await self._migrate(connection)
                     self._migrated = True
             if self.address.prepares:
-                settings = PLANNING | KEEPALIVES | self._limits
+                settings = PLANNING | KEEPALIVES | self._limits | ISOLATION
+                said = [f"SET {name} = {value}" for name, value in settings.items()]
                 with limited(connection, self._timeout_s):
-                    await connection.execute(
-                        "; ".join(f"SET {n} = {v}" for n, v in settings.items()).encode()
-                    )
+                    await connection.execute("; ".join([*said, LOOK_FOR_CLIENT]).encode())
         except BaseException:
             await connection.close()
             raise

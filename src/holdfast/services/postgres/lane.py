@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import math
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ import psycopg
 from psycopg import AsyncConnection, AsyncCursor, AsyncPipeline
 from psycopg.pq import PipelineStatus
 
+from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.services.postgres import refusals
 
@@ -41,6 +43,10 @@ TRIES = 5
 
 TIMEOUT_S = 10.0
 """A transaction that takes longer is given up: its connection is cut."""
+
+PAUSES = Backoff(first_s=1.0, max_s=60.0, floor=1.0)
+"""How long no connection is made after one was cut for its time. The server may go on with what it was at, as
+while it waits for a standby, and each such session takes one of the connections that it has for all."""
 
 
 _pipelines: WeakKeyDictionary[Connection, AsyncPipeline] = WeakKeyDictionary()
@@ -90,7 +96,8 @@ class PostgresLane:
     """Calls over one connection, which is made at the first call, and anew after a failure.
 
     Calls raise Unavailable if they had no effect and may be made again, OutcomeUnknown if they may have had
-    one, ConfigError if the server refuses this user, and OperationRefused for any other refusal.
+    one, ConfigError if the server refuses this user, and OperationRefused for any other refusal. After a
+    transaction that took too long they raise Unavailable at once, for as long as ``PAUSES`` says.
     """
 
     def __init__(
@@ -110,6 +117,9 @@ class PostgresLane:
         self._begin = [statement.encode() for statement in begin]
         self._end_stopped_by = end_stopped
         self._connection: Connection | None = None
+        self._connected_at = -math.inf
+        self._cuts = 0
+        self._again_at = -math.inf
         self._calls: list[_LaneCall] = []
         self._worker: asyncio.Task[None] | None = None
         self._closed = False
@@ -233,7 +243,7 @@ class PostgresLane:
         """Run calls in one transaction; returns their results, or the error of them all."""
         committing = False
         try:
-            with limited(connection, self._timeout_s):
+            with limited(connection, self._timeout_s, self._give_up):
                 if batch[0].alone:
                     committing = batch[0].writes
                     return list(await batch[0].run(connection, [call.item for call in batch]))
@@ -270,7 +280,7 @@ class PostgresLane:
         """End the sessions of processes that stand still amid a request and hold locks; return True if there
         are such. The server counts no idle time for them, because it waits for the rest of the request."""
         try:
-            with limited(connection, self._timeout_s):
+            with limited(connection, self._timeout_s, self._give_up):
                 row = await (await connection.execute(self._end_stopped_by)).fetchone()
         except psycopg.Error:
             await self._disconnect()
@@ -279,15 +289,22 @@ class PostgresLane:
 
     async def _roll_back(self, connection: Connection) -> None:
         try:
-            with limited(connection, self._timeout_s):
+            with limited(connection, self._timeout_s, self._give_up):
                 await connection.rollback()
         except psycopg.Error:
             await self._disconnect()
 
     async def _connected(self) -> Connection:
         if self._connection is None or self._connection.closed:
+            pause_s = self._again_at - _now()
+            if pause_s > 0:
+                raise Unavailable(
+                    f"{self._name}: a call took longer than {self._timeout_s:g} s; none is made for"
+                    f" {pause_s:.1f} s more"
+                )
             try:
                 self._connection = await self._connect()
+                self._connected_at = _now()
             except psycopg.Error as error:
                 raise refusals.explain(self._name, error) from error
             except HoldfastError:
@@ -295,6 +312,14 @@ class PostgresLane:
             except Exception as error:  # such as that no thread can be started, to look up the host
                 raise Unavailable(f"{self._name}: no connection can be made: {error}") from error
         return self._connection
+
+    def _give_up(self, connection: Connection) -> None:
+        """Cut a connection whose time is over. The pause after it is twice as long as the last one, unless
+        the connection stood for longer than any pause."""
+        cut(connection)
+        now = _now()
+        self._cuts = 1 if now - self._connected_at > self._timeout_s + PAUSES.max_s else self._cuts + 1
+        self._again_at = now + PAUSES.delay_s(self._cuts, 0.0)
 
     async def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
@@ -304,10 +329,12 @@ class PostgresLane:
 
 
 @contextlib.contextmanager
-def limited(connection: Connection, timeout_s: float) -> Iterator[None]:
-    """Cut the connection if it takes too long: a server that stands still answers no request to cancel
-    either."""
-    timer = asyncio.get_running_loop().call_later(timeout_s, cut, connection)
+def limited(
+    connection: Connection, timeout_s: float, give_up: Callable[[Connection], None] | None = None
+) -> Iterator[None]:
+    """Cut the connection, or give it up otherwise, if it takes too long: a server that stands still answers
+    no request to cancel either."""
+    timer = asyncio.get_running_loop().call_later(timeout_s, give_up or cut, connection)
     try:
         yield
     finally:
@@ -321,6 +348,15 @@ def cut(connection: Connection) -> None:
         socket.socket(fileno=os.dup(connection.fileno())) as end,
     ):
         end.shutdown(socket.SHUT_RDWR)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def weight_of(rows: int, size: int = 0) -> int:
+    """Return how many small calls take as long as one with so many rows, and bytes."""
+    return 1 + rows // 40 + size // (1 << 17)
 
 
 def _together(calls: Sequence[_LaneCall]) -> list[_LaneCall]:

@@ -9,9 +9,9 @@ still: not so often that it matters, however long it takes.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.common.queue_calls import (
     decode_attributes,
@@ -25,6 +25,8 @@ from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
+
+ItemT = TypeVar("ItemT")
 
 CALL_BYTES = 16 << 20
 """The most bytes of bodies in one statement, unless a single body is larger."""
@@ -222,7 +224,7 @@ class PostgresMessages:
         """Add messages that are too large for one statement; returns their ids."""
         ids: list[list[str]] = []
         for batch in batches:
-            parts = [await self.send(connection, [part]) for part in by_bytes(batch)]
+            parts = [await self.send(connection, [part]) for part in by_bytes(batch, body_bytes)]
             ids.append([number for [part] in parts for number in part])
         return ids
 
@@ -344,14 +346,19 @@ def sent_columns(messages: Sequence[SentMessage]) -> tuple[Any, ...]:
     return list(queues), numbers(delays), list(attributes), list(bodies)
 
 
-def by_bytes(messages: Sequence[SentMessage]) -> list[Sequence[SentMessage]]:
-    """Messages in parts that are small enough for a statement."""
+def body_bytes(message: SentMessage) -> int:
+    """The size of a message's body."""
+    return len(message.body)
+
+
+def by_bytes(items: Sequence[ItemT], bytes_of: Callable[[ItemT], int]) -> list[Sequence[ItemT]]:
+    """Items in parts that are small enough for a statement."""
     parts, begin, size = [], 0, 0
-    for place, message in enumerate(messages):
-        size += len(message.body)
+    for place, item in enumerate(items):
+        size += bytes_of(item)
         if size > CALL_BYTES and place > begin:
-            parts.append(messages[begin:place])
-            begin, size = place, len(message.body)
-    if begin < len(messages):
-        parts.append(messages[begin:])
+            parts.append(items[begin:place])
+            begin, size = place, bytes_of(item)
+    if begin < len(items):
+        parts.append(items[begin:])
     return parts

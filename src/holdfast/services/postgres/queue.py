@@ -33,17 +33,21 @@ from holdfast.ports.queue import (
 )
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import BATCH_MAX, Connection
+from holdfast.services.postgres.lane import BATCH_MAX, Connection, weight_of
 from holdfast.services.postgres.messages import (
     CALL_BYTES,
     PostgresMessages,
     ReceiveAnswer,
     ReceiveCall,
     SettleCall,
+    by_bytes,
     micros,
     sent_message,
     topic_of,
 )
+
+EXPIRE_BATCH = 1000
+"""Dead letters that one transaction looks at to drop them, so that others don't wait for it."""
 
 DEPTH = """
 SELECT count(*), count(*) FILTER (WHERE visible_at > at AND holder IS NOT NULL),
@@ -131,13 +135,17 @@ REDRIVE = f"""{LOCKED}, dropped AS (
 )
 SELECT count(*) FROM sent"""  # noqa: S608
 
+# Drops the old ones of the first letters after an id. Returns how many; how many it looked at, and the last.
 EXPIRE = """
-WITH old AS MATERIALIZED (
-    SELECT id FROM {schema}.dead_letters WHERE queue = %s AND at < %s ORDER BY id FOR UPDATE SKIP LOCKED
+WITH page AS MATERIALIZED (
+    SELECT id, at FROM {schema}.dead_letters WHERE queue = %s AND id > %b ORDER BY id LIMIT %s
+), old AS MATERIALIZED (
+    SELECT d.id FROM {schema}.dead_letters AS d JOIN page USING (id) WHERE d.queue = %s AND page.at < %s
+    ORDER BY d.id FOR UPDATE OF d SKIP LOCKED
 ), expired AS (
-    DELETE FROM {schema}.dead_letters AS d USING old WHERE queue = %s AND d.id = old.id RETURNING 1
+    DELETE FROM {schema}.dead_letters AS d USING old WHERE d.queue = %s AND d.id = old.id RETURNING 1
 )
-SELECT count(*) FROM expired"""
+SELECT (SELECT count(*) FROM expired), count(*), (SELECT id FROM page ORDER BY id DESC LIMIT 1) FROM page"""
 
 
 async def filled(database: PostgresDatabase) -> list[str]:
@@ -209,7 +217,7 @@ class PostgresQueue:
         if size > CALL_BYTES:
             ids = await self._lane.write_many(self._messages.send_in_parts, sent, weight=BATCH_MAX)
         else:
-            weight = _weight(len(sent), size)
+            weight = weight_of(len(sent), size)
             ids = await self._lane.run_once(self._messages.send, sent, writes=True, weight=weight)
         if any(m.delay_s < SAFETY_S for m in messages):  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
@@ -314,7 +322,17 @@ class PostgresQueue:
 
     async def expire(self, dead_before: float) -> int:
         before = round(max(0.0, min(dead_before, 1e12)) * 1e6)
-        return await self._count(self._expire, (self._name, before, self._name))
+        expired, looked, after = 0, EXPIRE_BATCH, b""
+
+        async def expire(connection: Connection) -> tuple[int, int, bytes | None]:
+            asked = (self._name, after, EXPIRE_BATCH, self._name, before, self._name)
+            rows = await connection.execute(self._expire, asked, binary=True)
+            return await rows.fetchone() or (0, 0, None)
+
+        while looked == EXPIRE_BATCH:
+            gone, looked, last = await self._lane.write(expire)
+            expired, after = expired + gone, last or b""
+        return expired
 
     # --- transfer
 
@@ -372,7 +390,7 @@ class PostgresQueue:
 
         A crash of the server may take deliveries back, which then come again."""
         taking = asyncio.ensure_future(
-            self._lane.run_once(self._messages.receive, asked, writes=True, weight=_weight(asked.limit))
+            self._lane.run_once(self._messages.receive, asked, writes=True, weight=weight_of(asked.limit))
         )
         try:
             return await asyncio.shield(taking)
@@ -390,15 +408,16 @@ class PostgresQueue:
             return []
         settling = SettleCall(self._name, receipts, delay, ends)
         stale = await self._lane.run_once(
-            self._messages.settle, settling, writes=True, weight=_weight(len(receipts))
+            self._messages.settle, settling, writes=True, weight=weight_of(len(receipts))
         )
         if delay is not None and delay < SAFETY_S * 1e6:  # sooner than waiters look by themselves
             self._bells.ring([self._topic])
         return stale
 
     async def _add_dead_letters(self, letters: Sequence[tuple[DeadLetter, int | None]]) -> None:
-        weight = _weight(len(letters), sum(len(letter.body) for letter, _ in letters))
-        await self._lane.write_many(self._bury_all, letters, weight=weight)
+        for part in by_bytes(letters, lambda added: len(added[0].body)):
+            size = sum(len(letter.body) for letter, _ in part)
+            await self._lane.write_many(self._bury_all, part, weight=weight_of(len(part), size))
 
     async def _bury_all(
         self, connection: Connection, batches: Sequence[Sequence[tuple[DeadLetter, int | None]]]
@@ -433,11 +452,6 @@ class PostgresQueue:
             return int(count)
 
         return await self._lane.write(run)
-
-
-def _weight(rows: int, size: int = 0) -> int:
-    """Return how many small calls take as long as one with so many rows, and bytes of bodies."""
-    return 1 + rows // 40 + size // (1 << 17)
 
 
 def _record(letter: DeadLetter) -> str:

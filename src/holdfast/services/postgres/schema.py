@@ -96,6 +96,8 @@ async def migrate(connection: AsyncConnection[Any], schema: str, *, contract: bo
     if not _wanted(await steps_of(connection, schema), schema, contract=contract):
         return []
     async with connection.transaction():
+        # Whatever the database's default is: it is to see what the one before has made.
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL READ COMMITTED")
         # Held until the end of the transaction, so that a pooler between doesn't matter.
         await _first(
             connection, "SELECT pg_advisory_xact_lock(%s)", zlib.crc32(f"holdfast {schema}".encode())

@@ -13,7 +13,7 @@ from holdfast.ports.state import Logged, check_state
 from holdfast.services.postgres import changes
 from holdfast.services.postgres.changes import CHANCE, OpenCall, StartCall, StateCall, StateChanges, Undecided
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.lane import Connection, weight_of
 from holdfast.services.postgres.results import TOPIC, PostgresResults
 from holdfast.services.postgres.transfer import StateTransfer
 from holdfast.streams.rules.ledger import Checkpoint, Commit
@@ -199,8 +199,9 @@ class PostgresState:
     async def _change(self, change: StateCall) -> Any:
         if "\0" in change.key:
             raise OperationRefused(f"the key {change.key!r} holds a NUL: a key must be printable")
+        weight = weight_of(1, changes.bytes_of(change))
         while True:
-            answer = await self._lane.write_many(self._changes.apply, change)
+            answer = await self._lane.write_many(self._changes.apply, change, weight=weight)
             if answer is not Undecided.AGAIN:
                 return answer
 

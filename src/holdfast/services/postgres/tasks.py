@@ -21,10 +21,11 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
 from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
-from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.lane import Connection, weight_of
 from holdfast.services.postgres.messages import (
     SEND,
     SentMessage,
+    body_bytes,
     by_bytes,
     sent_columns,
     sent_message,
@@ -305,7 +306,8 @@ class PostgresTasks:
     async def _change(self, changes: Sequence[TaskRequest], *, durable: bool = True) -> Answers:
         if not changes:
             return []
-        return await self._lane.write_many(self._apply, changes, durable=durable)
+        weight = weight_of(len(changes), sum(map(_bytes_of, changes)))
+        return await self._lane.write_many(self._apply, changes, durable=durable, weight=weight)
 
     async def _apply(
         self, connection: Connection, calls: Sequence[Sequence[TaskRequest]]
@@ -341,7 +343,7 @@ class PostgresTasks:
             await connection.execute(self._delay, (self._app, [*delayed], numbers(delayed.values())))
         if sent:
             await connection.execute(self._sent, (self._app, sent))
-        for part in by_bytes(briefs):
+        for part in by_bytes(briefs, body_bytes):
             await connection.execute(self._send, sent_columns(part))
         return answers
 
@@ -410,6 +412,14 @@ class PostgresTasks:
 
 def _wish(rule: Callable[[Any, Any, float], Task | None], wish: Any) -> TaskRequest:
     return TaskRequest(rule, wish.trace.encode(), wish)
+
+
+def _bytes_of(change: TaskRequest) -> int:
+    """The size of what a change brings, twice where it may be sent with its outcome too."""
+    if not isinstance(change.wish, msgspec.Struct):
+        return 0
+    size = sum(len(value) for value in msgspec.structs.astuple(change.wish) if isinstance(value, bytes))
+    return size if change.brief is None else 2 * size
 
 
 def _columns(tasks: Collection[Task]) -> tuple[Any, ...]:
