@@ -201,7 +201,7 @@ def timers_though_parked(self: Owner) -> float:
 
 def stay_pending(self: Owner, now: float) -> None:
     """A stream with pending effects is not released."""
-    if not len(self._effects):
+    if not self._effects.count:
         _plan_release(self, now)
 
 

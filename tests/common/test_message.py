@@ -15,6 +15,7 @@ from holdfast.common.message import (
     check_key,
     check_number,
     fixed,
+    is_timer_name,
 )
 from holdfast.errors import InvalidMessage
 
@@ -75,6 +76,12 @@ def test_places_compare_by_run_first() -> None:
 def test_the_name_of_a_place_holds_its_run_and_its_seq_or_id() -> None:
     assert Place(3, 7).name == "3:" + "0" * (SEQ_DIGITS - 1) + "7"
     assert Place(0, 0, "abc").name == "0:abc"
+
+
+@pytest.mark.parametrize("place, timer", [(Place(TIMER_RUN, 0, "a:b:1.2"), "a:b"), (Place(2, 0, "a:b"), "")])
+def test_only_the_place_of_a_timer_names_one(place: Place, timer: str) -> None:
+    assert place.timer == timer
+    assert is_timer_name(place.name) is bool(timer)
 
 
 @pytest.mark.parametrize(

@@ -87,18 +87,18 @@ class EffectLane:
 
 
 class Effects:
-    """The pending effects of one opening of a stream, or of one task. ``now`` is monotonic seconds, ``wall``
-    the wall time."""
+    """The pending effects of one opening of a stream, or of one task: ``count`` of them. ``now`` is monotonic
+    seconds, ``wall`` the wall time."""
 
     __slots__ = (
         "_bytes",
-        "_count",
         "_flying",
         "_lane_of",
         "_lanes",
         "_limits",
         "_refused",
         "_taken",
+        "count",
         "is_full",
         "is_idle",
         "taken_at",
@@ -108,7 +108,7 @@ class Effects:
         self._limits = limits
         self._lanes: dict[tuple[str, ...], EffectLane] = {}
         self._lane_of: dict[str, tuple[str, ...]] = {}
-        self._count = self._bytes = 0
+        self.count = self._bytes = 0
         self._taken: list[str] = []
         self._refused: list[RefusedEffect] = []
         self._flying = UNCHANGED
@@ -121,9 +121,6 @@ class Effects:
         for effect in pending:
             self._add(effect)
 
-    def __len__(self) -> int:
-        return self._count
-
     def report(self) -> PendingReport | None:
         """Return what is pending; None for nothing."""
         if not self._lanes:
@@ -131,7 +128,7 @@ class Effects:
         lane = max(self._lanes.values(), key=lambda lane: (lane.tries, -lane.effects[0].number))
         oldest_at = min(lane.effects[0].at for lane in self._lanes.values())
         target = "" if lane.effects[0].refused else lane.effects[0].target
-        return PendingReport(self._count, oldest_at, target or "the dead letters", lane.tries, lane.error)
+        return PendingReport(self.count, oldest_at, target or "the dead letters", lane.tries, lane.error)
 
     @property
     def is_out(self) -> bool:
@@ -221,7 +218,7 @@ class Effects:
         self._flying = UNCHANGED
         for effect in added:
             self._add(effect)
-        self.is_idle = not self._count and not self._taken and not self._refused
+        self.is_idle = not self.count and not self._taken and not self._refused
 
     def revert(self) -> None:
         """The commit had no effect, so the next one says it."""
@@ -272,10 +269,10 @@ class Effects:
         self._size_changed(-1, -len(effect.body))
 
     def _size_changed(self, count: int, size: int) -> None:
-        self._count += count
+        self.count += count
         self._bytes += size
         self.is_idle = False  # until a commit has said so
-        self.is_full = self._count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
+        self.is_full = self.count >= self._limits.pending or self._bytes >= self._limits.pending_bytes
 
 
 class EffectMaker:

@@ -81,7 +81,7 @@ class EffectSender:
             news.clear()
         if effects.has_taken:
             await self._note(task, left, effects)
-        if not len(effects):
+        if not effects.count:
             return 0.0
         now = self._clock.monotonic()
         return max(effects.rest_until(now, now + ahead_s) - now - ahead_s, WAIT_S)

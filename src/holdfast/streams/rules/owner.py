@@ -1446,7 +1446,7 @@ class Owner:
         idle_at = self._busy_at + idle_s
         if now < idle_at and not self._resting:
             self._wake(idle_at)
-        elif not self._resting and (self._due or len(self._effects) or at > 0.0):
+        elif not self._resting and (self._due or self._effects.count or at > 0.0):
             self._compose(now, resting=True)
         else:
             self.phase = OwnerPhase.RELEASING
