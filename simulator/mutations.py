@@ -300,8 +300,9 @@ async def _send_once(self: Completer, handed: Any) -> None:
 _hand_over = Completer._hand_over
 
 
-async def _hand_over_aside(self: Completer, taken: Any) -> None:
+async def _hand_over_aside(self: Completer, taken: Any) -> set[str]:
     self._tasks.spawn(_hand_over(self, taken))
+    return set()
 
 
 _count = task.count
@@ -315,8 +316,9 @@ def _count_the_next(standing: Task | None, wish: CountMember, now: float) -> Tas
 _count_members = Completer._count_members
 
 
-async def _count_aside(self: Completer, taken: Any) -> None:
+async def _count_aside(self: Completer, taken: Any) -> set[str]:
     self._tasks.spawn(_count_members(self, taken))
+    return set()
 
 
 async def _reissue_in_hand(self: TaskWork, item: InHand, delay_s: float) -> None:
