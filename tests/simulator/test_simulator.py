@@ -23,7 +23,7 @@ QUICK = 2
 
 LIKELY = {
     "archive-first": 2, "archive-again": 4,
-    "batch-count": 53, "batch-first": 94, "follow-up-again": 9, "follow-up-answer": 13, "follow-up-first": 1,
+    "batch-count": 53, "batch-first": 110, "follow-up-again": 9, "follow-up-answer": 13, "follow-up-first": 1,
     "task-pause": 9, "task-pause-free": 9, "task-effects-first": 1, "task-effects-again": 1,
     "task-delay": 13,
     "due-lease": 3, "due-parked": 4, "effect-expiry": 3, "effect-pump": 1, "effect-reset": 3,
