@@ -26,6 +26,9 @@ IDLE_S = 14.0
 """Longer than most of what a node does at intervals takes to come round: it would count as a part of the
 way."""
 
+WAY_S = 1.0
+"""Longer than any way takes."""
+
 TIMES = 3
 """How many messages are traced. What only some of them called came round by chance."""
 
@@ -80,17 +83,19 @@ def main() -> None:
     trace = Trace()
     threading.setprofile(trace)
     with tempfile.TemporaryDirectory() as folder, node_for_tests(app, folder=Path(folder)) as node:
+        frames, client = node.stream("frames"), node.client
 
-        def send_frame(seq: int) -> None:
-            node.stream("frames").send({"key": "cam", "seq": seq})
-            node.results("frames", seq + 1)
+        def send_frame(seq: int) -> Callable[[], object]:
+            frames.send({"key": "cam", "seq": seq})
+            return lambda: node.results("frames", seq + 1)
 
-        def send_task(_: int) -> None:
-            node.outcome(node.client.send("published", {}))
+        def send_task(_: int) -> Callable[[], object]:
+            trace_id = client.send("published", {})
+            return lambda: node.outcome(trace_id)
 
-        sends: dict[str, Callable[[int], None]] = {"a frame": send_frame, "a task": send_task}
+        sends: dict[str, Callable[[int], Callable[[], object]]] = {"a frame": send_frame, "a task": send_task}
         for name, send in sends.items():
-            send(0)  # what is done once for a key or a type is no part of the way
+            send(0)()  # what is done once for a key or a type is no part of the way
             time.sleep(IDLE_S)
             trace.take()
             time.sleep(IDLE_S)
@@ -98,12 +103,14 @@ def main() -> None:
             ways = []
             for number in range(1, TIMES + 1):
                 sys.setprofile(trace)
-                send(number)
+                look = send(number)
                 sys.setprofile(None)
-                time.sleep(0.5)
+                time.sleep(WAY_S)
                 ways.append(trace.take())
+                look()  # it has come to its end
+                trace.take()
             called = [{place for made in way.values() for place in made} for way in ways]
-            told(name, ways[-1], idle | (set.union(*called) - set.intersection(*called)))
+            told(name, ways[-1], idle | (called[0].union(*called) - called[0].intersection(*called)))
 
 
 main()

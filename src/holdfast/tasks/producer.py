@@ -212,9 +212,11 @@ class Producer:
             await self._store.delay([_delayed(each, _message_of(each)) for each in late])
             sent = [each for each in sent if not self._is_late(each)]
         soon, later = [each for each in sent if not each.delay_s], [each for each in sent if each.delay_s]
-        standing = await self._store.queue(
-            [Task(each.trace, each.type, group=each.envelope.group) for each in soon]
-        )
+        standing: list[Task] = []
+        if soon:
+            standing = await self._store.queue(
+                [Task(each.trace, each.type, group=each.envelope.group) for each in soon]
+            )
         if later:  # the store keeps their records until the queue delivers their messages
             standing = [*standing, *await self._store.delay([_delayed(each, b"") for each in later])]
         outgoing: dict[str, list[Outgoing]] = {}

@@ -8,7 +8,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Coroutine, Iterator
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -28,7 +28,6 @@ from holdfast.loading import of_products
 from holdfast.ports.objects import Objects
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.slots import StreamSlotMaker, TaskHost, TaskSlotMaker
-from holdfast.ports.tasks import TaskStore
 from holdfast.services.memory.slots import MemorySlots
 from holdfast.services.memory.task_slots import MemoryTaskSlots
 from holdfast.tasks.names import task_queue
@@ -95,7 +94,7 @@ class NodeForTests:
         self._services: Services
         self._node: Node
 
-    @cached_property
+    @property
     def client(self) -> Client:
         return self.app.client
 
@@ -125,13 +124,9 @@ class NodeForTests:
         queue = self._services.queue(task_queue(self.app.name, name) if is_task else name)
         return self._run(queue.dead_letters(1000))
 
-    @cached_property
-    def _tasks(self) -> TaskStore:
-        return self._services.task_store(self.app.name)
-
     async def _outcome(self, trace_id: str, timeout_s: float) -> Outcome:
-        deadline = time.monotonic() + timeout_s
-        while (task := await self._tasks.get(trace_id)) is None or not task.ended:
+        deadline, store = time.monotonic() + timeout_s, self._services.task_store(self.app.name)
+        while (task := await store.get(trace_id)) is None or not task.ended:
             standing = "not known" if task is None else task.state.value
             await self._look_again(deadline, f"task {trace_id!r} is {standing} after {timeout_s:g} s")
         outcome = outcome_of(self.app.name, task)
