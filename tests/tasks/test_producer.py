@@ -412,6 +412,21 @@ async def test_a_task_given_to_a_node_does_not_run_again_once_it_has_succeeded(r
         await rig.producer.retry(before)
 
 
+async def test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed(rig: Rig) -> None:
+    batch = await rig.producer.send_batch([ORDER] * 14, trace_id="b")
+    standing = await rig.producer.status(batch)
+    assert standing is not None
+    with pytest.raises(OperationRefused, match="'b' is a batch; none of its tasks has failed"):
+        await rig.producer.retry(standing)
+    ended = [CountMember("b", 14, place, failed=place != 1) for place in range(14)]
+    failed = (await rig.store.count(ended))[-1]
+    told = "'b' is a batch; retry those of its tasks that failed: b-0, b-2, .*, b-10 and 3 more$"
+    with pytest.raises(OperationRefused, match=told):
+        await rig.producer.retry(failed)
+    with pytest.raises(OperationRefused, match=told):
+        await rig.producer.retry_stand_in(failed, 0.0)
+
+
 @pytest.mark.parametrize("state", [None, State.FAILED, State.TIMEOUT])
 async def test_a_task_given_to_a_node_runs_unless_it_has_succeeded(rig: Rig, state: State | None) -> None:
     if state is not None:

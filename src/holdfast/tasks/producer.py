@@ -65,6 +65,9 @@ ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
 POLL_FIRST_S, POLL_MAX_S = 0.005, 0.5
 
+FAILED_TOLD = 10
+"""Of the tasks of a batch that failed, so many are named in an error."""
+
 STAND_IN_S = 5.0
 """How long the queue hides the message of a task that was given to a node directly. The task should have
 begun by then."""
@@ -177,7 +180,7 @@ class Producer:
         self._check_follow_ups(batch)
         sent = []
         for place, order in enumerate(orders):
-            named = msgspec.structs.replace(order, trace_id=f"{trace}-{place}")
+            named = msgspec.structs.replace(order, trace_id=_name_in_batch(trace, place))
             first = batch.follow_ups if place == 0 else ()
             sent.append(
                 await self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
@@ -385,8 +388,8 @@ class Producer:
 
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
-        _check_delay(self._queue_of(task.type), delay_s)
         letter = await self._dead_letter(task)
+        _check_delay(self._queue_of(task.type), delay_s)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
         if message is not None:
             await self._queue_of(task.type).purge([letter.id])
@@ -411,6 +414,8 @@ class Producer:
         return message
 
     async def _dead_letter(self, task: Task) -> DeadLetter:
+        if task.members:
+            raise OperationRefused(f"{task.trace!r} is a batch; {_failed_in(task)}")
         if task.state is State.SUCCEED:
             raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
         letters = await self._queue_of(task.type).dead_letters(1, key=task.trace)
@@ -617,6 +622,19 @@ class Producer:
                 await queue.delete(taken[start : start + queue.max_batch])
             except HoldfastError as error:  # the briefs come again
                 self._log.warning("could not acknowledge briefs", error=str(error))
+
+
+def _name_in_batch(batch: str, place: int) -> str:
+    return f"{batch}-{place}"
+
+
+def _failed_in(batch: Task) -> str:
+    """Say which tasks of a batch may be retried instead of it."""
+    failed = [_name_in_batch(batch.trace, place) for place, mark in enumerate(batch.members) if mark == "2"]
+    if not failed:
+        return "none of its tasks has failed"
+    more = f" and {len(failed) - FAILED_TOLD} more" if len(failed) > FAILED_TOLD else ""
+    return f"retry those of its tasks that failed: {', '.join(failed[:FAILED_TOLD])}{more}"
 
 
 def _trace(order: Order) -> str:
