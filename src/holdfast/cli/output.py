@@ -32,7 +32,6 @@ __all__ = [
     "json_line",
     "lose_reader",
     "moment",
-    "plain",
     "redraw",
     "remark",
     "say",
@@ -59,11 +58,6 @@ def say(text: str) -> None:
         sys.stdout.flush()
     except BrokenPipeError:
         lose_reader()
-
-
-def plain(text: str) -> str:
-    """Return a text, such as the name of a file, with an escape for what UTF-8 can't carry."""
-    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def remark(text: str) -> None:

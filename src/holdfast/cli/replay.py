@@ -12,6 +12,7 @@ from cyclopts import Parameter
 
 from holdfast.cli import exits, output
 from holdfast.cli.options import DEFAULTS, Json, Options
+from holdfast.common.storable import storable
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, NoRoom, Unavailable
 from holdfast.loading import declared_stream, load_app
 from holdfast.system.files import FULL, Access, make_file, make_folder
@@ -283,7 +284,7 @@ class ReplayReport:
         if counts["missing"] and not counts["same"] + counts["different"]:
             self.is_bad = True
             output.complain("nothing was compared: none of the live results is still kept (results_keep_s)")
-        out = None if path is None else output.plain(str(path))
+        out = None if path is None else storable(str(path))
         if json:
             told = {name.replace(" ", "_"): counts[name] for name, _ in COUNTED}
             output.json_line({"summary": told, "out": out})

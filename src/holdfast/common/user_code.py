@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any
 
 from holdfast.common.redaction import redact
+from holdfast.common.storable import storable
 from holdfast.errors import ConfigError, HoldfastError
 
 ERROR_CHARS_MAX = 1000
@@ -44,7 +45,7 @@ def describe(error: BaseException) -> str:
     unchanged."""
     own = isinstance(error, HoldfastError)
     text = str(error) if own else "".join(traceback.format_exception_only(error)).strip()
-    return _storable(redact(text)[:ERROR_CHARS_MAX])
+    return storable(redact(text)[:ERROR_CHARS_MAX])
 
 
 def show_locals() -> None:
@@ -66,7 +67,7 @@ def explain(error: BaseException) -> str:
     if _with_locals:
         _add_locals(told, error, trace)
     text = "".join(told.format())
-    return _storable(redact(text)[-DETAIL_CHARS_MAX:])
+    return storable(redact(text)[-DETAIL_CHARS_MAX:])
 
 
 def _add_locals(
@@ -113,7 +114,3 @@ def _brief(value: object) -> str:
         return _texts.repr(value)[:LOCAL_CHARS_MAX]
     except Exception as error:  # noqa: BLE001 - user code
         return f"<{type(value).__name__} without a text: {type(error).__name__}>"
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode()

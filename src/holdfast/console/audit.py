@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.common.redaction import redact
+from holdfast.common.storable import storable
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Document, Registry
@@ -128,5 +129,5 @@ def _moment(at: float) -> str:
 
 
 def _short(value: object) -> str:
-    text = redact(str(value)).encode("utf-8", "backslashreplace").decode()  # names of files may be anything
+    text = storable(redact(str(value)))
     return text if len(text) <= TEXT_MAX else f"{text[: TEXT_MAX - 1]}…"

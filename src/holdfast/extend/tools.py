@@ -4,7 +4,8 @@
   :func:`check_settings` raises ConfigError for others and names the setting.
 * Pauses and rates: :class:`Backoff` gives the delay after failures, :class:`Limiter` holds token buckets.
 * JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
-* Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL.
+* Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL, and
+  :func:`storable` escapes what UTF-8 can't carry.
 * :func:`describe_http_error` says in words why a request of ``aiohttp`` failed.
 * ``OWN_FAILURES`` has the numbers of errors of connections that this host is the cause of.
 """
@@ -33,6 +34,7 @@ from holdfast.common.settings import (
     fault,
     faults,
 )
+from holdfast.common.storable import storable
 
 __all__ = [
     "OWN_FAILURES",
@@ -60,5 +62,6 @@ __all__ = [
     "faults",
     "redact",
     "redact_url",
+    "storable",
     "unsaid_port",
 ]

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, Unavailable
 from holdfast.extend import Clock, TaskState
-from holdfast.extend.tools import redact, redact_url
+from holdfast.extend.tools import redact, redact_url, storable
 from holdfast.extend.tracing import span
 from holdfast.reports.audit import Audit, AuditedAttempt, Row
 from holdfast.reports.deliver import Connect, deliver_file
@@ -316,7 +316,7 @@ class _Book:
                 msgspec.structs.replace(
                     self.row,
                     state=TaskState.FAILED if over else TaskState.QUEUED,
-                    error=redact(text)[:ERROR_CHARS_MAX].encode("utf-8", "backslashreplace").decode(),
+                    error=storable(redact(text)[:ERROR_CHARS_MAX]),
                     ended_at=self._clock.wall() if over else 0.0,
                 )
             )

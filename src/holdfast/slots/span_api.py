@@ -23,6 +23,7 @@ from opentelemetry.trace import (
 from opentelemetry.util._decorator import _agnosticcontextmanager
 
 from holdfast.common.redaction import redact
+from holdfast.common.storable import storable
 from holdfast.common.traceparent import read_traceparent, says_sampled, write_traceparent
 from holdfast.ports.tracing import AttributeValue, Plain, SpanEvent, SpanKind, SpanRecord, TracedCall
 from holdfast.slots.traced import current_call
@@ -210,7 +211,7 @@ def _link(context: SpanContext) -> str:
 
 def _cut(text: object) -> str:
     """A text of bounded length, without secrets, that can be stored."""
-    return redact(str(text))[:CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+    return storable(redact(str(text))[:CHARS_MAX])
 
 
 def _plain(value: Any) -> AttributeValue:

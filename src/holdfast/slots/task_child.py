@@ -24,6 +24,7 @@ import msgspec
 
 from holdfast.common.rate import Limiter, Rate
 from holdfast.common.redaction import redact
+from holdfast.common.storable import storable
 from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
@@ -270,7 +271,7 @@ def stacks(coroutines: Collection[asyncio.Task[Any]] = ()) -> str:
     found = [*threads[:first], *tasks, *threads[first:]]
     if (more := len(found) - STACKS_MAX) > 0:
         found[STACKS_MAX:] = [f"... {more} more"]
-    return redact("\n\n".join(found))[:CHARS_MAX].encode("utf-8", "backslashreplace").decode()
+    return storable(redact("\n\n".join(found))[:CHARS_MAX])
 
 
 def _stack(name: str, calls: Iterable[tuple[FrameType, int]]) -> str:
@@ -302,4 +303,4 @@ def _text(value: object) -> str:
         text = str(value)
     except Exception as error:  # noqa: BLE001 - user code
         text = f"<{type(value).__name__} without a text: {error!r}>"
-    return redact(text)[:4000].encode("utf-8", "backslashreplace").decode()
+    return storable(redact(text)[:4000])
