@@ -4620,6 +4620,27 @@ OTHERS = [
         "tests/cli/test_replay.py::test_a_full_disk_is_told",
     ),
     _at(
+        "src/holdfast/services/postgres/state.py",
+        "a look for idle streams reads the whole table",
+        "ORDER BY key LIMIT %s\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
+        "AND %s > 0 ORDER BY key\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
+        "tests/services/postgres/test_state.py::test_a_look_for_idle_streams_reads_a_page_of_all_however_few_are_idle",
+    ),
+    _at(
+        "src/holdfast/services/postgres/tasks.py",
+        "only the first page of tasks is counted",
+        "            last = rows[0][3]\n",
+        "            break\n",
+        "tests/services/postgres/test_tasks.py::test_tasks_are_counted_page_by_page",
+    ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a batch is retried as a task",
+        "        if task.members:\n            raise",
+        "        if False:\n            raise",
+        "tests/tasks/test_producer.py::test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed",
+    ),
+    _at(
         "src/holdfast/console/audit.py",
         "what is done to a file whose name is no text can't be noted",
         "storable(redact(str(value)))",
