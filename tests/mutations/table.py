@@ -4627,6 +4627,14 @@ OTHERS = [
         "tests/services/postgres/test_state.py::test_a_look_for_idle_streams_reads_a_page_of_all_however_few_are_idle",
     ),
     _at(
+        "src/holdfast/services/postgres/changes.py",
+        "hundreds of large states are opened in one transaction",
+        "        return OPENED_BYTES\n",
+        "        return 0\n",
+        "tests/services/postgres/test_state.py"
+        "::test_only_so_many_openings_share_a_transaction_as_may_read_large_states_in_its_time",
+    ),
+    _at(
         "src/holdfast/services/postgres/tasks.py",
         "only the first page of tasks is counted",
         "            last = rows[0][3]\n",

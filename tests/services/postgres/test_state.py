@@ -345,6 +345,15 @@ async def test_only_so_many_large_commits_share_a_transaction_as_it_has_time_for
     assert await sql(written) == [(3,)], "each weighs as much as nine small ones"
 
 
+async def test_only_so_many_openings_share_a_transaction_as_may_read_large_states_in_its_time(
+    state: PostgresState, sql: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.services.postgres.lane.BATCH_MAX", 20)
+    await asyncio.gather(*(state.open(f"s/{number}", 0, "m") for number in range(6)))
+    written = "SELECT count(DISTINCT xmin::text) FROM holdfast.checkpoints"
+    assert await sql(written) == [(3,)], "each weighs as much as nine small calls"
+
+
 @pytest.mark.slow
 async def test_one_bad_commit_doesn_t_fail_those_that_it_travels_with(state: PostgresState) -> None:
     keys = [f"s/{number}" for number in range(8)]

@@ -37,6 +37,10 @@ WRITERS = 16
 """Of so many writers each has its own lock of the results log, and its own cursors: those with its number as
 the remainder. Processes with the same number wait for each other."""
 
+OPENED_BYTES = 1 << 20
+"""A state that is opened counts as so many bytes. Most have fewer, but a node that takes over large ones
+opens hundreds at a time, and must get them in the time that a transaction has."""
+
 PLACES_MAX = 100_000
 """Of how many keys the places of their rows are known."""
 
@@ -533,7 +537,10 @@ def prepare(commit: Commit) -> CommitCall:
 
 
 def bytes_of(change: StateCall) -> int:
-    """The size of what is written of a change: state, results, effects, identities and timers."""
+    """The size of what is written of a change: state, results, effects, identities and timers; or of what an
+    opening reads, as far as that is known before."""
+    if isinstance(change, OpenCall):
+        return OPENED_BYTES
     if not isinstance(change, CommitCall):
         return 0
     bodies = [body for _, body in change.results] + [record for _, _, record in change.effects]
