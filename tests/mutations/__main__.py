@@ -82,6 +82,7 @@ class Run:
 
     folder: Path
     tests: Sequence[str]
+    limit_s: float | None = LIMIT_S
 
     def __post_init__(self) -> None:
         self.said = self.folder / "said.txt"
@@ -95,7 +96,8 @@ class Run:
         with contextlib.suppress(BaseException), self.said.open("wb") as said:
             os.dup2(said.fileno(), 1)
             os.dup2(said.fileno(), 2)
-            faulthandler.dump_traceback_later(LIMIT_S, exit=True)
+            if self.limit_s is not None:
+                faulthandler.dump_traceback_later(self.limit_s, exit=True)
             os.chdir(self.folder)
             os.environ["PYTHONPATH"] = str(self.folder / "src")
             sys.path[:] = [
@@ -166,7 +168,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="holdfast-mutate-") as scratch:
         free = [copied(Path(scratch, str(number))) for number in range(options.jobs)]
         if not options.no_baseline:
-            run = Run(free[0], sorted({test for mutation in chosen for test in mutation.tests}))
+            tests = sorted({test for mutation in chosen for test in mutation.tests})
+            run = Run(free[0], tests, limit_s=None)  # each has its own limit
             if os.waitstatus_to_exitcode(os.waitpid(run.pid, 0)[1]):
                 print(run.said.read_text())
                 print("the tests fail without any mutation: mend that first")
