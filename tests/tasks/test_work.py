@@ -582,8 +582,10 @@ def test_an_effect_that_is_sent_again_before_the_message_of_its_task_is_deleted_
 
 
 def test_a_task_of_hours_hears_within_seconds_that_it_is_cancelled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It tells nothing of its progress, so its node has no news to tell the store of."""
     hours = msgspec.structs.replace(SPECS[QUICK], timeout_s=7200.0)
     monkeypatch.setattr("simulator.tasks.SPECS", {**SPECS, QUICK: hours})
+    monkeypatch.setattr(MemoryTaskSlot, "progress", lambda *_: None)
 
     async def live() -> tuple[TaskWorld, float]:
         world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 3600.0)))
