@@ -394,8 +394,9 @@ async def test_texts_may_hold_what_the_database_s_texts_can_t(state: PostgresSta
         await state.open("s/\0", 0, "member")
 
 
+@pytest.mark.parametrize("through", ["", "?pooled=yes"], ids=["directly", "through a pooler"])
 async def test_a_transaction_sees_what_was_committed_before_it_got_its_locks(
-    state: PostgresState, other: PostgresState, sql: Query
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, sql: Query, through: str
 ) -> None:
     """Whatever the server's settings are: or a commit would take cursors that others have passed."""
     await sql("ALTER DATABASE postgres SET default_transaction_isolation = 'repeatable read'")
@@ -404,7 +405,8 @@ async def test_a_transaction_sees_what_was_committed_before_it_got_its_locks(
         async def ask(connection: Connection) -> Any:
             return await (await connection.execute("SHOW transaction_isolation")).fetchone()
 
-        assert await other._lane.write(ask) == ("read committed",)
+        lane = make_database(postgresql_server.url + through).lane("state")
+        assert await lane.write(ask) == ("read committed",)
     finally:
         await sql("ALTER DATABASE postgres RESET default_transaction_isolation")
 
