@@ -368,6 +368,7 @@ class Producer:
 
     async def retry(self, task: Task) -> None:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
+        _check_one(task)
         await self.redrive(task.type, [await self._dead_letter(task)])
 
     async def send_stand_in(self, order: Order, delay_s: float, traceparent: str = "") -> Outgoing | None:
@@ -388,8 +389,9 @@ class Producer:
 
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
-        letter = await self._dead_letter(task)
+        _check_one(task)
         _check_delay(self._queue_of(task.type), delay_s)
+        letter = await self._dead_letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
         if message is not None:
             await self._queue_of(task.type).purge([letter.id])
@@ -414,8 +416,6 @@ class Producer:
         return message
 
     async def _dead_letter(self, task: Task) -> DeadLetter:
-        if task.members:
-            raise OperationRefused(f"{task.trace!r} is a batch; {_failed_in(task)}")
         if task.state is State.SUCCEED:
             raise OperationRefused(f"task {task.trace!r} has succeeded; only one that failed is run anew")
         letters = await self._queue_of(task.type).dead_letters(1, key=task.trace)
@@ -628,13 +628,14 @@ def _name_in_batch(batch: str, place: int) -> str:
     return f"{batch}-{place}"
 
 
-def _failed_in(batch: Task) -> str:
-    """Say which tasks of a batch may be retried instead of it."""
-    failed = [_name_in_batch(batch.trace, place) for place, mark in enumerate(batch.members) if mark == "2"]
-    if not failed:
-        return "none of its tasks has failed"
+def _check_one(task: Task) -> None:
+    """Raise OperationRefused for a batch, with those of its tasks that may be retried instead."""
+    if not task.members:
+        return
+    failed = [_name_in_batch(task.trace, place) for place, mark in enumerate(task.members) if mark == "2"]
     more = f" and {len(failed) - FAILED_TOLD} more" if len(failed) > FAILED_TOLD else ""
-    return f"retry those of its tasks that failed: {', '.join(failed[:FAILED_TOLD])}{more}"
+    told = f"retry those of its tasks that failed: {', '.join(failed[:FAILED_TOLD])}{more}"
+    raise OperationRefused(f"{task.trace!r} is a batch; {told if failed else 'none of its tasks has failed'}")
 
 
 def _trace(order: Order) -> str:
