@@ -9,4 +9,3 @@ from holdfast.common.storable import storable
 )
 def test_only_what_utf_8_has_no_form_for_is_escaped(text: str, stored: str) -> None:
     assert storable(text) == stored
-    storable(text).encode()

@@ -2537,6 +2537,20 @@ TASKS = [
         "                raise\n                if types or not isinstance(error, ConfigError):\n",
         "tests/tasks/test_dead_letters.py::test_a_type_without_a_queue_stops_no_other",
     ),
+    _at(
+        "src/holdfast/tasks/producer.py",
+        "a batch is retried as a task",
+        "    if not task.members:\n        return\n",
+        "    return\n",
+        "tests/tasks/test_producer.py::test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed",
+    ),
+    _at(
+        "src/holdfast/tasks/api.py",
+        "a batch that is asked for again is called an unknown type",
+        "            refuse_batch(known)\n",
+        "            pass\n",
+        "tests/tasks/test_api.py::test_a_batch_is_not_run_anew_but_tells_which_of_its_tasks_failed",
+    ),
 ]
 
 DEVICES = [
@@ -3441,6 +3455,28 @@ ADAPTERS = [
         "WHERE key = ANY(%b::text[]) AND at > 0 AND at < %s AND due = 0 AND pending = 0\n",
         "WHERE key = ANY(%b::text[]) AND at > 0 AND at < %s\n",
         "tests/services/postgres/test_state.py::test_a_key_that_is_used_while_idle_ones_are_looked_for_stays",
+    ),
+    _at(
+        "src/holdfast/services/postgres/state.py",
+        "a look for idle streams reads the whole table",
+        "ORDER BY key LIMIT %s\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
+        "AND %s > 0 ORDER BY key\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
+        "tests/services/postgres/test_state.py::test_a_look_for_idle_streams_reads_a_page_of_all_however_few_are_idle",
+    ),
+    _at(
+        "src/holdfast/services/postgres/changes.py",
+        "hundreds of large states are opened in one transaction",
+        "        return OPENED_BYTES\n",
+        "        return 0\n",
+        "tests/services/postgres/test_state.py"
+        "::test_only_so_many_openings_share_a_transaction_as_may_read_large_states_in_its_time",
+    ),
+    _at(
+        "src/holdfast/services/postgres/tasks.py",
+        "only the first page of tasks is counted",
+        "            last = rows[0][3]\n",
+        "            break\n",
+        "tests/services/postgres/test_tasks.py::test_tasks_are_counted_page_by_page",
     ),
 ]
 
@@ -4618,35 +4654,6 @@ OTHERS = [
         "            file.flush()\n        except OSError as error:",
         "            file.flush()\n        except ValueError as error:",
         "tests/cli/test_replay.py::test_a_full_disk_is_told",
-    ),
-    _at(
-        "src/holdfast/services/postgres/state.py",
-        "a look for idle streams reads the whole table",
-        "ORDER BY key LIMIT %s\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
-        "AND %s > 0 ORDER BY key\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
-        "tests/services/postgres/test_state.py::test_a_look_for_idle_streams_reads_a_page_of_all_however_few_are_idle",
-    ),
-    _at(
-        "src/holdfast/services/postgres/changes.py",
-        "hundreds of large states are opened in one transaction",
-        "        return OPENED_BYTES\n",
-        "        return 0\n",
-        "tests/services/postgres/test_state.py"
-        "::test_only_so_many_openings_share_a_transaction_as_may_read_large_states_in_its_time",
-    ),
-    _at(
-        "src/holdfast/services/postgres/tasks.py",
-        "only the first page of tasks is counted",
-        "            last = rows[0][3]\n",
-        "            break\n",
-        "tests/services/postgres/test_tasks.py::test_tasks_are_counted_page_by_page",
-    ),
-    _at(
-        "src/holdfast/tasks/producer.py",
-        "a batch is retried as a task",
-        "    if not task.members:\n        return\n",
-        "    return\n",
-        "tests/tasks/test_producer.py::test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed",
     ),
     _at(
         "src/holdfast/console/audit.py",

@@ -24,7 +24,7 @@ from holdfast.tasks import api
 from holdfast.tasks.api import PATH, TaskApi
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import EndAttempt, ReturnAttempt, StartAttempt, State, Task
+from holdfast.tasks.rules.task import CountMember, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, decode_task
 from tests.cluster.fakes import Log
 
@@ -362,6 +362,15 @@ async def test_an_ended_task_whose_body_nobody_has_needs_a_new_one(rig: Rig) -> 
     assert (await rig.post({"trace_id": "t", "task_type": TYPE, "body": 8}))[0] == 202
     assert rig.sent == [("t", "8")]
     assert rig.store.standing["t"].state is State.QUEUED
+
+
+async def test_a_batch_is_not_run_anew_but_tells_which_of_its_tasks_failed(rig: Rig) -> None:
+    await rig.store.count([CountMember("b", 2, place, failed=place == 1) for place in (0, 1)])
+    status, said = await rig.post({"trace_id": "b"})
+    assert (status, "'b' is a batch; retry those of its tasks that failed: b-1" in said["detail"]) == (
+        409,
+        True,
+    )
 
 
 async def test_what_waits_is_cancelled_at_once_and_what_runs_is_told(rig: Rig) -> None:

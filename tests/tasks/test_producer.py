@@ -423,8 +423,6 @@ async def test_a_batch_is_not_retried_but_tells_which_of_its_tasks_failed(rig: R
     told = "'b' is a batch; retry those of its tasks that failed: b-0, b-2, .*, b-10 and 3 more$"
     with pytest.raises(OperationRefused, match=told):
         await rig.producer.retry(failed)
-    with pytest.raises(OperationRefused, match=told):
-        await rig.producer.retry_stand_in(failed, 0.0)
 
 
 @pytest.mark.parametrize("state", [None, State.FAILED, State.TIMEOUT])

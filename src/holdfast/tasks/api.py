@@ -24,7 +24,7 @@ from holdfast.http.serving import Secrets
 from holdfast.ports.queue import Outgoing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import stored_of, value_of
-from holdfast.tasks.producer import Producer
+from holdfast.tasks.producer import Producer, refuse_batch
 from holdfast.tasks.rules.task import State, Task
 
 PATH = "/v1/tasks"
@@ -159,6 +159,8 @@ class TaskApi:
             )
         if known is None and order.trace_id and not order.task_type:
             raise _unknown(order.trace_id)
+        if known is not None and not order.task_type:
+            refuse_batch(known)
         task_type = order.task_type or (known.type if known else "")
         for name in (task_type, *sorted(order.types - {order.task_type})):
             if name not in self._types:

@@ -37,7 +37,16 @@ from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.resending import divided, resend_effects
-from holdfast.tasks.rules.task import BATCH, MEMBERS_MAX, CountMember, DelayTask, State, Task
+from holdfast.tasks.rules.task import (
+    BATCH,
+    MEMBERS_MAX,
+    CountMember,
+    DelayTask,
+    State,
+    Task,
+    failed_in,
+    name_in_batch,
+)
 from holdfast.tasks.values import TaskValues
 from holdfast.tasks.wire import (
     BatchPlace,
@@ -180,7 +189,7 @@ class Producer:
         self._check_follow_ups(batch)
         sent = []
         for place, order in enumerate(orders):
-            named = msgspec.structs.replace(order, trace_id=_name_in_batch(trace, place))
+            named = msgspec.structs.replace(order, trace_id=name_in_batch(trace, place))
             first = batch.follow_ups if place == 0 else ()
             sent.append(
                 await self._checked(named, self.delay_s(order), BatchPlace(trace, place, len(orders), first))
@@ -215,11 +224,8 @@ class Producer:
             await self._store.delay([_delayed(each, _message_of(each)) for each in late])
             sent = [each for each in sent if not self._is_late(each)]
         soon, later = [each for each in sent if not each.delay_s], [each for each in sent if each.delay_s]
-        standing: list[Task] = []
-        if soon:
-            standing = await self._store.queue(
-                [Task(each.trace, each.type, group=each.envelope.group) for each in soon]
-            )
+        at_once = [Task(each.trace, each.type, group=each.envelope.group) for each in soon]
+        standing = await self._store.queue(at_once) if at_once else []
         if later:  # the store keeps their records until the queue delivers their messages
             standing = [*standing, *await self._store.delay([_delayed(each, b"") for each in later])]
         outgoing: dict[str, list[Outgoing]] = {}
@@ -368,7 +374,7 @@ class Producer:
 
     async def retry(self, task: Task) -> None:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
-        _check_one(task)
+        refuse_batch(task)
         await self.redrive(task.type, [await self._dead_letter(task)])
 
     async def send_stand_in(self, order: Order, delay_s: float, traceparent: str = "") -> Outgoing | None:
@@ -389,7 +395,6 @@ class Producer:
 
     async def retry_stand_in(self, task: Task, delay_s: float) -> Outgoing | None:
         """As ``send_stand_in``, with the body of a dead letter. Raises as ``retry``, and InvalidMessage."""
-        _check_one(task)
         _check_delay(self._queue_of(task.type), delay_s)
         letter = await self._dead_letter(task)
         message = await self._send_stand_in(task, letter.body, letter.attributes, delay_s)
@@ -624,15 +629,11 @@ class Producer:
                 self._log.warning("could not acknowledge briefs", error=str(error))
 
 
-def _name_in_batch(batch: str, place: int) -> str:
-    return f"{batch}-{place}"
-
-
-def _check_one(task: Task) -> None:
-    """Raise OperationRefused for a batch, with those of its tasks that may be retried instead."""
+def refuse_batch(task: Task) -> None:
+    """Raise OperationRefused if it is a batch, which can't be retried, with those of its tasks that can."""
     if not task.members:
         return
-    failed = [_name_in_batch(task.trace, place) for place, mark in enumerate(task.members) if mark == "2"]
+    failed = failed_in(task)
     more = f" and {len(failed) - FAILED_TOLD} more" if len(failed) > FAILED_TOLD else ""
     told = f"retry those of its tasks that failed: {', '.join(failed[:FAILED_TOLD])}{more}"
     raise OperationRefused(f"{task.trace!r} is a batch; {told if failed else 'none of its tasks has failed'}")

@@ -233,6 +233,7 @@ def test_each_member_of_a_batch_counts_once_and_the_last_one_ends_it() -> None:
     ended = rules.count(once, CountMember("b", 2, 0), NOW)
     assert (ended.state, ended.members) == (State.FAILED, "12")
     assert ended.detail == "1 of 2 tasks did not succeed"
+    assert (rules.failed_in(batch), rules.failed_in(once), rules.failed_in(ended)) == ([], ["b-1"], ["b-1"])
     assert rules.count(ended, CountMember("b", 2, 0, failed=True), NOW) is ended
     assert rules.count(QUEUED, CountMember("k", 2, 0), NOW) is QUEUED
     well = rules.count(None, CountMember("b", 1, 0), NOW)

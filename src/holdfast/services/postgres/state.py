@@ -214,14 +214,15 @@ class PostgresState:
                 return answer
 
     async def _expire_idle(self, before: float) -> int:
-        async def look(connection: Connection, after: str) -> tuple[str, list[str]]:
+        async def look(connection: Connection, after: str) -> tuple[str, list[str]] | None:
             rows = await connection.execute(self._idle, (before, after, LOOK_BATCH), binary=True)
             [(last, keys)] = await rows.fetchall()
-            return last or "", keys or []
+            return (last, keys or []) if last else None
 
-        expired, page = 0, ("", list[str]())
-        while (page := await self._lane.read(partial(look, after=page[0])))[0]:
-            for some in chunks(page[1], EXPIRE_BATCH):
+        expired, last = 0, ""
+        while page := await self._lane.read(partial(look, after=last)):
+            last, keys = page
+            for some in chunks(keys, EXPIRE_BATCH):
                 expired += await self._lane.write(partial(self._expire, keys=list(some), before=before))
         return expired
 

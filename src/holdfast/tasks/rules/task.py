@@ -368,6 +368,16 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
     return _ended(batch, State.FAILED if failed else State.SUCCEED, result, detail, now)
 
 
+def name_in_batch(batch: str, place: int) -> str:
+    """Return the trace id of the task at ``place`` in the batch of that trace id."""
+    return f"{batch}-{place}"
+
+
+def failed_in(batch: Task) -> list[str]:
+    """Return the trace ids of the tasks of a batch that have ended without success."""
+    return [name_in_batch(batch.trace, place) for place, mark in enumerate(batch.members) if mark == "2"]
+
+
 def expired(standing: Task, before: float) -> bool:
     """Return True if nothing has happened to the task since ``before``, and no attempt was valid then. One
     with pending effects is kept longer, and one whose message is yet to be sent until it is. One whose queue
