@@ -37,9 +37,10 @@ WRITERS = 16
 """Of so many writers each has its own lock of the results log, and its own cursors: those with its number as
 the remainder. Processes with the same number wait for each other."""
 
-OPENED_BYTES = 1 << 20
+OPENED_BYTES = 4 << 20
 """A state that is opened counts as so many bytes. Most have fewer, but a node that takes over large ones
-opens hundreds at a time, and must get them in the time that a transaction has."""
+opens hundreds at a time, and must get them in the time that a transaction has. The server also counts the
+time in which this process unpacks them."""
 
 PLACES_MAX = 100_000
 """Of how many keys the places of their rows are known."""
