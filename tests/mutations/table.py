@@ -3457,26 +3457,12 @@ ADAPTERS = [
         "tests/services/postgres/test_state.py::test_a_key_that_is_used_while_idle_ones_are_looked_for_stays",
     ),
     _at(
-        "src/holdfast/services/postgres/state.py",
-        "a look for idle streams reads the whole table",
-        "ORDER BY key LIMIT %s\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
-        "AND %s > 0 ORDER BY key\n)\nSELECT max(key), array_agg(key ORDER BY key) FILTER",
-        "tests/services/postgres/test_state.py::test_a_look_for_idle_streams_reads_a_page_of_all_however_few_are_idle",
-    ),
-    _at(
         "src/holdfast/services/postgres/changes.py",
         "hundreds of large states are opened in one transaction",
         "        return OPENED_BYTES\n",
         "        return 0\n",
         "tests/services/postgres/test_state.py"
         "::test_only_so_many_openings_share_a_transaction_as_may_read_large_states_in_its_time",
-    ),
-    _at(
-        "src/holdfast/services/postgres/tasks.py",
-        "only the first page of tasks is counted",
-        "            last = rows[0][3]\n",
-        "            break\n",
-        "tests/services/postgres/test_tasks.py::test_tasks_are_counted_page_by_page",
     ),
 ]
 

@@ -288,26 +288,6 @@ async def test_a_waiting_reader_hears_of_another_process_s_results(
     assert found.result.body == b"r"
 
 
-async def test_a_look_for_idle_streams_reads_a_page_of_all_however_few_are_idle(
-    state: PostgresState, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(store, "LOOK_BATCH", 3)
-    looks = []
-    read = state._lane.read
-
-    async def counted(run: Any) -> Any:
-        looks.append(run)
-        return await read(run)
-
-    idle = [await committed(state, f"s/{number}") for number in (0, 5, 6, 7, 8, 11)]
-    busy = [await committed(state, f"s/{number}") for number in (1, 2, 3, 4, 9, 10, 12)]
-    monkeypatch.setattr(state._lane, "read", counted)
-    assert await state.expire(0.0, min(each.at for each in busy)) == (0, len(idle))
-    assert len(looks) == 6, "five pages, and one that is empty"
-    left = {each.key for each in await state.stored([each.key for each in (*idle, *busy)]) if each.at}
-    assert left == {each.key for each in busy}
-
-
 async def test_results_expire_in_small_batches_whoever_else_expires_them(
     state: PostgresState, other: PostgresState, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -189,18 +189,6 @@ async def test_a_text_with_a_nul_is_stored_and_found(
     assert (await tasks.cancel("a\0c", "\0"), await tasks.reset(["\0"])) == (None, [None])
 
 
-async def test_tasks_are_counted_page_by_page(
-    postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "COUNT_BATCH", 3)
-    tasks = tasks_at(make_database, postgresql_server)
-    await tasks.queue([Task(f"k{i}", "one" if i % 2 else "two") for i in range(10)])
-    await tasks.start([wish(f"k{i}") for i in range(0, 10, 4)])
-    counts = {("one", State.QUEUED): 5, ("two", State.QUEUED): 2, (wish("k").type, State.RUNNING): 3}
-    assert await tasks.counts() == counts
-    assert await tasks_at(make_database, postgresql_server, "another").counts() == {}
-
-
 async def test_expiry_in_small_batches_drops_all_that_is_old(
     postgresql_server: PostgresqlServer, make_database: MakeDatabase, monkeypatch: pytest.MonkeyPatch
 ) -> None:

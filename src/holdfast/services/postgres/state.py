@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from holdfast.common.progress import chunks
 from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
@@ -39,13 +38,9 @@ WITH found AS MATERIALIZED (
 UPDATE {schema}.checkpoints s SET due = %s FROM found f WHERE s.ctid = f.place AND s.key = f.key
 RETURNING f.due, s.key"""
 
-# Looks at so many rows, however few of them are idle: commits wait for it.
 IDLE = """
-WITH page AS (
-    SELECT key, at > 0 AND at < %s AND due = 0 AND pending = 0 AS idle
-    FROM {schema}.checkpoints WHERE key > %s ORDER BY key LIMIT %s
-)
-SELECT max(key), array_agg(key ORDER BY key) FILTER (WHERE idle) FROM page"""
+SELECT key FROM {schema}.checkpoints
+WHERE key > %s AND at > 0 AND at < %s AND due = 0 AND pending = 0 ORDER BY key LIMIT %s"""
 
 IDLE_LOCK = """
 SELECT id, key, at, timers, record FROM {schema}.checkpoints
@@ -63,9 +58,6 @@ DUE_MARGIN_S = 10.0
 
 WIDE_SHARE = 0.02
 """The largest part of the time that is spent on looks for all that is due, from the beginning."""
-
-LOOK_BATCH = 2000
-"""Checkpoints that one look for idle ones reads, so that commits don't wait for it."""
 
 EXPIRE_BATCH = 500
 """Checkpoints that one transaction expires, so that commits don't wait for it."""
@@ -214,16 +206,14 @@ class PostgresState:
                 return answer
 
     async def _expire_idle(self, before: float) -> int:
-        async def look(connection: Connection, after: str) -> tuple[str, list[str]] | None:
-            rows = await connection.execute(self._idle, (before, after, LOOK_BATCH), binary=True)
-            [(last, keys)] = await rows.fetchall()
-            return (last, keys or []) if last else None
+        async def look(connection: Connection, after: str) -> list[str]:
+            rows = await connection.execute(self._idle, (after, before, EXPIRE_BATCH), binary=True)
+            return [key for (key,) in await rows.fetchall()]
 
         expired, last = 0, ""
-        while page := await self._lane.read(partial(look, after=last)):
-            last, keys = page
-            for some in chunks(keys, EXPIRE_BATCH):
-                expired += await self._lane.write(partial(self._expire, keys=list(some), before=before))
+        while keys := await self._lane.read(partial(look, after=last)):
+            expired += await self._lane.write(partial(self._expire, keys=keys, before=before))
+            last = keys[-1]
         return expired
 
     async def _expire(self, connection: Connection, keys: list[str], before: float) -> int:

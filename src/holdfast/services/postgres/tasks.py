@@ -9,7 +9,6 @@ the last attempts, and these must stay fenced.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple, cast
@@ -45,9 +44,6 @@ from holdfast.tasks.rules.task import (
     State,
     Task,
 )
-
-COUNT_BATCH = 10_000
-"""Tasks that one read counts."""
 
 EXPIRE_BATCH = 500
 """Tasks that one transaction looks at to drop them, so that others don't wait for it."""
@@ -113,14 +109,7 @@ SELECT record FROM {schema}.tasks
 WHERE app = %(app)s AND trace > %(after)b AND moved_at >= %(since)s {filters}
 ORDER BY trace LIMIT %(limit)s"""
 
-# A page of them: what else is asked of this connection waits for it.
-COUNTS = """
-WITH page AS (
-    SELECT trace, type, state FROM {schema}.tasks
-    WHERE app = %s AND trace > %b ORDER BY trace LIMIT %s
-)
-SELECT type, state, count(*), (SELECT trace FROM page ORDER BY trace DESC LIMIT 1)
-FROM page GROUP BY type, state"""
+COUNTS = "SELECT type, state, count(*) FROM {schema}.tasks WHERE app = %s GROUP BY type, state"
 
 # Passes over those that somebody changes at this moment.
 OLDEST = """
@@ -285,11 +274,8 @@ class PostgresTasks:
             return [_task.decode(record) for (record,) in rows]
 
     async def counts(self) -> dict[tuple[str, State], int]:
-        counts, last = Counter[tuple[str, State]](), b""
-        while rows := await self._rows(self._counts, (self._app, last, COUNT_BATCH)):
-            counts.update({(kind.decode(), State(state)): count for kind, state, count, _ in rows})
-            last = rows[0][3]
-        return counts
+        rows = await self._rows(self._counts, (self._app,))
+        return {(kind.decode(), State(state)): count for kind, state, count in rows}
 
     async def now(self) -> float:
         [(now,)] = await self._rows(self._now, ())
