@@ -35,7 +35,7 @@ class Work:
     async def _run(self, in_turn: bool) -> None:
         if not in_turn:
             await self._quarantine.opened()
-        with self._quarantine.running():
+        with self._quarantine.running:
             self.runs = True
             await self._ends.wait()
         self.runs = False
@@ -66,6 +66,9 @@ async def test_others_run_beside_a_turn_that_is_not_the_last(quarantine: Quarant
 
 
 async def test_nothing_runs_beside_a_suspect_in_its_last_turn(quarantine: Quarantine) -> None:
+    ended = Work(quarantine)
+    await settle_down()
+    await ended.end()
     before = Work(quarantine)
     await settle_down()
     turn = asyncio.ensure_future(quarantine.enter(last=True))

@@ -109,6 +109,8 @@ class Keeper:
         self._report = report
         self._may_reissue = may_reissue
         self._archive = archive
+        self.archives = archive is not None
+        """True if the stream has an archive."""
         self.reception = Reception(host.clock.monotonic(), host.limits.receive_wait_s + ANSWER_SLACK_S)
         """When this node received nothing from the queue."""
         self._pending: list[Settlement] = []
@@ -124,11 +126,6 @@ class Keeper:
         """Begin to extend and settle."""
         self._tasks.repeat(self._extend_loop, self._clock, self._log)
         self._tasks.repeat(self._settle_loop, self._clock, self._log)
-
-    @property
-    def archives(self) -> bool:
-        """True if the stream has an archive."""
-        return self._archive is not None
 
     @property
     def is_full(self) -> bool:

@@ -65,10 +65,15 @@ class Held(msgspec.Struct, eq=False):
     sender's, which isn't checked yet."""
 
     @property
+    def is_asked(self) -> bool:
+        """True if a client waits for its result."""
+        return any(receipt.request for receipt in self.receipts)
+
+    @property
     def may_be_known(self) -> bool:
         """True if the message may have been delivered before: the queue says so, or it comes from a client,
         which may repeat its request."""
-        return self.receives > 1 or any(receipt.request for receipt in self.receipts)
+        return self.receives > 1 or self.is_asked
 
     @property
     def context(self) -> str:

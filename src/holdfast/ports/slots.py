@@ -226,8 +226,12 @@ class SlotCalls(Collection[SlotCall]):
         self._calls.clear()
 
     def _begin_one(self, now: float) -> None:
-        if self._calls and not any(call.begun_at is not None for call in self):
-            next(iter(self)).advance(now)
+        for call in self._calls.values():
+            if call.begun_at is not None:
+                return
+        for oldest in self._calls.values():
+            oldest.advance(now)
+            return
 
     def __iter__(self) -> Iterator[SlotCall]:
         return iter(self._calls.values())

@@ -620,15 +620,13 @@ class Owners:
 
     # -- timers -----------------------------------------------------------------------------------------
 
-    def _set_timer(self, entry: Owned) -> None:
-        at = entry.owner.wake_at
-        if at is not None and (entry.timer_at is None or at < entry.timer_at):
-            entry.timer_at = at
-            heapq.heappush(self._timers, (at, entry.key))
-            if len(self._timers) > SPARE_TIMERS + 4 * len(self._entries):
-                self._forget_old_timers()
-            if self._timers[0][0] == at:
-                self._timer_set.set()
+    def _set_timer(self, entry: Owned, at: float) -> None:
+        entry.timer_at = at
+        heapq.heappush(self._timers, (at, entry.key))
+        if len(self._timers) > SPARE_TIMERS + 4 * len(self._entries):
+            self._forget_old_timers()
+        if self._timers[0][0] == at:
+            self._timer_set.set()
 
     def _forget_old_timers(self) -> None:
         """Keep one time of each owner. What was set before would stay until its time, which may be days."""
@@ -656,11 +654,13 @@ class Owners:
 
     def _ring(self, entry: Owned, now: float) -> None:
         entry.timer_at = None
-        if entry.owner.wake_at is not None and entry.owner.wake_at <= now:
+        if (at := entry.owner.wake_at) is None:
+            return
+        if at <= now:
             entry.owner.ticked(self._now(entry))
             self._perform(entry)
         else:
-            self._set_timer(entry)
+            self._set_timer(entry, at)
 
     # -- commands ---------------------------------------------------------------------------------------
 
@@ -672,12 +672,14 @@ class Owners:
                     self._tasks.spawn(self._run(entry, generation, command))
                 case commands.Write():
                     self._tasks.spawn(self._write(entry, generation, command))
+                case commands.Settle():
+                    self._settle(entry, command)
+                case commands.Start():
+                    self._tasks.spawn(self._start_head(entry, generation, command))
                 case commands.HandOver():
                     self._hand_over(entry, command)
                 case commands.RefuseRequests():
                     self.requests.refused(entry.key, command)
-                case commands.Settle():
-                    self._settle(entry, command)
                 case commands.Return():
                     self._return_requests(entry, command.messages, "")
                     self._router.take_back(entry.spec.name, entry.key, command.messages)
@@ -694,8 +696,6 @@ class Owners:
                     self._tasks.spawn(self._open(entry, generation, command.expect))
                 case commands.LoadModels():
                     self._tasks.spawn(self._load_models(entry, generation))
-                case commands.Start():
-                    self._tasks.spawn(self._start_head(entry, generation, command))
                 case commands.CheckClaim():
                     self._tasks.spawn(self._check_claim(entry, generation))
                 case commands.Reclaim():
@@ -711,7 +711,9 @@ class Owners:
             self._holding[entry.key] = entry
         elif self._holding.get(entry.key) is entry:
             del self._holding[entry.key]
-        self._set_timer(entry)
+        at = entry.owner.wake_at
+        if at is not None and (entry.timer_at is None or at < entry.timer_at):
+            self._set_timer(entry, at)
 
     def _answer(self, entry: Owned, generation: int, feed: Callable[[float], None]) -> None:
         """Give an answer to the state machine, unless it belongs to an opening that is over."""
@@ -937,7 +939,7 @@ class Owners:
                 self.quarantine.leave()  # a later opening of this stream may be next
                 return
             entry.alone = command.head
-        elif not entry.alone:
+        elif not entry.alone and not self.quarantine.is_open:
             with self._kept_waiting(entry):
                 await self.quarantine.opened()  # what doesn't run yet is not to be counted
         try:
@@ -993,7 +995,8 @@ class Owners:
             entry.last = ledger.commit(entry.last, commit, entry.last.at) or entry.last
             entry.committed_at = self._clock.monotonic()
             self._note_number(entry.key, commit.number)
-        self._tell_gaps(entry, command.gaps)
+        if command.gaps:
+            self._tell_gaps(entry, command.gaps)
         entry.reopened = 0
         self._answer(entry, generation, entry.owner.committed)
 
@@ -1026,12 +1029,12 @@ class Owners:
         spans = HandlingSpans(self._host.tracer, spec.name, entry.plain_key, command.messages)
         if (works := await self._works(entry, generation, command, spans)) is None:
             return
-        if not entry.alone:
+        if not entry.alone and not self.quarantine.is_open:
             with self._kept_waiting(entry):
                 await self.quarantine.opened()
         began_at = self._clock.monotonic()
         try:
-            with self.quarantine.running():
+            with self.quarantine.running:
                 ran = await self._handle(entry, generation, command, works)
         except StateRejected as error:
             reason = redact(str(error))
@@ -1188,25 +1191,27 @@ class Owners:
 
     def _settle(self, entry: Owned, command: commands.Settle) -> None:
         owner, keeper = entry.owner, self._keepers[entry.spec.name]
-        asked = [held for held in command.messages if any(receipt.request for receipt in held.receipts)]
+        asked = [held for held in command.messages if held.is_asked]
 
         def archived() -> None:
             self._answer_requests(entry, command, [held for held in asked if not held.aside])
 
-        if not keeper.archives:
+        if asked and not keeper.archives:
             archived()
-        deliveries = sum(len(held.receipts) for held in command.messages)
-        self._stats.duplicates += deliveries - (0 if command.duplicate else len(command.messages))
+        self._stats.duplicates -= 0 if command.duplicate else len(command.messages)
+        for held in command.messages:
+            self._stats.duplicates += len(held.receipts)
 
         def done() -> None:
-            # Answer only now that the dead letter is sent: the client may then delete the message.
-            self._answer_requests(entry, command, [held for held in asked if held.aside])
+            if asked:  # only now that the dead letter is sent: the client may then delete the message
+                self._answer_requests(entry, command, [held for held in asked if held.aside])
             owner.settled(self._now(entry))
             self._perform(entry)
 
         if not command.duplicate:
             self._note_times(entry, command)
-            self._tell_dead_letters(entry, command)
+            if command.letters:
+                self._tell_dead_letters(entry, command)
         commit = CommitPlace(owner.epoch, owner.number, self._clock.wall()) if keeper.archives else None
         settlement = Settlement(entry.key, command.letters, command.messages, done, commit, archived)
         keeper.settle(settlement, at_once=bool(asked) and keeper.archives)
@@ -1239,7 +1244,7 @@ class Owners:
 
     def _return_requests(self, entry: Owned, messages: tuple[Held, ...], target: str) -> None:
         for held in messages:
-            if any(receipt.request for receipt in held.receipts):
+            if held.is_asked:
                 self.requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
 
     async def _transfer(self, entry: Owned, generation: int, target: str) -> None:

@@ -3,10 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 from holdfast.ports.clock import Clock
+
+
+class RunningCalls:
+    """The calls under way that may end the node. Each enters this when it begins, and leaves it when it
+    ends."""
+
+    __slots__ = ("_count", "_still")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._still = asyncio.Event()
+
+    def __enter__(self) -> None:
+        self._count += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._count -= 1
+        if not self._count:
+            self._still.set()
+
+    async def ended(self, clock: Clock, patience_s: float) -> None:
+        """Wait until none is under way, but not longer than this."""
+        if self._count:
+            self._still.clear()
+            await clock.wait(self._still, patience_s)
 
 
 class Quarantine:
@@ -20,11 +43,10 @@ class Quarantine:
         self._clock = clock
         self._patience_s = patience_s
         self._turn = asyncio.Lock()
-        self._open = asyncio.Event()
-        self._open.set()
-        self._running = 0
-        self._still = asyncio.Event()
-        self._still.set()
+        self.is_open = True
+        """True unless a suspect is in its last turn, or waits for it to begin."""
+        self._opened = asyncio.Event()
+        self.running = RunningCalls()
 
     @property
     def is_taken(self) -> bool:
@@ -35,27 +57,17 @@ class Quarantine:
         """Wait for a turn, and take it."""
         await self._turn.acquire()
         if last:
-            self._open.clear()
-            await self._clock.wait(self._still, self._patience_s)
+            self.is_open = False
+            self._opened.clear()
+            await self.running.ended(self._clock, self._patience_s)
 
     def leave(self) -> None:
         """End the turn."""
-        self._open.set()
+        self.is_open = True
+        self._opened.set()
         self._turn.release()
 
     async def opened(self) -> None:
         """Wait until no suspect is in its last turn, so that others may begin to run."""
-        while not self._open.is_set():
-            await self._open.wait()
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        """Note that something runs that may end the node."""
-        self._running += 1
-        self._still.clear()
-        try:
-            yield
-        finally:
-            self._running -= 1
-            if not self._running:
-                self._still.set()
+        while not self.is_open:
+            await self._opened.wait()

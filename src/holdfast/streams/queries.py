@@ -160,7 +160,7 @@ class Queries:
         state, version = checkpoint.state, checkpoint.state_version
         quarantine = self._owners.quarantine
         await quarantine.opened()
-        with quarantine.running():
+        with quarantine.running:
             queried, _ = await self._pool.call(
                 seat,
                 spec.timeout_s,

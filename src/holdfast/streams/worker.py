@@ -9,9 +9,8 @@ may start a loop themselves.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from datetime import datetime
 from typing import Any, TypeVar
 
@@ -147,13 +146,34 @@ class QueryContext(StreamContext):
 
 
 class _KeyLane:
-    """The lane in which the calls of one key wait for one another."""
+    """The lane of one key among ``lanes``: only one call is in it, and the others wait. It is kept while
+    there are any."""
 
-    __slots__ = ("calls", "turn")
+    __slots__ = ("_calls", "_key", "_lanes", "_turn")
 
-    def __init__(self) -> None:
-        self.calls = 0
-        self.turn = asyncio.Lock()
+    def __init__(self, lanes: dict[tuple[str, str], _KeyLane], key: tuple[str, str]) -> None:
+        self._lanes = lanes
+        self._key = key
+        self._calls = 0
+        self._turn = asyncio.Lock()
+
+    async def __aenter__(self) -> None:
+        self._calls += 1
+        self._lanes[self._key] = self
+        try:
+            await self._turn.acquire()
+        except BaseException:
+            self._left()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        self._turn.release()
+        self._left()
+
+    def _left(self) -> None:
+        self._calls -= 1
+        if not self._calls:
+            del self._lanes[self._key]
 
 
 class _Open:
@@ -351,7 +371,8 @@ class StreamWorker:
                     context.send(results_to, encoded)
                 results.append(encoded)  # from here on the message is handled
                 acts.append(asked := context.recorder.take())
-                room -= sum(len(send.body) for send in asked.sends) if asked is not None else 0
+                if asked is not None:
+                    room -= sum(len(send.body) for send in asked.sends)
                 if self._standing(stream, key) is None:
                     return Ran([], error=f"{stream}/{key} was closed or opened again meanwhile")
                 if self.host.now() >= end_at or room <= 0:
@@ -402,18 +423,9 @@ class StreamWorker:
         opened = self._open.get((stream, key))
         return None if opened is None or opened.over else opened
 
-    @contextlib.asynccontextmanager
-    async def _lane(self, stream: str, key: str) -> AsyncIterator[None]:
-        """While nobody else is at work for the key."""
-        lane = self._lanes.setdefault((stream, key), _KeyLane())
-        lane.calls += 1
-        try:
-            async with lane.turn:
-                yield
-        finally:
-            lane.calls -= 1
-            if not lane.calls:
-                del self._lanes[stream, key]
+    def _lane(self, stream: str, key: str) -> _KeyLane:
+        """The lane in which nobody else is at work for the key."""
+        return self._lanes.get((stream, key)) or _KeyLane(self._lanes, (stream, key))
 
     async def _drop(self, stream: str, key: str) -> None:
         opened = self._open.pop((stream, key), None)

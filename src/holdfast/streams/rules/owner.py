@@ -188,6 +188,30 @@ class BatchEntry(msgspec.Struct, frozen=True):
     acts: Acts | None = None
 
 
+class Covered:
+    """The parts of a commit that tell of the entries which it covers: results and reasons, each under its
+    message's name, the gaps, and how many messages were handled and skipped."""
+
+    __slots__ = ("aside", "done", "gaps", "results", "skipped")
+
+    def __init__(self, entries: Iterable[BatchEntry]) -> None:
+        self.results: list[Result] = []
+        self.aside: list[Aside] = []
+        self.gaps: list[Gap] = []
+        self.done = self.skipped = 0
+        for entry in entries:
+            if entry.kind == "done":
+                self.done += 1
+            elif entry.held is not None:
+                self.aside.append(Aside(entry.held.place.name, entry.reason))
+                self.skipped += entry.kind == "skip"
+            elif entry.span is not None:
+                self.gaps.append(Gap(entry.run, entry.span))
+                self.skipped += entry.span.last - entry.span.first + 1
+            if entry.held is not None and entry.result is not None:
+                self.results.append(Result(entry.held.place.name, entry.result))
+
+
 class Owner:
     """The owner of one key. Call an event method, then carry out what ``commands`` returns; call ``ticked``
     at ``wake_at``.
@@ -233,6 +257,7 @@ class Owner:
         "_refused",
         "_resting",
         "_run_cap",
+        "_run_max",
         "_run_now",
         "_running",
         "_seq",
@@ -285,6 +310,7 @@ class Owner:
         self.state: bytes | None = None
         self.state_version = 0
         self._reception = reception
+        self._run_max = max(RUN_LIMIT, rules.checkpoint_every)
         self._seq = Sequencer(rules.order, Checkpoint(key), reception)
         self._held: dict[Place, Held] = {}
         self._unjudged: dict[Place, Held] = {}
@@ -783,7 +809,7 @@ class Owner:
         if not self._effects.is_idle:
             self._plan_hand_over(now)
         self._plan_commit(now)
-        if self._quiet():
+        if not (self._running or self._batch or self._commit is not None or self._starting is not None):
             self._plan_rest(now)
 
     def _plan_hand_over(self, now: float) -> None:
@@ -848,7 +874,7 @@ class Owner:
         if self._running or self._starting is not None:
             return
         self._plan_next(now)
-        if self._waits_in_last_turn():
+        if self._begun and self._waits_in_last_turn():
             self._starting, self._asked_at = NOTHING, now
             self._out.append(Start(NOTHING.name))
 
@@ -866,7 +892,8 @@ class Owner:
             return
         if self.is_held_back:
             return
-        head = self._head(now)
+        timers = self._timers.standing or self._firing is not None
+        head = self._next_message_or_timer(now) if timers else self._next_message(now)
         if head is None:
             return
         places, held = head
@@ -874,16 +901,17 @@ class Owner:
             self._give_up_turn(held)
             self._load_models()
             return
+        name = held.place.name
         if not self._is_suspect(held) or self._counted == held.place:
-            self._next_head = held.place.name
+            self._next_head = name
         if now < held.retry_at:
             self._wake(held.retry_at)
         elif self._commit is not None and (self._is_suspect(held) or len(self._batch) >= self._limit()):
             return  # enough messages are under way: await the answer first
         elif not self._is_marked(held):
-            if self._commit is None and (not self._batch or held.place.name == self._suspect):
+            if self._commit is None and (not self._batch or name == self._suspect):
                 self._starting, self._asked_at = held.place, now
-                self._out.append(self._start(held.place.name))
+                self._out.append(self._start(name))
         else:
             self._run(self._together(places))
 
@@ -895,11 +923,9 @@ class Owner:
         """Return True if the head is passed over as poison should this opening end with it too."""
         return 0 < self._begun.get(head, 0) == self.rules.max_starts - 1
 
-    def _head(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
+    def _next_message_or_timer(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next: those of messages, or that of a timer that is due. While both are
         ready they take turns; while a message waits for its next try, timers go on."""
-        if not self._timers.standing and self._firing is None:
-            return self._next_message(now)
         fired = self._fired(now)
         if fired is not None and self._timer_first:
             return (fired.place,), fired
@@ -945,7 +971,7 @@ class Owner:
     def _next_message(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next, after skipping gaps and messages that have no tries left."""
         while True:
-            step = self._seq.next(now, self._limit())
+            step = self._seq.next(now, self._run_cap or self._run_max)
             if isinstance(step, Gap):
                 self._seq.pass_over(step.span)
                 self._append(BatchEntry("gap", reason="never came", run=step.run, span=step.span), now)
@@ -1001,7 +1027,7 @@ class Owner:
         self._advance(now)
 
     def _limit(self) -> int:
-        return self._run_cap or max(RUN_LIMIT, self.rules.checkpoint_every)
+        return self._run_cap or self._run_max
 
     def _is_suspect(self, held: Held) -> bool:
         """Return True if the message may have killed a slot or a node."""
@@ -1023,10 +1049,10 @@ class Owner:
     def _is_marked(self, head: Held) -> bool:
         if self._is_suspect(head):
             return self._counted == head.place
-        marks = [self._marked] if self._commit is None else [self._marked, self._commit.starting]
+        marks = (self._marked,) if self._commit is None else (self._marked, self._commit.starting)
         if head.place.run == TIMER_RUN:  # a message that waits for its next try must not answer for it
             return all(mark == head.place.name for mark in marks)
-        return all(mark and not is_timer_name(mark) for mark in marks)
+        return "" not in marks and not any(map(is_timer_name, marks))
 
     def _run(self, places: tuple[Place, ...]) -> None:
         self._running = places
@@ -1034,7 +1060,7 @@ class Owner:
         self._timer_first = places[0].run != TIMER_RUN
         if self._timer_first:
             self._seq.take(places)
-        messages = tuple(self._find(place) for place in places)
+        messages = tuple(map(self._find, places))
         for held in messages:
             held.become(Life.RUNNING)
         self._out.append(Run(messages, not self._loaded, self.state, self.state_version, len(places)))
@@ -1044,9 +1070,10 @@ class Owner:
         """Answer to Start."""
         assert self._starting is not None
         place, self._starting = self._starting, None
-        self._marked, self._counted, self._suspect = place.name, place, ""
+        name = place.name
+        self._marked, self._counted, self._suspect = name, place, ""
         held = self._firings.get(place) if place.run == TIMER_RUN else self._held.get(place)
-        openings -= self._survived[place.name]
+        openings -= self._survived.get(name, 0)
         if held is not None and openings > self.rules.max_starts:
             held.error = f"poison: {openings - 1} openings ended while its handler ran (max_starts)"
             held.spent = True
@@ -1066,7 +1093,7 @@ class Owner:
         """Answer to Run: ``results`` of the first messages, the snapshot, or the error of the next one.
         ``acts`` is what their handler asked for besides, one for each result or none at all."""
         places, self._running = self._running, ()
-        changes = [change for some in acts if some is not None for change in some.timers]
+        changes = [change for some in acts if some is not None for change in some.timers] if acts else ()
         if not error and state is not None and len(state) > self.rules.max_state_bytes:
             self._loaded = False
             self._put_back(places)
@@ -1092,7 +1119,8 @@ class Owner:
                 if place.run != TIMER_RUN:
                     self._seq.done(place)
                 self._append(BatchEntry("done", held, result, acts=asked), now)
-            self._put_back(places[len(results) :])
+            if len(places) > len(results):
+                self._put_back(places[len(results) :])
             self.state, self.state_version, self._dirty = state, version, True
         self._advance(now)
 
@@ -1159,7 +1187,7 @@ class Owner:
     def _plan_commit(self, now: float) -> None:
         if self._commit is not None or self._starting is not None:
             return
-        if self._must_record(now):
+        if (self._nudged or not self._effects.is_idle) and self._must_record(now):
             self._compose(now)
             return
         if not self._batch and (self._running or not self._seq.passed):
@@ -1173,11 +1201,7 @@ class Owner:
     def _must_record(self, now: float) -> bool:
         """Return True if a commit must say something about effects, or when the stream is due, though no
         message asks for a commit."""
-        if self._nudged:
-            return True
-        if self._effects.is_idle:
-            return False
-        if self._effects.has_refused:
+        if self._nudged or self._effects.has_refused:
             return True
         if not self._effects.has_taken:
             return False
@@ -1192,6 +1216,7 @@ class Owner:
         self._composed = self._seq.compose()
         self._flying, self._batch = self._batch, []
         starting = self._starting_next()
+        covered = Covered(self._flying)
         effects = self._effects_of(self._flying, now)
         changed = UNCHANGED if self._effects.is_idle else self._effects.compose()
         due = self._rest_until(now) if resting else self._due_next(effects, now)
@@ -1209,20 +1234,12 @@ class Owner:
             state=self.state if self._dirty else None,
             state_version=self.state_version,
             clear_state=self._dirty and self.state is None,
-            results=tuple(
-                Result(entry.held.place.name, entry.result)
-                for entry in self._flying
-                if entry.held is not None and entry.result is not None
-            ),
-            aside=tuple(
-                Aside(entry.held.place.name, entry.reason)
-                for entry in self._flying
-                if entry.held is not None and entry.kind != "done"
-            ),
+            results=tuple(covered.results),
+            aside=tuple(covered.aside),
             starting=starting,
             parked=self.parked,
-            done=sum(entry.kind == "done" for entry in self._flying),
-            skipped=min(COUNT_MAX, sum(_skipped(entry) for entry in self._flying)),
+            done=covered.done,
+            skipped=min(COUNT_MAX, covered.skipped),
             effects=tuple(effects),
             dropped=changed.dropped,
             refused=changed.refused,
@@ -1230,8 +1247,7 @@ class Owner:
             due=due,
         )
         self._dirty = self._timers_changed = False
-        gaps = tuple(Gap(e.run, e.span) for e in self._flying if e.kind == "gap" and e.span is not None)
-        self._out.append(Write(self._commit, gaps))
+        self._out.append(Write(self._commit, tuple(covered.gaps)))
 
     def _log_with_quiet(self, log: RunLog | None, now: float) -> RunLog | None:
         """Return the log as it is stored: a commit that says nothing of messages tells how long none came, so
@@ -1243,14 +1259,15 @@ class Owner:
 
     def _effects_of(self, entries: Sequence[BatchEntry], now: float) -> list[Effect]:
         """Return the effects that the handlers of these entries sent, and the dead letters of timers."""
-        if not self._lost_effects and all(e.acts is None and e.kind == "done" for e in entries):
+        telling = [entry for entry in entries if entry.acts is not None or entry.kind == "skip"]
+        if not telling and not self._lost_effects:
             return []
         maker = EffectMaker(self.key, self.epoch, self.number + 1, now + self.wall_ahead_s)
         for effect in self._lost_effects:
             maker.again(effect)
-        for entry in entries:
-            if (held := entry.held) is None:
-                continue
+        for entry in telling:
+            held = entry.held
+            assert held is not None  # gaps send nothing
             if entry.acts is not None:
                 sends = entry.acts.sends
                 traceparent = checked(held.traceparent) if sends else ""
@@ -1262,6 +1279,8 @@ class Owner:
     def _due_next(self, added: Sequence[Effect], now: float) -> float:
         """Return the wall time after which somebody else must look for the owner; 0: never. The stored one is
         kept if it is early, but not by much."""
+        if self._effects.is_idle and not (added or self._timers.standing):
+            return 0.0
         wall = now + self.wall_ahead_s
         times = [effect.not_before for effect in added]
         pending_at = 0.0 if self._effects.is_idle else self._effects.due(now, wall)
@@ -1402,9 +1421,6 @@ class Owner:
 
     # -- rest: moves and idleness ---------------------------------------------------------------------------
 
-    def _quiet(self) -> bool:
-        return not (self._running or self._batch or self._commit is not None or self._starting is not None)
-
     def _plan_rest(self, now: float) -> None:
         if self._covered:
             return  # the look at the store, which is under way, comes first
@@ -1491,13 +1507,7 @@ def _is_request(held: Held) -> bool:
 def _has_message(entries: Iterable[BatchEntry]) -> bool:
     """Return True unless all entries are of timers, or of messages that the stream had passed. These say as
     little of its run as duplicates: numbers that start anew are among them until the stream was quiet."""
-    return any(
-        entry.kind not in {"late", "far"} and (entry.held is None or entry.held.place.run != TIMER_RUN)
-        for entry in entries
-    )
-
-
-def _skipped(entry: BatchEntry) -> int:
-    if entry.span is not None:
-        return entry.span.last - entry.span.first + 1
-    return int(entry.kind == "skip")
+    for entry in entries:
+        if entry.kind not in ("late", "far") and (entry.held is None or entry.held.place.run != TIMER_RUN):
+            return True
+    return False

@@ -78,6 +78,10 @@ class Wait(msgspec.Struct, frozen=True):
     gap: bool = False
 
 
+NOTHING = Wait(None)
+"""What to do while no message waits."""
+
+
 class Missing(msgspec.Struct, frozen=True):
     """A description of what the waiting places wait for, and until when (monotonic seconds; None: until it
     comes)."""
@@ -142,7 +146,7 @@ class Sequencer:
     @property
     def passed(self) -> bool:
         """True while passed places wait for the next accepted commit, to be judged again."""
-        return self._first_ahead() > 0
+        return bool(self.inbox) and self._first_ahead() > 0
 
     def judge(self, place: Place) -> Verdict:
         """Return what a delivery of ``place`` is. Don't call it for places that the owner holds."""
@@ -201,7 +205,8 @@ class Sequencer:
         else:
             self._insert(place)
         if after is None:
-            self._none_before(place)
+            if self._after:
+                self._none_before(place)
         elif rejected != place:
             self._after[place] = after
         return rejected
@@ -252,10 +257,10 @@ class Sequencer:
 
     def next(self, now: float, limit: int) -> Ready | Gap | Wait:
         """Return what to do next: run up to ``limit`` places, skip a gap, or wait."""
-        first = self._first_ahead()
+        first = self._first_ahead() if self.inbox else 0
         if first == len(self.inbox):
             self._blocked_at = None
-            return Wait(None)
+            return NOTHING
         head = self.inbox[first]
         if self.rules.kind == "absent":
             return self._ready(tuple(self.inbox[:limit]))
