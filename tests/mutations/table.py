@@ -303,7 +303,7 @@ CORE = [
     _at(
         "src/holdfast/streams/quarantine.py",
         "others begin in a last turn",
-        "            self.is_open = False\n",
+        "            self._opened.clear()\n",
         "",
         "tests/streams/test_quarantine.py::test_nothing_runs_beside_a_suspect_in_its_last_turn",
     ),

@@ -229,9 +229,8 @@ class SlotCalls(Collection[SlotCall]):
         for call in self._calls.values():
             if call.begun_at is not None:
                 return
-        for oldest in self._calls.values():
+        if (oldest := next(iter(self._calls.values()), None)) is not None:
             oldest.advance(now)
-            return
 
     def __iter__(self) -> Iterator[SlotCall]:
         return iter(self._calls.values())

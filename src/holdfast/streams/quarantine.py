@@ -43,10 +43,14 @@ class Quarantine:
         self._clock = clock
         self._patience_s = patience_s
         self._turn = asyncio.Lock()
-        self.is_open = True
-        """True unless a suspect is in its last turn, or waits for it to begin."""
         self._opened = asyncio.Event()
+        self._opened.set()
         self.running = RunningCalls()
+
+    @property
+    def is_open(self) -> bool:
+        """True unless a suspect is in its last turn, or waits for it to begin."""
+        return self._opened.is_set()
 
     @property
     def is_taken(self) -> bool:
@@ -57,13 +61,11 @@ class Quarantine:
         """Wait for a turn, and take it."""
         await self._turn.acquire()
         if last:
-            self.is_open = False
             self._opened.clear()
             await self.running.ended(self._clock, self._patience_s)
 
     def leave(self) -> None:
         """End the turn."""
-        self.is_open = True
         self._opened.set()
         self._turn.release()
 

@@ -971,7 +971,7 @@ class Owner:
     def _next_message(self, now: float) -> tuple[tuple[Place, ...], Held] | None:
         """Return the places to run next, after skipping gaps and messages that have no tries left."""
         while True:
-            step = self._seq.next(now, self._run_cap or self._run_max)
+            step = self._seq.next(now, self._limit())
             if isinstance(step, Gap):
                 self._seq.pass_over(step.span)
                 self._append(BatchEntry("gap", reason="never came", run=step.run, span=step.span), now)

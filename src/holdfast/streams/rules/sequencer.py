@@ -78,7 +78,7 @@ class Wait(msgspec.Struct, frozen=True):
     gap: bool = False
 
 
-NOTHING = Wait(None)
+IDLE = Wait(None)
 """What to do while no message waits."""
 
 
@@ -260,7 +260,7 @@ class Sequencer:
         first = self._first_ahead() if self.inbox else 0
         if first == len(self.inbox):
             self._blocked_at = None
-            return NOTHING
+            return IDLE
         head = self.inbox[first]
         if self.rules.kind == "absent":
             return self._ready(tuple(self.inbox[:limit]))
