@@ -232,9 +232,7 @@ def _start_without_count(standing: Task | None, wish: StartAttempt, now: float) 
     return _start(standing, msgspec.structs.replace(wish, tries=10**6), now)
 
 
-def _end_at_once(
-    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
-) -> None:
+def _end_at_once(self: Completer, item: InHand, end: EndAttempt) -> None:
     item.outcome_known()
     self._keepers[item.queue].settle(Settlement(item.full_key, (), (item.held,), lambda: None))
 
@@ -246,23 +244,19 @@ def _pause_as_failure(self: TaskWork, item: InHand, ended: Ended, pause_s: float
 _end = Completer.end
 
 
-def _follow_up_early(
-    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
-) -> None:
+def _follow_up_early(self: Completer, item: InHand, end: EndAttempt) -> None:
     assert item.attempt is not None
     ended = msgspec.structs.replace(item.attempt, state=end.state)
     outcome = outcome_of(item.message.envelope.app, ended)
     self._tasks.spawn(self._insist_on(follow_ups.due(ended, outcome, item.message)))
-    _end(self, item, end, letter)
+    _end(self, item, end)
 
 
-def _effects_early(
-    self: Completer, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None
-) -> None:
+def _effects_early(self: Completer, item: InHand, end: EndAttempt) -> None:
     if end.effects:
         ended = Task(item.trace, item.type, epoch=end.epoch, effects=end.effects)
         self._tasks.spawn(self._effects.send(item, ended))
-    _end(self, item, end, letter)
+    _end(self, item, end)
 
 
 async def _forget_then_send(self: Producer, delayed: Any, ahead_s: float) -> None:

@@ -687,7 +687,7 @@ def _ends(world: TaskWorld) -> list[str]:
         task = world.store.standing[name]
         if told != {(task.state, task.epoch, task.detail)}:
             wrong.append(f"{name} is {task.state.value} of epoch {task.epoch}, and its producer heard {told}")
-        failed = task.state is not State.SUCCEED and not task.detail.startswith("cancelled")
+        failed = task.state is not State.SUCCEED and not task.cancelled
         if failed != (name in dead):
             where = "lies" if name in dead else "does not lie"
             wrong.append(f"{name} is {task.state.value}, and {where} with the dead letters")

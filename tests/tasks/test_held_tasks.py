@@ -2,16 +2,18 @@
 
 from typing import Any, cast
 
+import msgspec
 import pytest
 
 from holdfast.tasks.completer import dead_letter_of
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import STAND_IN
-from holdfast.tasks.rules.task import State, Task
+from holdfast.tasks.rules import task as rules
+from holdfast.tasks.rules.task import EndAttempt, State, Task
 from tests.cluster.fakes import held
 
 NOW = 100.0
-ENDED = Task("t", "kind", State.FAILED, epoch=5, detail="ValueError: no\nline 3")
+ENDED = Task("t", "kind", State.FAILED, epoch=5, attempts=1, detail="ValueError: no\nline 3")
 
 
 def in_hand(expires_at: float = NOW + 1, attributes: dict[str, str] | None = None) -> InHand:
@@ -41,4 +43,18 @@ def test_a_task_that_failed_leaves_a_letter_unless_it_was_cancelled() -> None:
     letter = dead_letter_of(in_hand(), ENDED)
     assert letter is not None
     assert (letter.reason, letter.detail) == ("failed: ValueError: no", "line 3")
+    waits, runs = Task("t", "kind"), Task("t", "kind", State.RUNNING, epoch=1, attempts=1)
+    assert dead_letter_of(in_hand(), rules.cancel(waits, "not needed", NOW)) is None
+    told = rules.cancel(runs, "not needed", NOW)
+    assert dead_letter_of(in_hand(), rules.end(told, EndAttempt("t", 1, State.FAILED), NOW)) is None
+    assert dead_letter_of(in_hand(), rules.end(runs, EndAttempt("t", 1, State.SUCCEED), NOW)) is None
+
+
+def test_a_task_that_an_older_version_cancelled_while_it_waited_leaves_no_letter() -> None:
     assert dead_letter_of(in_hand(), Task("t", "kind", State.FAILED, detail="cancelled: not needed")) is None
+
+
+def test_an_error_that_speaks_of_cancelling_leaves_a_letter() -> None:
+    letter = dead_letter_of(in_hand(), msgspec.structs.replace(ENDED, detail="cancelled: by the bank"))
+    assert letter is not None
+    assert letter.reason == "failed: cancelled: by the bank"

@@ -607,6 +607,26 @@ def test_a_task_of_hours_hears_within_seconds_that_it_is_cancelled(monkeypatch: 
     assert outcome.ended_at - cancelled_at < 10.0
 
 
+@pytest.mark.parametrize("reason", ["the node is stopping", "its delivery lapsed"])
+def test_the_attempt_that_is_cancelled_ends_its_task_whatever_words_the_reason_has(reason: str) -> None:
+    """These are a node's own words for why it asks an attempt to end and has another follow."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 3600.0)))
+
+        async def cancel() -> None:
+            await world.clock.sleep(2.0)
+            await world.producer.cancel("t", reason)
+
+        world.spawn(cancel())
+        await world.live()
+        [outcome] = world.outcomes["t"]
+        assert (outcome.state, outcome.detail) == (State.FAILED, f"cancelled: {reason}")
+        assert outcome.attempts == 1
+
+    run(live())
+
+
 @pytest.mark.parametrize("answer_s", [0.05, 0.5])
 def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(answer_s: float) -> None:
     """The store has counted the attempt, though the node has no answer yet."""

@@ -44,18 +44,17 @@ a right that is missing."""
 
 
 class Ending(NamedTuple):
-    """The end of an attempt, and the dead letter of its task."""
+    """The end of an attempt."""
 
     item: InHand
     end: EndAttempt
-    letter: PendingDeadLetter | None
 
     @property
     def is_plain(self) -> bool:
         """True if nothing has to be sent or counted before its brief."""
         attempt, message = self.item.attempt, self.item.message
         follows = attempt is None or attempt.follow_ups
-        return not (follows or message.batch or self.letter)
+        return not (follows or message.batch or self.end.state is not State.SUCCEED)
 
 
 class Finished(msgspec.Struct, frozen=True):
@@ -137,9 +136,9 @@ class Completer:
         self._tasks.repeat(self._store_loop, self._clock, self._log)
         self._tasks.repeat(self._tell_loop, self._clock, self._log)
 
-    def end(self, item: InHand, end: EndAttempt, letter: PendingDeadLetter | None = None) -> None:
+    def end(self, item: InHand, end: EndAttempt) -> None:
         """Take the outcome of an attempt. It counts once it is stored."""
-        self._ends.append(Ending(item, end, letter))
+        self._ends.append(Ending(item, end))
         self._begin(1)
         self._ended.set()
 
@@ -147,7 +146,7 @@ class Completer:
         """Take a message whose task already has its outcome. If the task's brief was never sent, it is sent
         now, and so are effects that are left. Otherwise the message is a duplicate, or a stand-in that is no
         longer needed."""
-        letter = None if task.briefed or task.state is State.SUCCEED else dead_letter_of(item, task)
+        letter = None if task.briefed else dead_letter_of(item, task)
         outcome = outcome_of(self._app, task)
         follow_ups = _following(item, task, outcome)
         if task.briefed:
@@ -221,7 +220,7 @@ class Completer:
             for each in taken:
                 self._tasks.spawn(self._store_alone(each, end))
             return
-        for (item, _, letter), answer, receipts in zip(taken, answers, seen, strict=True):
+        for (item, _), answer, receipts in zip(taken, answers, seen, strict=True):
             if isinstance(answer, Task):
                 self._holder.give_back_later(item, receipts)
                 item.outcome_known()
@@ -231,7 +230,7 @@ class Completer:
                     self._settle(item, answer)
                     continue
                 outcome = outcome_of(self._app, answer)
-                follow_ups = _following(item, answer, outcome)
+                letter, follow_ups = dead_letter_of(item, answer), _following(item, answer, outcome)
                 self._queue(Finished(item, answer, outcome, True, letter, follow_ups))
                 continue
             if isinstance(answer, Fenced):
@@ -546,8 +545,8 @@ def _without_body(letter: DeadLetter, envelope: Envelope) -> DeadLetter:
 
 
 def dead_letter_of(item: InHand, task: Task) -> PendingDeadLetter | None:
-    """Return the dead letter of a task that failed for good; None for one that was cancelled."""
-    if task.detail.startswith("cancelled"):
+    """Return the dead letter of a task that has ended; None if it succeeded or was cancelled."""
+    if task.state is State.SUCCEED or task.cancelled:
         return None
     reason, _, detail = task.detail.partition("\n")
     return PendingDeadLetter(f"{task.state.value}: {reason}", item.held, detail=detail)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 
 import msgspec
@@ -16,6 +17,20 @@ from holdfast.tasks.wire import SentTask
 EPOCH_DIGITS_MAX = 20
 """The most digits of an epoch that a message may name. Any program may have sent it, and Python makes no
 number of thousands of digits."""
+
+
+class Stop(enum.Enum):
+    """Why an attempt is asked to end, which decides what follows for its task. The value is for people."""
+
+    CANCELLED = "its task is cancelled"
+    DRAIN = "the node is stopping"
+    LAPSED = "its delivery lapsed"
+    REISSUE = "its delivery can't be held any longer"
+    GRANT_ENDS = "the node couldn't renew its share of the app's maximum"
+
+
+HANDED_ON = frozenset({Stop.DRAIN, Stop.REISSUE, Stop.GRANT_ENDS})
+"""The reasons for which another attempt follows."""
 
 
 class TaskActivity(msgspec.Struct):
@@ -33,10 +48,11 @@ class InHand(msgspec.Struct, eq=False):
     """A task with all its known deliveries.
 
     ``queue`` names the queue that delivered it. ``refusal`` says why it can't run. ``attempt`` is the task's
-    record in the store while it runs here. ``stopping`` is why its attempt was asked to stop, and ``ending``
-    is true once it has ended and the store is told so, which answers by itself if it refuses. ``beat_at`` is
-    when its progress was last reported to the store, and ``news`` is true if it has advanced since. ``here``:
-    it was given to this node directly, and needs no delivery to run.
+    record in the store while it runs here. ``stopping`` is why its attempt was asked to stop, and ``cancel``
+    why its task was cancelled, if that is why. ``ending`` is true once it has ended and the store is told so,
+    which answers by itself if it refuses. ``beat_at`` is when its progress was last reported to the store,
+    and ``news`` is true if it has advanced since. ``here``: it was given to this node directly, and needs no
+    delivery to run.
     """
 
     queue: str
@@ -45,7 +61,8 @@ class InHand(msgspec.Struct, eq=False):
     held: Held
     refusal: str = ""
     attempt: Task | None = None
-    stopping: str = ""
+    stopping: Stop | None = None
+    cancel: str = ""
     ending: bool = False
     progress: float = 0.0
     note: str = ""
@@ -104,7 +121,7 @@ class InHand(msgspec.Struct, eq=False):
         """Reset the task to its state after the receive."""
         self.held.come_back()
         self.attempt = None
-        self.stopping = ""
+        self.stopping, self.cancel = None, ""
         self.ending = False
 
     def outcome_known(self) -> None:

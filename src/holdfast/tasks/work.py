@@ -32,13 +32,13 @@ from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.slots import TaskSlotMaker
 from holdfast.tasks.body import Body
-from holdfast.tasks.completer import Completer, dead_letter_of
+from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.delayed import DelayedTasks
 from holdfast.tasks.discovery import Announcer
 from holdfast.tasks.effects import effects_of
 from holdfast.tasks.handler import PAUSES_MAX
-from holdfast.tasks.held_tasks import InHand, TaskActivity, stands_here
+from holdfast.tasks.held_tasks import HANDED_ON, InHand, Stop, TaskActivity, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.producer import Producer
@@ -89,13 +89,6 @@ AWAY_S = 60.0
 
 GONE_MAX = 1000
 """How many dead members are remembered."""
-
-DRAIN, LAPSED, REISSUE, GRANT_ENDS = (
-    "the node is stopping",
-    "its delivery lapsed",
-    "its delivery can't be held any longer",
-    "the node couldn't renew its share of the app's maximum",
-)
 
 GRANT_ENDS_S = 2.0
 """How long before others may use its grant an attempt is asked to end. It needs this time to notice and to
@@ -427,9 +420,9 @@ class TaskWork:
             if stands_here(task, member):
                 item.attempt, item.beat_at = task, asked_at
                 if item.lapsed(now) or now >= asked_at + item.spec.visibility_s:
-                    self._return_unbegun(item, LAPSED, now)
+                    self._return_unbegun(item, Stop.LAPSED, now)
                 elif self._stopping and not item.refusal:
-                    self._return_unbegun(item, DRAIN, now)
+                    self._return_unbegun(item, Stop.DRAIN, now)
                 else:
                     self._run(item, task, now)
             elif not instead_of and task.member in self._gone and not task.ended:
@@ -468,7 +461,7 @@ class TaskWork:
 
     # --- attempts
 
-    def _return_unbegun(self, item: InHand, why: str, now: float) -> None:
+    def _return_unbegun(self, item: InHand, why: Stop, now: float) -> None:
         """Return an attempt that the store has begun and that is not to run here: the node stops, or the
         answer took so long, or the node stood still for so long, that another node may have begun the task by
         now, or ended it."""
@@ -507,7 +500,7 @@ class TaskWork:
         if self.hand.get(item.trace) is not item or item.attempt is None or item.attempt.epoch != task.epoch:
             return  # the node has stopped
         if item.stopping:
-            failure = Ended(How.CANCELLED, error=item.stopping, begun=False)
+            failure = Ended(How.CANCELLED, error=item.stopping.value, begun=False)
         if failure is None:
             self._run_in_slot(item, task, message)
         elif failure.begun or item.stopping:
@@ -584,9 +577,9 @@ class TaskWork:
         if pause_s and item.attempt.pauses >= PAUSES_MAX:
             pause_s, detail = 0.0, f"{ended.error}; it has had {PAUSES_MAX} pauses, and gets no more"
         if ended.how is How.DIED and self._limiter.until <= self._host.clock.monotonic():
-            item.stopping = item.stopping or GRANT_ENDS
-        handed_on = item.stopping in (DRAIN, REISSUE, GRANT_ENDS) and ended.how is not How.RETURNED
-        if item.stopping == LAPSED:
+            item.stopping = item.stopping or Stop.GRANT_ENDS
+        handed_on = item.stopping in HANDED_ON and ended.how is not How.RETURNED
+        if item.stopping is Stop.LAPSED:
             self._return(item, spent=False, delay_s=None)
         elif pause_s and (handed_on or not item.stopping):
             self._pause(item, ended, pause_s)
@@ -595,7 +588,7 @@ class TaskWork:
         elif ended.how is How.RETURNED:
             self._succeed(item, ended)
         elif item.stopping:  # it was asked to end
-            self._fail(item, State.FAILED, f"cancelled: {item.stopping}")
+            self._fail(item, State.FAILED, f"cancelled: {item.cancel}")
         elif ended.permanent or item.attempt.attempts >= item.tries:
             state = State.TIMEOUT if ended.how is How.TIMED_OUT else State.FAILED
             self._tell_failure("task failed", item, ended)
@@ -627,7 +620,7 @@ class TaskWork:
         repeated, unless the node stops or the task's delivery has lapsed."""
         stored: StoredValue | None = None
         failures = 0
-        while stored is None and not (failures and item.stopping in (DRAIN, REISSUE, LAPSED)):
+        while stored is None and not (failures and item.stopping in (Stop.DRAIN, Stop.REISSUE, Stop.LAPSED)):
             if failures:
                 pause_s = self._host.limits.retry.delay_s(failures, self._host.clock.random())
                 await self._host.clock.sleep(pause_s)
@@ -641,8 +634,8 @@ class TaskWork:
                 self._host.log.warning("a result can't be stored", task=item.trace, error=str(error))
         if self.hand.get(item.trace) is not item:
             return  # the node has stopped
-        if stored is None or item.stopping == LAPSED:
-            self._return(item, spent=False, delay_s=None if item.stopping == LAPSED else 0.0)
+        if stored is None or item.stopping is Stop.LAPSED:
+            self._return(item, spent=False, delay_s=None if item.stopping is Stop.LAPSED else 0.0)
         else:
             self._end_well(item, ended.sends, stored=msgspec.json.encode(stored))
 
@@ -678,11 +671,8 @@ class TaskWork:
 
     def _fail(self, item: InHand, state: State, detail: str) -> None:
         assert item.attempt is not None
-        detail = redact(detail)
-        task = msgspec.structs.replace(item.attempt, state=state, detail=detail)
         item.ending = True
-        end = EndAttempt(item.trace, task.epoch, state, detail=detail)
-        self._completer.end(item, end, dead_letter_of(item, task))
+        self._completer.end(item, EndAttempt(item.trace, item.attempt.epoch, state, detail=redact(detail)))
 
     def _return(
         self,
@@ -705,7 +695,7 @@ class TaskWork:
         (answer,) = await self._insist(lambda: self._store.give_back([wish]))
         if isinstance(answer, Fenced):
             self._host.stats.fenced += 1
-        reissue = item.stopping == REISSUE or (item.here and not item.held.receipts)
+        reissue = item.stopping is Stop.REISSUE or (item.here and not item.held.receipts)
         item.come_back()
         if delay_s is None:
             self.drop(item)
@@ -821,7 +811,7 @@ class TaskWork:
         return [
             (item.trace, item.held)
             for item in self.hand.values()
-            if item.queue == queue and item.stopping != LAPSED
+            if item.queue == queue and item.stopping is not Stop.LAPSED
         ]
 
     async def _beat(self) -> None:
@@ -838,11 +828,11 @@ class TaskWork:
         running = self._running()
         for item in running:
             if item.lapsed(now):
-                self._stop(item, LAPSED)
+                self._stop(item, Stop.LAPSED)
             elif now >= self._limiter.until - GRANT_ENDS_S:
-                self._stop(item, GRANT_ENDS)
+                self._stop(item, Stop.GRANT_ENDS)
             elif item.spec.resumable and self._holdable_s(item, now) <= 0:
-                self._stop(item, REISSUE)
+                self._stop(item, Stop.REISSUE)
         member = self._host.membership.id
         await self._tell([item for item in running if _is_due(item, member, now)], now)
 
@@ -883,21 +873,22 @@ class TaskWork:
             if item.attempt is None or item.attempt.epoch != beat.epoch or item.ending:
                 continue  # it ended meanwhile, for which a beat is refused too
             if isinstance(answer, Fenced):
-                self._stop(item, LAPSED)
+                self._stop(item, Stop.LAPSED)
                 continue
             item.attempt = answer
             item.beat_at, item.news = now, False
             self.slots.renew(item.trace, item.spec.visibility_s)
             if answer.cancel:
-                self._stop(item, answer.cancel)
+                self._stop(item, Stop.CANCELLED, answer.cancel)
 
-    def _stop(self, item: InHand, why: str) -> None:
-        """Ask an attempt to end; ``why`` decides what follows for its task."""
-        if item.stopping and why != LAPSED:
+    def _stop(self, item: InHand, stop: Stop, cancel: str = "") -> None:
+        """Ask an attempt to end. ``cancel`` is why its task is cancelled, if it is."""
+        if item.stopping and stop is not Stop.LAPSED:
             return
-        self._host.log.warning("attempt asked to end", task=item.trace, type=item.type, reason=why)
-        item.stopping = why
-        self.slots.cancel(item.trace, why)
+        reason = cancel or stop.value
+        self._host.log.warning("attempt asked to end", task=item.trace, type=item.type, reason=reason)
+        item.stopping, item.cancel = stop, cancel
+        self.slots.cancel(item.trace, reason)
 
     async def _measure(self) -> None:
         while True:
@@ -910,7 +901,7 @@ class TaskWork:
         item = self.hand.get(trace)
         if item is None or item.held.life is not Life.RUNNING:
             return False
-        self._stop(item, why)
+        self._stop(item, Stop.CANCELLED, why)
         return True
 
     async def _look_at(self, request: LookAtTask) -> Done:
@@ -965,7 +956,7 @@ class TaskWork:
                 told = True
                 for item in list(self.hand.values()):
                     if item.held.life is Life.RUNNING:
-                        self._stop(item, DRAIN)
+                        self._stop(item, Stop.DRAIN)
             await clock.sleep(AHEAD_S / 50)
 
     async def close(self) -> None:

@@ -95,7 +95,13 @@ def test_a_cancelled_task_doesn_t_begin() -> None:
     assert (told.state, told.cancel) == (State.RUNNING, "enough")
     ended = rules.start(rules.give_back(told, ReturnAttempt("k", 1, False), NOW), WISH, NOW)
     assert (ended.state, ended.detail) == (State.FAILED, "cancelled: enough")
-    assert rules.cancel(QUEUED, "enough", NOW).state is State.FAILED
+    waits = rules.cancel(QUEUED, "enough", NOW)
+    assert (waits.state, waits.cancel, waits.cancelled, ended.cancelled) == (
+        State.FAILED,
+        "enough",
+        True,
+        True,
+    )
     assert rules.cancel(ENDED, "enough", NOW) is ENDED
 
 

@@ -135,7 +135,7 @@ function requests.cancel(task, trace, reason)
   if not task or ENDED[task.state] then return task end
   if task.state == 'queued' then
     local changes = ended('failed', '', 'cancelled: ' .. reason)
-    return task, with(changes, {epoch = next_epoch(task), send_at = task.message and NOW or nil})
+    return task, with(changes, {epoch = next_epoch(task), cancel = reason, send_at = task.message and NOW or nil})
   end
   return task, {cancel = reason}
 end

@@ -93,6 +93,13 @@ class Task(msgspec.Struct, frozen=True):
         return self.state in ENDED
 
     @property
+    def cancelled(self) -> bool:
+        """True if the task has ended without success and was cancelled. Nodes of older versions note no
+        reason at one that waits; but no other task ends without an attempt."""
+        reason = self.cancel or not (self.attempts or self.members)
+        return self.state in (State.FAILED, State.TIMEOUT) and bool(reason)
+
+    @property
     def moved_at(self) -> float:
         """The wall time at which the task was last queued, begun or ended."""
         return max(self.queued_at, self.started_at, self.ended_at)
@@ -332,7 +339,7 @@ def cancel(standing: Task, reason: str, now: float) -> Task:
     if standing.state is State.QUEUED:
         ended = _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
         send_at = now if ended.message else ended.send_at
-        return msgspec.structs.replace(ended, epoch=standing.epoch + 1, send_at=send_at)
+        return msgspec.structs.replace(ended, epoch=standing.epoch + 1, cancel=reason, send_at=send_at)
     return msgspec.structs.replace(standing, cancel=reason)
 
 

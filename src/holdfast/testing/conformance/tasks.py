@@ -197,7 +197,11 @@ class TasksConformance:
         await tasks.delay([DelayTask("k", TYPE, LEASE_S, b"m"), DelayTask("later", TYPE, LEASE_S, b"m")])
         cancelled = await tasks.cancel("k", "not wanted")
         assert cancelled is not None
-        assert (cancelled.state, cancelled.detail) == (State.FAILED, "cancelled: not wanted")
+        assert (cancelled.state, cancelled.detail, cancelled.cancelled) == (
+            State.FAILED,
+            "cancelled: not wanted",
+            True,
+        )
         [due] = await tasks.due(0.0, 10, LEASE_S)
         assert (due.trace, due.message) == ("k", b"m"), "whoever receives it tells its producer"
         await tasks.briefed([("k", cancelled.epoch)])
