@@ -22,6 +22,7 @@ from holdfast.ports.target import OutgoingEffect
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
 from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Timer
+from holdfast.streams.rules.timers import place_of
 from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
 
@@ -185,6 +186,27 @@ def test_results_are_json_lines_that_go_on_from_a_cursor(holdfast: Any, arrange:
     assert holdfast("results", "--stream", "track").lines == every[3:]
     assert holdfast("results", "--limit", "2").lines == every[:2]
     assert holdfast("results", "--follow", "--limit", "4").lines == every
+
+
+def test_the_result_of_a_timer_is_a_line_like_any_other(holdfast: Any, arrange: Any) -> None:
+    async def fired(services: Services) -> None:
+        now = await opened(services)
+        fire = place_of(Timer("silent", 1.0, b"{}", "1.1"))
+        await services.state().commit(
+            Commit(
+                KEY,
+                now.epoch,
+                now.number + 1,
+                "a",
+                RunLog(0, 0, 0),
+                results=(Result(fire.name, b'"late"'), Result(Place(0, 0, "m-1").name, b"1")),
+            )
+        )
+
+    arrange(fired)
+    timer, message = holdfast("results").lines
+    assert (timer["timer"], timer["run"], timer["seq"], timer["result"]) == ("silent", None, None, "late")
+    assert (message["run"], message["seq"], message["result"]) == (0, "m-1", 1)
 
 
 # --- status

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
-from holdfast.operate.records import body, moment, seq, split_key
+from holdfast.operate.records import body, moment, split_key
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -35,7 +35,6 @@ __all__ = [
     "redraw",
     "remark",
     "say",
-    "seq",
     "split_key",
     "table",
 ]

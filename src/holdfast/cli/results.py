@@ -12,6 +12,7 @@ from holdfast.cli import output
 from holdfast.cli.names import StreamName
 from holdfast.cli.options import DEFAULTS, Options
 from holdfast.cli.patience import ReadPatience
+from holdfast.operate.records import place
 from holdfast.ports.state import Logged
 from holdfast.wiring import Services
 
@@ -63,13 +64,11 @@ async def results(
 def record(logged: Logged) -> dict[str, Any]:
     """A result as a JSON record."""
     stream, key = output.split_key(logged.key)
-    run, _, seq = logged.result.name.partition(":")
     return {
         "cursor": logged.cursor,
         "stream": stream,
         "key": key,
-        "run": int(run),
-        "seq": output.seq(seq),
+        **place(logged.result.name),
         "name": logged.result.name,
         "epoch": logged.epoch,
         "at": output.moment(logged.at),

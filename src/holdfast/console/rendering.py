@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 from markupsafe import Markup
 
-from holdfast.common.message import SEQ_DIGITS
+from holdfast.common.message import SEQ_DIGITS, Place, is_timer_name
 from holdfast.console.access import caller_of
 from holdfast.console.assets import Assets
 
@@ -145,7 +145,10 @@ def size(value: float) -> str:
 
 
 def place(name: str) -> str:
-    """The identity of a message in its stream, without the zeros that a stored seq begins with."""
+    """The identity of a message in its stream, without the zeros that a stored seq begins with, or the name
+    of a timer."""
+    if is_timer_name(name):
+        return f"timer {Place.named(name).timer}"
     run, colon, seq = name.partition(":")
     return f"{run}{colon}{int(seq)}" if len(seq) == SEQ_DIGITS and seq.isdigit() else name
 

@@ -41,6 +41,17 @@ def seq(stored: str) -> int | str:
     return int(stored) if len(stored) == SEQ_DIGITS and stored.isdigit() else stored
 
 
+def place(name: str) -> dict[str, Any]:
+    """The place of a result as fields of a JSON record: run and seq of its message. That of a timer has
+    none, and is the timer's name."""
+    from holdfast.common.message import Place, is_timer_name  # noqa: PLC0415
+
+    found = Place.named(name)
+    if is_timer_name(name):
+        return {"run": None, "seq": None, "timer": found.timer}
+    return {"run": found.run, "seq": found.id or found.seq}
+
+
 def moment(at: float) -> str:
     """A wall time for people and programs: ISO 8601, UTC. What is no such time is told as a number."""
     if not at:

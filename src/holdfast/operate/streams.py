@@ -26,6 +26,9 @@ from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.rules.sequencer import SKIP_MARK
 from holdfast.wiring import Services
 
+NAMES_MAX = 100
+"""The most identities that are read to find a stream's latest results: some messages are skipped."""
+
 
 class StreamRecord(msgspec.Struct):
     """A stream's checkpoint without its state. ``told`` is the node that owned the stream when it was
@@ -166,13 +169,14 @@ def _teller(services: Services) -> Callable[[Checkpoint], Awaitable[StreamRecord
 
 
 async def latest_results(services: Services, checkpoint: Checkpoint, limit: int) -> Sequence[Logged]:
-    """The latest results of a stream, newest first, as far as they are kept and its checkpoint tells their
-    names."""
+    """The results of a stream's latest messages, newest first, as far as they are kept and its checkpoint
+    tells their names. It doesn't tell those of its timers."""
     if checkpoint.log is None:
         return []
     log, state = checkpoint.log, services.state()
-    names = [name for name in reversed(checkpoint.recent) if not name.startswith(SKIP_MARK)][:limit]
-    if not names:
+    known = await state.identities(checkpoint.key, NAMES_MAX)
+    names = [name for name in reversed(known) if not name.startswith(SKIP_MARK)][:limit]
+    if not known:
         first = max(log.start, log.seq - limit + 1)
         names = [Place(log.run, seq).name for seq in range(log.seq, first - 1, -1)]
     found = await asyncio.gather(*(state.result(checkpoint.key, name) for name in names))

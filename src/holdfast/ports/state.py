@@ -99,6 +99,10 @@ class StateStore(Protocol):
     async def result(self, key: str, name: str) -> Logged | None:
         """Return the stored result of one message (``name``: ``run:seq``), if it is still kept."""
 
+    async def identities(self, key: str, limit: int) -> list[str]:
+        """Return the newest identities of the present checkpoint, oldest first and ``limit`` at most; none
+        if the stream needs none."""
+
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         """Return checkpoints in order of key, after the key ``after``, without state, ``recent`` and
         ``effects``."""

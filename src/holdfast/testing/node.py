@@ -21,7 +21,7 @@ from holdfast.assembly import make_node
 from holdfast.client import Client, StreamSender
 from holdfast.cluster.node import Node
 from holdfast.common.codec import decode_plain
-from holdfast.common.message import Place
+from holdfast.common.message import Place, is_timer_name
 from holdfast.config import Config, NodeSettings
 from holdfast.errors import ConfigError
 from holdfast.loading import of_products
@@ -54,13 +54,15 @@ SETTINGS: dict[str, Any] = {
 
 class StreamResult(msgspec.Struct, frozen=True):
     """The result of a handler for one message. ``value`` is decoded from JSON, or bytes if it isn't JSON. If
-    the stream has no seqs, ``seq`` is 0 and ``message_id`` identifies the message."""
+    the stream has no seqs, ``seq`` is 0 and ``message_id`` identifies the message. The result of a timer has
+    the timer's name, and neither run nor seq: both are 0."""
 
     key: str
     run: int
     seq: int
     value: Any
     message_id: str = ""
+    timer: str = ""
 
 
 class NodeForTests:
@@ -239,7 +241,10 @@ def _result(stream: str, full_key: str, name: str, body: bytes) -> StreamResult:
         value: Any = decode_plain(body)
     except ValueError:
         value = body
-    return StreamResult(full_key.removeprefix(f"{stream}/"), place.run, place.seq, value, place.id)
+    key = full_key.removeprefix(f"{stream}/")
+    if is_timer_name(name):
+        return StreamResult(key, 0, 0, value, timer=place.timer)
+    return StreamResult(key, place.run, place.seq, value, place.id)
 
 
 @contextlib.contextmanager

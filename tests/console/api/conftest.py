@@ -27,7 +27,7 @@ LET_GO = threading.Event()
 
 
 def shop() -> App:
-    """An app with a stream whose gaps hold, one for texts, and a task."""
+    """An app with a stream whose gaps hold, one without seqs, and tasks."""
     app = App("shop")
 
     @app.stream("frames", key="camera", seq="frame", first_seq=0, gap_timeout_s=3600, max_tries=1)
@@ -43,6 +43,15 @@ def shop() -> App:
 
         def snapshot(self) -> bytes:
             return b"%d" % self.count
+
+    @app.stream("visits", key="door")
+    class Visits(StreamHandler[dict[str, Any]]):
+        def process(self, message: dict[str, Any], context: Context) -> str:
+            context.wake("close", after_s=0)
+            return str(message["by"])
+
+        def wake(self, name: str, body: Any, context: Context) -> str:
+            return f"{name} {context.key}"
 
     @app.task("mail.send", tries=1)
     def send(body: dict[str, Any], job: Job) -> str:

@@ -80,6 +80,20 @@ async def test_one_stream_says_where_it_is_and_what_it_waits_for(api: Api, node:
     assert found["life"][-1] == {"at": "", "text": "run 0: from seq 0 to 1", "node": ""}
 
 
+async def test_a_stream_without_seqs_shows_the_results_of_its_latest_messages(
+    api: Api, node: NodeForTests
+) -> None:
+    for by in ("ann", "bob"):
+        node.stream("visits").send({"door": "front", "by": by}, message_id=by)
+    results = await asyncio.to_thread(node.results, "visits", 3)
+    assert ("close", "close front") in [(result.timer, result.value) for result in results]
+    found = await api.get("/streams/visits/front")
+    assert sorted((each["seq"], each["result"]) for each in found["results"]) == [
+        ("ann", "ann"),
+        ("bob", "bob"),
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["a/b/c", "<script>alert(1)</script>", "ключ 1%2F?#", "../..", "%00"])
 async def test_any_key_can_be_looked_at_and_paused(api: Api, node: NodeForTests, key: str) -> None:

@@ -20,7 +20,7 @@ from holdfast.console.timeline import life_of
 from holdfast.errors import InvalidMessage, NotKnown
 from holdfast.operate import streams
 from holdfast.operate.explanation import Why, explain
-from holdfast.operate.records import moment, split_key
+from holdfast.operate.records import moment, place, split_key
 from holdfast.operate.sending import stream_warning
 from holdfast.operate.streams import MovedStream, StreamRecord
 from holdfast.ports.state import Logged
@@ -96,9 +96,9 @@ class LifeEvent(msgspec.Struct):
 
 
 class StreamView(msgspec.Struct):
-    """A stream: its checkpoint, why it isn't moving, its timers and pending effects, its latest results, and
-    its life: openings, moves, gaps, skips and failures, as far as the console knows, newest first.
-    ``checkpoint`` is null for a stream that nothing was committed of."""
+    """A stream: its checkpoint, why it isn't moving, its timers and pending effects, the results of its
+    latest messages, and its life: openings, moves, gaps, skips and failures, as far as the console knows,
+    newest first. ``checkpoint`` is null for a stream that nothing was committed of."""
 
     checkpoint: StreamRecord | None
     why: Why
@@ -425,6 +425,7 @@ def _message(place: int, message: NewMessage) -> StreamMessage:
 def _result(logged: Logged) -> dict[str, Any]:
     return {
         "name": logged.result.name,
+        **place(logged.result.name),
         "cursor": logged.cursor,
         "epoch": logged.epoch,
         "at": moment(logged.at),

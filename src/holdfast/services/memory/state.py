@@ -122,6 +122,10 @@ class MemoryState:
             self.standing[commit.key] = after
             self._publish(commit)
 
+    async def identities(self, key: str, limit: int) -> list[str]:
+        standing = self.standing.get(key)
+        return list(standing.recent[-limit:]) if standing is not None else []
+
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         keys = sorted(key for key in self.standing if key > after)
         left_out: dict[str, Any] = {"state": None, "recent": (), "effects": ()}

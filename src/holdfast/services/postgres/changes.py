@@ -146,6 +146,12 @@ SELECT {WHOLE}, ARRAY(
     ORDER BY r.number)
 FROM {{schema}}.checkpoints s WHERE s.key = ANY(%b::text[])"""  # noqa: S608
 
+# Each row has an identity at least.
+NEWEST = """
+SELECT s.record, r.names FROM {schema}.checkpoints s
+JOIN {schema}.recents r ON r.checkpoint = s.id AND r.number >= s.recents_from
+WHERE s.key = %s ORDER BY r.number DESC LIMIT %s"""
+
 # The next statement sees what those have committed that had the lock before.
 LOCK_LOG = "SELECT pg_advisory_xact_lock(%s, %s)"
 
@@ -276,6 +282,7 @@ class StateChanges:
         self._write, self._write_and_drop = sql(WRITE_ALONE), sql(WRITE_AND_DROP)
         self._refuse, self._send, self._remember = sql(REFUSE), sql(SEND), sql(REMEMBER)
         self._forget, self._oldest, self._names = sql(FORGET), sql(OLDEST), sql(NAMES)
+        self._newest = sql(NEWEST)
         self._whole, self._lock_log, self._log = sql(LOAD), sql(LOCK_LOG), sql(LOG)
 
     async def apply(self, connection: Connection, changes: Sequence[StateCall]) -> Sequence[Any]:
@@ -407,6 +414,12 @@ class StateChanges:
     async def lock_log(self, connection: Connection) -> None:
         """Take this writer's lock of the results log, until the end of the transaction."""
         await connection.execute(self._lock_log, (self._log_lock, self._writer))
+
+    async def newest(self, connection: Connection, key: str, limit: int) -> list[str]:
+        """The newest identities of a key, oldest first."""
+        rows = await (await connection.execute(self._newest, (key, limit), binary=True)).fetchall()
+        known = [name for _, names in reversed(rows) for name in _names.decode(names)]
+        return known[-min(limit, _kept_of(key, rows[0][0]).window) :] if rows else []
 
     async def load(self, connection: Connection, keys: Sequence[str]) -> dict[str, Checkpoint]:
         """All of these checkpoints, by key."""

@@ -133,6 +133,11 @@ class PostgresState:
         if commit.results:
             self._database.bells.ring([TOPIC])
 
+    async def identities(self, key: str, limit: int) -> list[str]:
+        if "\0" in key:
+            return []
+        return await self._lane.read(partial(self._changes.newest, key=key, limit=limit))
+
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         async def list_(connection: Connection) -> list[Checkpoint]:
             rows = await connection.execute(self._list, (after, limit), binary=True)

@@ -214,6 +214,11 @@ class RedisState:
         if self._replicas is not None:
             await self._replicas.confirm(shard, names[0], c)
 
+    async def identities(self, key: str, limit: int) -> list[str]:
+        recent = self._shards.name(self._shards.of(key), "recent", key)
+        names = await self._connection.command(recent, "LRANGE", recent, -limit, -1)
+        return [name.decode() for name in names]
+
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         begin = f"({after}" if after else "-"
 

@@ -42,6 +42,11 @@ LIST = f"SELECT {COLUMNS}, NULL {FROM} WHERE s.key > ? ORDER BY s.key LIMIT ?"
 
 RECENT = "SELECT names FROM recents WHERE checkpoint = ? ORDER BY number DESC"
 
+# Each row has an identity at least.
+NEWEST = """
+SELECT s.window, r.names FROM checkpoints s JOIN recents r ON r.checkpoint = s.id WHERE s.key = ?
+ORDER BY r.number DESC LIMIT ?"""
+
 EFFECTS = """
 SELECT number, place, id, target, key, body, cause, at, not_before, hops, refused, traceparent
 FROM effects WHERE checkpoint = ? ORDER BY number, place"""
@@ -218,6 +223,13 @@ class SqliteState:
     async def commit(self, commit: Commit) -> None:
         check_state(commit, self.max_state_bytes)
         await self._database.write_many(self._commit_all, _prepare(commit))
+
+    async def identities(self, key: str, limit: int) -> list[str]:
+        rows = await self._database.read(
+            lambda connection: connection.execute(NEWEST, (key, limit)).fetchall()
+        )
+        known = [name for _, names in reversed(rows) for name in _names.decode(names)]
+        return known[-min(limit, rows[0][0]) :] if rows else []
 
     async def checkpoints(self, after: str = "", limit: int = 1000) -> list[Checkpoint]:
         rows = await self._database.read(

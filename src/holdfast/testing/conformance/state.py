@@ -389,11 +389,15 @@ class StateConformance:
             standing = await state.peek(KEY)
             assert standing is not None
             await state.commit(next_commit(standing, identities=identities, window=window))
-            return (await state.open(KEY, standing.epoch, "member")).recent
+            opened = await state.open(KEY, standing.epoch, "member")
+            assert tuple(await state.identities(KEY, 10)) == opened.recent
+            return opened.recent
 
         assert await recent(("a", "b"), 4) == ("a", "b")
         assert await recent((), 4) == ("a", "b")
         assert await recent(("c", "d", "\N{SNOWMAN}"), 4) == ("b", "c", "d", "\N{SNOWMAN}")
+        assert await state.identities(KEY, 2) == ["d", "\N{SNOWMAN}"]
+        assert await state.identities("s/unknown", 2) == []
         assert await recent(("f",), 2) == ("\N{SNOWMAN}", "f")
         assert await recent((), 0) == ()
 
