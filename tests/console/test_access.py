@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from multidict import CIMultiDict
 
 from holdfast.console.access import OPEN_PATHS, settings_for
 from holdfast.console.product_pages import product_pages
@@ -103,6 +104,15 @@ async def test_a_program_shows_its_token_and_needs_no_form_token(
 async def test_a_wrong_token_isnt_made_good_by_a_cookie(operator: Browser) -> None:
     answer = await operator.get("/", headers={"Authorization": "Bearer wrong"})
     assert answer.status == 401
+
+
+@pytest.mark.parametrize("other", ["Bearer wrong", "Basic eDp5"])
+@pytest.mark.parametrize("first", [True, False])
+async def test_one_of_two_authorizations_is_not_chosen(console: Console, other: str, *, first: bool) -> None:
+    both = [f"Bearer {console.own_token}", other][:: 1 if first else -1]
+    shown = CIMultiDict(("Authorization", each) for each in both)
+    async with aiohttp.ClientSession(console.address) as client, client.get("/", headers=shown) as answer:
+        assert answer.status == 401
 
 
 def test_every_route_but_the_open_ones_needs_a_right(console_app: Console) -> None:

@@ -12,6 +12,8 @@ import msgspec
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from multidict import CIMultiDict
+from prometheus_client.parser import text_string_to_metric_families
 from yarl import URL
 
 from holdfast.cluster.host import Host
@@ -19,6 +21,7 @@ from holdfast.common.protocol import Done, Reply, Request
 from holdfast.errors import ConfigError
 from holdfast.gateway.clients import Clients, add, read, source_of
 from holdfast.gateway.haproxy.binary import find
+from holdfast.gateway.haproxy.config import NODE
 from holdfast.gateway.haproxy.plane import HaproxyOptions
 from holdfast.gateway.listen import GatewaySettings
 from holdfast.gateway.node_routes import NodeRoutes
@@ -59,9 +62,11 @@ class Place:
         *,
         haproxy: HaproxyOptions | None,
         no_auth: bool = False,
+        secret: str | None = SECRET,
         tls: PeerTls | None = None,
         max_connections: int = CONNECTIONS_MAX,
     ) -> None:
+        self._secret = secret
         self._tls = tls
         self._max_connections = max_connections
         self.node = Surface()
@@ -78,19 +83,19 @@ class Place:
             requests=cast("Requests", self.node),
             member=lambda: MEMBER,
             max_body_bytes=LIMIT,
-            secret=SECRET,
+            secret=self._secret,
         )
-        between_nodes = PeerSettings(secret=SECRET, tls=self._tls)
+        between_nodes = PeerSettings(secret=self._secret, tls=self._tls)
         peer, calling = HttpPeer(clock, between_nodes), HttpPeer(clock, between_nodes)
         asked = cast("Queries", self.node)
-        queries = QueryRoutes(streams, queries=asked, max_body_bytes=LIMIT, secret=SECRET)
+        queries = QueryRoutes(streams, queries=asked, max_body_bytes=LIMIT, secret=self._secret)
         peer.add_routes([*door.routes(), *queries.routes()])
         member = Member(MEMBER, "node", await peer.serve(done), Load(serves=tuple(streams)))
         await coordinator.join(member, 3600)
         gateway = Gateway(
             Host(coordinator, calling, clock, limits_with(), self.log, "gateway"),
             GatewaySettings(
-                host="127.0.0.1", port=0, secret=SECRET, peer_tls=self._tls, max_body_bytes=LIMIT,
+                host="127.0.0.1", port=0, secret=self._secret, peer_tls=self._tls, max_body_bytes=LIMIT,
                 no_auth=self._no_auth, max_connections=self._max_connections,
             ),
             haproxy=self._haproxy, clients=self._clients,
@@ -111,6 +116,23 @@ class Place:
         said = {"X-Stream": "free", **headers} | ({"Authorization": f"Bearer {key}"} if key else {})
         async with self.session.post(f"{self.address}/process/cam-1", data=b"frame", headers=said) as answer:
             return answer.status, await answer.read(), answer.content_type
+
+    async def post_showing(self, *authorizations: str) -> int:
+        """Send a frame with these headers ``Authorization``; the status of the answer."""
+        said = CIMultiDict([("X-Stream", "free"), *(("Authorization", each) for each in authorizations)])
+        async with self.session.post(f"{self.address}/process/cam-1", data=b"frame", headers=said) as answer:
+            return answer.status
+
+    async def answered_by_node(self) -> float:
+        """How many answers HAProxy brought straight from a node."""
+        async with self.session.get(self.gateway.page.url) as answer:
+            page = await answer.text()
+        return sum(
+            sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+            if sample.name == "haproxy_server_http_responses_total" and sample.labels["server"] == NODE
+        )
 
     async def get(self, path: str, **headers: str) -> int:
         async with self.session.get(f"{self.address}{path}", headers=headers) as answer:
@@ -142,7 +164,18 @@ async def test_only_who_has_a_key_is_served(file: Path, haproxy: HaproxyOptions 
         for _ in range(3):  # by the fallback first, straight to the node then
             assert await place.post(key) == (200, RESULT, "application/json")
         assert len(place.node.taken) == 3
-        assert await place.post(Authorization=f"bearer {key}") == (200, RESULT, "application/json")
+        assert await place.post(Authorization=f"bearer  {key}") == (200, RESULT, "application/json")
+        for unusual in (
+            key,
+            f"Basic {key}",
+            f"Bearer{key}",
+            f"Bearer Bearer {key}",
+            f"Bearer x,Bearer {key}",
+        ):
+            assert (await place.post(Authorization=unusual))[0] == 401
+        for other in ("Bearer x", key, "Basic eDp5"):
+            for both in ([f"Bearer {key}", other], [other, f"Bearer {key}"]):
+                assert await place.post_showing(*both) == 401
         assert await place.get("/v1/models") == 401
         assert await place.get("/process/cam-1?stream=free", **UPGRADE) == 401
         assert await place.get("/healthz") == await place.get("/readyz") == 200
@@ -249,6 +282,36 @@ async def test_without_keys_it_may_have_any_name_if_that_is_said(haproxy: Haprox
         assert (await place.post(Host="frames.example"))[0] == 200
         assert (await place.post(Host="frames.example", Origin="https://frames.example"))[0] == 200
         assert (await place.post(Host="frames.example", Origin="https://evil.example"))[0] == 403
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["without secret", "with secret"])
+@pytest.mark.parametrize("host", ["frames.example", "192.0.2.7:8080", "[2001:db8::7]:8080"])
+async def test_a_gateway_of_any_name_brings_message_after_message_to_nodes(
+    haproxy: HaproxyOptions | None, host: str, secret: str | None
+) -> None:
+    async with Place(None, haproxy=haproxy, no_auth=True, secret=secret).running() as place:
+        for said in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+            for _ in range(2):
+                assert (await place.post(**said))[0] == 200
+            upgraded = await place.get("/process/cam-1?stream=free", **UPGRADE | said)
+            assert upgraded == 101
+            assert await place.get("/query/json/gate", **said) == 200
+        async with asyncio.timeout(PATIENCE_S):
+            while haproxy is not None and await place.answered_by_node() < 2:
+                for headers in ({"Host": host}, {"Host": host, "Origin": f"http://{host}"}):
+                    assert (await place.post(**headers))[0] == 200
+
+
+@pytest.mark.parametrize("secret", [None, SECRET], ids=["without secret", "with secret"])
+async def test_a_page_of_the_gateway_on_loopback_is_served_again_and_again(
+    haproxy: HaproxyOptions | None, secret: str | None
+) -> None:
+    async with Place(None, haproxy=haproxy, secret=secret).running() as place:
+        async with asyncio.timeout(PATIENCE_S):
+            count = 0
+            while count < 2 or (haproxy is not None and await place.answered_by_node() < 1):
+                assert (await place.post(Origin=place.address))[0] == 200
+                count += 1
 
 
 async def test_who_shows_a_key_may_send_from_any_page(file: Path, haproxy: HaproxyOptions | None) -> None:

@@ -27,7 +27,7 @@ from aiohttp import web
 from holdfast.console.tokens import Right, Token, Tokens, with_read
 from holdfast.errors import ConfigError
 from holdfast.http.problem import RequestRefused
-from holdfast.http.serving import Handler, is_loopback
+from holdfast.http.serving import Handler, is_loopback, shown_key
 
 Group = tuple[Right, Sequence[web.RouteDef]]
 """Routes, and the right that each of them needs."""
@@ -134,9 +134,9 @@ class Admission:
     # --- who calls
 
     def _caller(self, request: web.Request) -> Caller:
-        scheme, _, shown = request.headers.get("Authorization", "").partition(" ")
-        if scheme.lower() == "bearer":
-            token = self._tokens.find(shown.strip())
+        shown = request.headers.getall("Authorization", [])
+        if any(given[:6].lower() == "bearer" for given in shown):
+            token = self._tokens.find(shown_key(request))
             return Caller(token.name, token.rights, token=token.digest) if token is not None else NOBODY
         if (cookie := request.cookies.get(self.cookie)) and (token := self._tokens.find(cookie)) is not None:
             sealed = self._sealed(f"token {token.digest}")

@@ -7,7 +7,6 @@ is read again when it changes.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from holdfast.errors import Busy, ConfigError
 from holdfast.http import problem
 from holdfast.http.key_file import KeyFile, digest_of
 from holdfast.http.problem import RequestRefused
-from holdfast.http.serving import Handler
+from holdfast.http.serving import Handler, shown_key
 from holdfast.http.watched_files import LOOK_S
 from holdfast.ports.clock import Clock
 
@@ -31,8 +30,6 @@ RATE_MAX = 1_000_000
 
 KEYS = "the keys of clients"
 FORM = "write NAME DIGEST, or NAME DIGEST REQUESTS_PER_S; `holdfast gateway-key` writes such lines"
-
-_BEARER = re.compile(r"bearer +", re.IGNORECASE)
 
 
 class GatewayClient(msgspec.Struct, frozen=True):
@@ -113,10 +110,11 @@ class Clients:
     def _name(self, request: web.Request) -> str:
         if self._file is None:
             return source_of(request.remote or "")
-        shown = _BEARER.sub("", request.headers.get("Authorization", ""), count=1)
-        client = self._by_digest.get(digest_of(shown))
+        client = self._by_digest.get(digest_of(shown_key(request)))
         if client is None:
-            raise RequestRefused(401, "unauthorized", "Who are you?", "show a key: Authorization: Bearer KEY")
+            raise RequestRefused(
+                401, "unauthorized", "Who are you?", "show one key, once: Authorization: Bearer KEY"
+            )
         return client.name
 
     def _limit(self) -> None:

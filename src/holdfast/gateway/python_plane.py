@@ -44,6 +44,7 @@ NOT_FORWARDED = frozenset(
         "expect",
         "host",
         "keep-alive",
+        "origin",
         "proxy-authorization",
         "proxy-connection",
         "te",

@@ -48,6 +48,8 @@ RESERVE = 16
 """How many connections beyond the limit are reserved for nodes and health checks while all others are
 busy."""
 
+_BEARER = re.compile(r"bearer +(.+)", re.IGNORECASE)
+
 _HEARD_ALWAYS = re.compile(r"/healthz|/readyz|/v1/peer(/.*)?")
 
 FILES_RESERVED = 256
@@ -340,20 +342,28 @@ def is_loopback(host: str) -> bool:
         return host == "localhost" or host.endswith(".localhost")
 
 
+def shown_key(request: web.Request) -> str:
+    """Return what a caller shows in ``Authorization: Bearer``; empty without that header, or with several:
+    proxies don't agree on which of them counts."""
+    given = request.headers.getall("Authorization", [])
+    found = _BEARER.fullmatch(given[0]) if len(given) == 1 else None
+    return found[1] if found is not None else ""
+
+
 class Secrets:
     """The secrets of which callers must show one, if there are any: ``Authorization: Bearer SECRET``."""
 
     def __init__(self, *secrets: str | None) -> None:
-        self._lines = [f"Bearer {secret}".encode() for secret in secrets if secret]
+        self._known = [secret.encode() for secret in secrets if secret]
 
     def __bool__(self) -> bool:
-        return bool(self._lines)
+        return bool(self._known)
 
     def admit(self, request: web.Request) -> bool:
         """Return True if the caller shows a secret or needs none. The time doesn't depend on which secret it
         is."""
-        given = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-        same = [hmac.compare_digest(given, line) for line in self._lines]
+        shown = shown_key(request).encode(errors="surrogateescape")
+        same = [hmac.compare_digest(shown, secret) for secret in self._known]
         return any(same) or not same
 
 

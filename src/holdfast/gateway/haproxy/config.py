@@ -37,6 +37,9 @@ FALLBACK = "fallback"
 NODE = "node"
 """The server in a backend that is the node itself."""
 
+NODE_HOST = "localhost"
+"""The ``Host`` for nodes, whatever address they have: each serves this name, but not that of the gateway."""
+
 SMALL, LARGE = "-small", "-large"
 """The suffixes of a node's two backends: for bodies that can be sent again, and for larger ones."""
 
@@ -300,9 +303,10 @@ def _admit(settings: Settings) -> list[str]:
     """The rules of :class:`holdfast.gateway.clients.Clients`."""
     lines = [f"acl told_to_all path {' '.join(OPEN_PATHS)}"] if settings.asks or settings.limits else []
     if settings.asks:
-        digest = "req.fhdr(authorization),regsub('^[Bb][Ee][Aa][Rr][Ee][Rr] +',),sha2(256),hex,lower"
+        shown = "{ req.fhdr_cnt(authorization) eq 1 } { req.fhdr(authorization) -m beg -i 'bearer ' }"
+        digest = "req.fhdr(authorization),regsub('^[^ ]+ +',),sha2(256),hex,lower"
         lines += [
-            f"http-request set-var(txn.client) {digest},map({settings.files.clients})",
+            f"http-request set-var(txn.client) {digest},map({settings.files.clients}) if {shown}",
             "http-request deny deny_status 401 if !told_to_all !{ var(txn.client) -m found }",
             "http-request del-header Authorization",
         ]
@@ -377,7 +381,12 @@ def _large(settings: Settings, name: str, address: str | None) -> list[str]:
 
 def _told(settings: Settings) -> list[str]:
     """The headers that are set for the node, whatever the client sends in them."""
-    told = [f"http-response del-header {OWNER_ADDRESS}"]  # for gateways only
+    told = [
+        f"http-response del-header {OWNER_ADDRESS}",  # for gateways only
+        # The gateway's own site has been looked at already; a node takes these for its own.
+        f"http-request set-header Host {NODE_HOST}",
+        "http-request del-header Origin",
+    ]
     if settings.authorized:
         told.append(f"http-request set-header Authorization %[env({AUTHORIZATION})]")
     if not settings.build.retries_421:
