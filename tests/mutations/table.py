@@ -1919,7 +1919,7 @@ RUNTIME = [
     _at(
         "src/holdfast/streams/recorder.py",
         "a timer may have any name",
-        "or not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():",
+        "or not 0 < len(name) <= NAME_CHARS_MAX or unprintable(name):",
         "or False:",
         "tests/testing/test_stream_test.py::test_a_timer_that_makes_no_sense_is_refused",
     ),

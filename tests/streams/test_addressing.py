@@ -194,7 +194,8 @@ def frame(**changes: Any) -> dict[str, Any]:
         (frame(video=None), "video", "not null"),
         (frame(video={"id": 1}), "video", "not an object"),
         (frame(video=""), "video", "non-empty"),
-        (frame(video="a\nb"), "video", "control characters"),
+        (frame(video="a\nb"), "video", r"U\+000A, which is not printable"),
+        (frame(video="a\u202eb"), "video", r"U\+202E, which is not printable"),
         (frame(video="x" * 10_000), "video", "10000 bytes"),
         (frame(frame=-1), "frame", "negative"),
         (frame(frame=1.5), "frame", "not a fraction"),
@@ -210,6 +211,11 @@ def test_what_cannot_be_placed_says_why(body: Any, field: str | None, text: str)
     with pytest.raises(InvalidMessage, match=text) as failure:
         place(FRAMES, body)
     assert failure.value.field == field
+
+
+@pytest.mark.parametrize("key", ["می\u200cشود", "👩\u200d🔧"])
+def test_a_key_may_be_spelt_with_joiners(key: str) -> None:
+    assert place(FRAMES, frame(video=key))[0] == key
 
 
 @given(st.binary())

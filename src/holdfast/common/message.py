@@ -26,6 +26,8 @@ TIMER_NAME = "wake"
 
 KEY_BYTES_MAX = 512
 
+_JOINERS = "\u200c\u200d"
+
 
 class Life(enum.StrEnum):
     """The state of a message in a node. ``NEXT`` says which states may follow. The states are texts because
@@ -138,9 +140,16 @@ def check_key(key: object, field: str) -> str:
         ) from None
     if size > KEY_BYTES_MAX:
         raise InvalidMessage(f"field {field!r} has {size} bytes; a key has {KEY_BYTES_MAX} at most", field)
-    if not key.isprintable():
-        raise InvalidMessage(f"field {field!r} holds control characters; a key must be printable", field)
+    if wrong := unprintable(key):
+        raise InvalidMessage(f"field {field!r} holds {wrong}, which is not printable; leave it out", field)
     return key
+
+
+def unprintable(text: str) -> str:
+    """Return the first character of ``text`` that has no place in a name, such as ``U+000A``; empty if there
+    is none. Joiners of zero width have one: Persian words, and many emoji, are spelt with them."""
+    found = next((letter for letter in text if not letter.isprintable() and letter not in _JOINERS), "")
+    return f"U+{ord(found):04X}" if found else ""
 
 
 def check_number(value: object, field: str, digits: int) -> int:

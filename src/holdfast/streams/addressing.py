@@ -16,7 +16,15 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from holdfast.common.message import NO_RUN, RUN_DIGITS, SEQ_DIGITS, Place, check_key, check_number
+from holdfast.common.message import (
+    NO_RUN,
+    RUN_DIGITS,
+    SEQ_DIGITS,
+    Place,
+    check_key,
+    check_number,
+    unprintable,
+)
 from holdfast.common.record import UNREADABLE, from_base64
 from holdfast.common.stored import StoredValue
 from holdfast.errors import ConfigError, InvalidMessage
@@ -332,7 +340,7 @@ def _json_name(value: object) -> str:
 
 
 def _check_id(text: str) -> str:
-    if not text or len(text) > ID_CHARS_MAX or not text.isprintable():
+    if not text or len(text) > ID_CHARS_MAX or unprintable(text):
         raise InvalidMessage(
             f"attribute 'id' must be a printable text of 1 to {ID_CHARS_MAX} characters", "id"
         )

@@ -8,6 +8,7 @@ from typing import Any
 
 from holdfast.common.acts import Acts, TimerChange
 from holdfast.common.codec import encode_result
+from holdfast.common.message import unprintable
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.streams.rules.timers import TIMER_BYTES_MAX
@@ -73,7 +74,7 @@ class ActRecorder(SendRecorder):
 
 
 def _check_name(name: object) -> None:
-    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX or not name.isprintable():
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX or unprintable(name):
         raise InvalidMessage(
             f"timer name {name!r:.100} must be a printable text of 1 to {NAME_CHARS_MAX} characters", "name"
         )

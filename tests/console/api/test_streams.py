@@ -187,7 +187,7 @@ async def test_messages_are_sent_in_order_and_warn_of_a_misspelt_stream(
         ({"body": {}, "colour": "red"}, "unknown field `colour`"),
         ({"body": {}, "delay_s": 1e300}, "messages[0]: field 'delay_s'"),
         ({"body": {}, "key": ""}, "'key'"),
-        ({"body": {}, "key": "a\0b"}, "'key' holds control characters"),
+        ({"body": {}, "key": "a\0b"}, "'key' holds U+0000"),
         ({"body": [1], "key": "a"}, "JSON object"),
     ],
 )
