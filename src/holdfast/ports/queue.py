@@ -12,7 +12,7 @@ from holdfast.common.message import SeqKind
 
 class Outgoing(msgspec.Struct, frozen=True):
     """A message to send. ``attributes`` are short texts beside the body. ``key`` is the stream's key, for
-    queues that keep the order of each key. A queue that has deduplication ids drops a message whose
+    queues that know keys or keep the order of each. A queue that has deduplication ids drops a message whose
     ``dedupe_id`` it has seen of late; "" gives each message one of its own."""
 
     body: bytes
@@ -26,7 +26,9 @@ class Delivery(msgspec.Struct, frozen=True):
     """One delivery of a message.
 
     ``receipt`` extends, deletes or gives back this delivery, in any process. ``receives`` counts the
-    deliveries so far, with this one. ``number`` is the queue's own sequence number, if it has one.
+    deliveries so far, with this one, but for those that were put back. ``number`` is the queue's own sequence
+    number, if it has one. ``turn`` is the message's place in the order of arrival, if the queue knows it; a
+    message that is redriven keeps its turn.
     """
 
     receipt: str
@@ -35,6 +37,7 @@ class Delivery(msgspec.Struct, frozen=True):
     attributes: dict[str, str] = {}
     receives: int = 1
     number: int | None = None
+    turn: int | None = None
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
@@ -42,7 +45,9 @@ class DeadLetter(msgspec.Struct, frozen=True):
 
     ``id`` is unique to message and cause, so that sending the dead letter again changes nothing. ``stream``,
     ``key``, ``run`` and ``seq`` are empty if the message could not be understood. ``detail`` is a traceback
-    or a stack. ``at`` is wall time in seconds, set by the queue.
+    or a stack. ``at`` is wall time in seconds, set by the queue. ``turn`` is the message's place in the order
+    of arrival, if its queue knows it; redriven, the message has that turn again, or a lower one in a queue
+    that has given out fewer.
     """
 
     id: str
@@ -55,13 +60,15 @@ class DeadLetter(msgspec.Struct, frozen=True):
     run: int = 0
     seq: str = ""
     at: float = 0.0
+    turn: int | None = None
 
 
 class WaitingMessage(msgspec.Struct, frozen=True):
     """A message that isn't deleted, as its queue holds it.
 
-    ``delay_s`` is what is left of its delay; 0 also for one in flight. ``receives`` counts its deliveries so
-    far. ``number`` is the queue's own sequence number, if it has one.
+    ``delay_s`` is what is left of its delay; 0 also for one in flight, and for one that a reservation keeps.
+    ``receives`` counts its deliveries so far. ``number`` is the queue's own sequence number, if it has one,
+    and ``key`` the key of the message, if the queue knows it.
     """
 
     id: str
@@ -70,11 +77,13 @@ class WaitingMessage(msgspec.Struct, frozen=True):
     delay_s: float = 0.0
     receives: int = 0
     number: int | None = None
+    key: str = ""
 
 
 class Depth(msgspec.Struct, frozen=True):
     """The numbers of messages that are ready, delivered and not yet deleted, delayed, and dead-lettered.
-    ``lag_s`` is the age of the oldest message that is not deleted, if the queue knows it."""
+    What a reservation keeps is ready. ``lag_s`` is the age of the oldest message that is not deleted, if the
+    queue knows it."""
 
     ready: int
     in_flight: int
@@ -106,6 +115,7 @@ class Queue(Protocol):
             refuses and returns it. If not, an old receipt may still extend, give back or delete the later
             delivery.
         frees_on_evict: whether ``free`` makes a dead holder's deliveries visible at once.
+        by_key: whether it knows the keys of its messages, so that it is a ``KeyedQueue``.
     """
 
     max_batch: int
@@ -121,6 +131,7 @@ class Queue(Protocol):
     hides_dead_letters: bool
     tells_stale: bool
     frees_on_evict: bool
+    by_key: bool
 
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
         """Add messages; returns their ids in order. Raises TooLarge before anything is sent, also for a delay
@@ -147,7 +158,8 @@ class Queue(Protocol):
 
     async def free(self, holder: str) -> int:
         """Make the deliveries of a dead ``holder`` visible at once; returns how many. Their receipts become
-        stale at the next delivery. Returns 0 if ``frees_on_evict`` is False."""
+        stale at the next delivery. Returns 0 if ``frees_on_evict`` is False. The reservations of the holder
+        end too."""
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         """Add dead letters. The caller deletes the messages afterwards, by their receipts."""
@@ -169,6 +181,55 @@ class Queue(Protocol):
 
     async def close(self) -> None:
         """Close all connections. Waiting receives end with what they have."""
+
+
+class Taken(msgspec.Struct, frozen=True):
+    """The deliveries of a ``take``, in order of turn. ``more``: the queue may hold further messages of the
+    key behind these."""
+
+    deliveries: list[Delivery]
+    more: bool
+
+
+class PutBack(msgspec.Struct, frozen=True):
+    """A delivery that goes back because there was no room for it. ``key`` is the key of its message, which
+    the queue notes if the message was sent without one. ``counted``: its receive counts all the same, since
+    the message may have killed a node."""
+
+    receipt: str
+    key: str
+    counted: bool = False
+
+
+class KeyedQueue(Queue, Protocol):
+    """A queue that knows the key of each message and the order in which messages arrived.
+
+    A *reservation* keeps the undelivered messages of one key for one membership: ``receive`` brings none of
+    them, ``take`` does, in order of turn. It ends when it lapses, when it is given up, and when its holder is
+    freed; what it kept is then delivered like other messages, oldest first. Deliveries that are in flight
+    stay so, and reach the reservation once they end."""
+
+    async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
+        """Reserve ``key`` for the membership ``holder`` for ``for_s`` seconds from now, or renew that.
+        Returns False while another holder has a reservation of the same or a higher ``epoch``, and
+        changes nothing then; one of a lower epoch is replaced."""
+
+    async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
+        """Renew reservations; returns the keys of those that ``holder`` no longer has."""
+
+    async def unreserve(self, key: str, holder: str) -> None:
+        """Give up a reservation. One of another holder stays."""
+
+    async def take(
+        self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
+    ) -> Taken | None:
+        """Deliver up to ``limit`` messages of a reserved key to its holder, in order of turn, of those with a
+        turn above ``after``. Returns None if ``holder`` has no reservation of the key. A take may bring fewer
+        messages than there are, and none although there are ``more``."""
+
+    async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
+        """End deliveries that nothing has begun. Their messages are ready at once, in their old turn, and
+        their receives aren't counted, though receipts stay unique; returns stale receipts."""
 
 
 class CallerStatement(NamedTuple):

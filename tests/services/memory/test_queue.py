@@ -8,10 +8,10 @@ import pytest
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.queue import MemoryQueue, Stored
-from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
+from holdfast.testing.conformance import KeyedQueueConformance, QueueConformance, QueueTransferConformance
 
 
-class TestMemoryQueue(QueueConformance, QueueTransferConformance):
+class TestMemoryQueue(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
     async def queue(self, clock: Clock) -> AsyncIterator[MemoryQueue]:
         queue = MemoryQueue(clock)
@@ -19,7 +19,7 @@ class TestMemoryQueue(QueueConformance, QueueTransferConformance):
         await queue.close()
 
 
-class TestMemoryQueueThatFreesNothing(QueueConformance, QueueTransferConformance):
+class TestMemoryQueueThatFreesNothing(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
     async def queue(self, clock: Clock) -> AsyncIterator[MemoryQueue]:
         queue = MemoryQueue(clock, frees_on_evict=False, max_batch=12, max_bytes=1_000)

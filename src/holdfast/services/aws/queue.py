@@ -78,7 +78,7 @@ class SqsQueue:
         self.hold_max_s = math.inf if fifo else float(HOLD_MAX_S)
         self.delay_max_s = 0.0 if fifo else DELAY_MAX_S
         self.seq_kind: SeqKind = "increasing" if fifo else "absent"
-        self.sends_in_order = self.frees_on_evict = False
+        self.sends_in_order = self.frees_on_evict = self.by_key = False
         self.tells_lag = False
         self.hides_dead_letters = True
         self.tells_stale = False

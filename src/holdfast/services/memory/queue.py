@@ -14,14 +14,14 @@ from holdfast.common.message import SeqKind
 from holdfast.common.queue_calls import check_batch, check_bodies, make_receipt
 from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, WaitingMessage
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, PutBack, Taken, WaitingMessage
 from holdfast.system.bell import Bell
 
 
 class QueueEvent(msgspec.Struct, frozen=True):
     """One thing that happened to one message.
 
-    ``kind``: sent, received, extended, deleted, given back, freed, stale (a receipt was refused),
+    ``kind``: sent, received, extended, deleted, given back, put back, freed, stale (a receipt was refused),
     buried, redriven, purged or expired. ``at`` is the queue's monotonic time.
     """
 
@@ -45,12 +45,24 @@ class Stored:
     attributes: dict[str, str]
     visible_at: float
     sent_at: float
+    turn: int
     key: str = ""
     receives: int = 0
+    excused: int = 0
+    """The receives that don't count, because the message was put back."""
     received_at: float = 0.0
     receipt: str = ""
     """The receipt of the valid delivery; empty if there is none."""
     holder: str = ""
+
+
+@dataclass(slots=True)
+class Reservation:
+    """A reservation of a key, which lives until ``ends_at``."""
+
+    holder: str
+    epoch: int
+    ends_at: float
 
 
 class MemoryQueue:
@@ -59,6 +71,7 @@ class MemoryQueue:
     Args:
         clock: its time.
         log: where events go; share one list between services to have one order of all events.
+        by_key: know the keys of messages.
         fifo: keep the order of a key: of what is sent with one, nothing is delivered while any of it is
             in flight.
         choose: takes the visible messages, oldest first, and returns those to deliver in their order.
@@ -74,6 +87,7 @@ class MemoryQueue:
         frees_on_evict: bool = True,
         hold_max_s: float = math.inf,
         fifo: bool = False,
+        by_key: bool = True,
         delay_max_s: float = math.inf,
         log: list[Any] | None = None,
         choose: Callable[[list[Stored]], list[Stored]] | None = None,
@@ -91,10 +105,12 @@ class MemoryQueue:
         self.hides_dead_letters = False
         self.tells_stale = True
         self.frees_on_evict = frees_on_evict
+        self.by_key = by_key
         self.log: list[Any] = [] if log is None else log
         self.choose = choose
         self.messages: dict[int, Stored] = {}
         self.letters: dict[str, DeadLetter] = {}
+        self.reservations: dict[str, Reservation] = {}
         self._clock = clock
         self._bell = Bell(clock)
         self._closings = 0
@@ -108,13 +124,13 @@ class MemoryQueue:
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
         check_batch(messages, self.max_batch)
         check_bodies((message.body for message in messages), self.max_bytes)
-        return [self._add(m.body, m.attributes, m.delay_s, m.key) for m in messages]
+        return [self._add(m.body, m.attributes, m.delay_s, m.key).id for m in messages]
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         check_batch(range(limit), self.max_batch)
         deadline, closings = self._clock.monotonic() + wait_s, self._closings
         while True:
-            deliveries = [self._deliver(m, visibility_s, holder) for m in self._take(limit)]
+            deliveries = [self._deliver(m, visibility_s, holder) for m in self._pick(limit)]
             remaining_s = deadline - self._clock.monotonic()
             if deliveries or remaining_s <= 0 or self._closings != closings:
                 return deliveries
@@ -150,6 +166,8 @@ class MemoryQueue:
         return stale
 
     async def free(self, holder: str) -> int:
+        for key in [key for key, each in self.reservations.items() if each.holder == holder]:
+            self._end(key)
         if not self.frees_on_evict:
             return 0
         now = self._clock.monotonic()
@@ -166,6 +184,73 @@ class MemoryQueue:
         ready = len(self.messages) - len(hidden)
         oldest_at = min((m.sent_at for m in self.messages.values()), default=now)
         return Depth(ready, in_flight, len(hidden) - in_flight, len(self.letters), now - oldest_at)
+
+    # --- reservations
+
+    async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
+        standing = self._reservation(key)
+        if standing is not None and standing.holder != holder and standing.epoch >= epoch:
+            return False
+        if standing is not None and standing.holder == holder:
+            epoch = max(epoch, standing.epoch)
+        self.reservations[key] = Reservation(holder, epoch, self._clock.monotonic() + for_s)
+        return True
+
+    async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
+        lost = []
+        for key in keys:
+            standing = self._reservation(key)
+            if standing is not None and standing.holder == holder:
+                standing.ends_at = self._clock.monotonic() + for_s
+            else:
+                lost.append(key)
+        return lost
+
+    async def unreserve(self, key: str, holder: str) -> None:
+        standing = self._reservation(key)
+        if standing is not None and standing.holder == holder:
+            self._end(key)
+
+    async def take(
+        self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
+    ) -> Taken | None:
+        check_batch(range(limit), self.max_batch)
+        standing = self._reservation(key)
+        if standing is None or standing.holder != holder:
+            return None
+        kept = sorted(
+            (m for n, m in self.messages.items() if m.key == key and m.turn > after and self._is_visible(n)),
+            key=lambda message: (message.turn, message.number),
+        )
+        taken = [self._deliver(message, visibility_s, holder) for message in kept[:limit]]
+        return Taken(taken, len(kept) > limit)
+
+    async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
+        standing, stale = self._resolve([each.receipt for each in returned])
+        by_receipt = {each.receipt: each for each in returned}
+        for message in standing:
+            each = by_receipt[message.receipt]
+            message.key = message.key or each.key
+            message.excused += not each.counted
+            self._note("put back", message)
+            self._show(message, 0)
+        return stale
+
+    def _reservation(self, key: str) -> Reservation | None:
+        """Return the living reservation of a key."""
+        standing = self.reservations.get(key)
+        if standing is not None and standing.ends_at <= self._clock.monotonic():
+            self._end(key)
+            return None
+        return standing
+
+    def _end(self, key: str) -> None:
+        """End a reservation: what it kept is visible to all."""
+        del self.reservations[key]
+        for number, message in self.messages.items():
+            if message.key == key and self._is_visible(number):
+                heapq.heappush(self._visible, number)
+        self._bell.ring()
 
     # --- dead letters
 
@@ -185,7 +270,7 @@ class MemoryQueue:
         letters = self._pop_dead_letters(ids)
         for letter in letters:
             self._note_dead_letter("redriven", letter)
-            self._add(letter.body, letter.attributes, 0, letter.key)
+            self._add(letter.body, letter.attributes, 0, letter.key, letter.turn)
         return len(letters)
 
     async def purge(self, ids: Sequence[str]) -> int:
@@ -214,8 +299,9 @@ class MemoryQueue:
                 m.body,
                 dict(m.attributes),
                 0.0 if m.receipt else max(0.0, m.visible_at - now),
-                m.receives,
+                m.receives - m.excused,
                 m.number,
+                m.key,
             )
             for number, m in sorted(self.messages.items())
             if number > last
@@ -228,8 +314,8 @@ class MemoryQueue:
         for message in messages:
             last = self._numbers
             self._numbers = message.number - 1 if message.number is not None else last
-            self._add(message.body, message.attributes, message.delay_s, "")
-            self.messages[self._numbers].receives = message.receives
+            added = self._add(message.body, message.attributes, message.delay_s, message.key)
+            added.receives = message.receives
             self._numbers = max(self._numbers, last)
         self._numbers = max(self._numbers, above)
 
@@ -239,14 +325,17 @@ class MemoryQueue:
 
     # --- how it is done
 
-    def _add(self, body: bytes, attributes: dict[str, str], delay_s: float, key: str) -> str:
+    def _add(
+        self, body: bytes, attributes: dict[str, str], delay_s: float, key: str, turn: int | None = None
+    ) -> Stored:
         self._numbers += 1
-        now = self._clock.monotonic()
-        message = Stored(self._numbers, f"m{self._numbers}", body, dict(attributes), 0, now, key)
+        number, now = self._numbers, self._clock.monotonic()
+        turn = number if turn is None else min(turn, number)
+        message = Stored(number, f"m{number}", body, dict(attributes), 0, now, turn, key)
         self.messages[message.number] = message
         self._hide(message, delay_s)
         self._note("sent", message)
-        return message.id
+        return message
 
     def _hide(self, message: Stored, seconds: float) -> None:
         """Make a message invisible for so long from now; 0 shows it."""
@@ -270,18 +359,25 @@ class MemoryQueue:
                 heapq.heappush(self._visible, number)
 
     def _next_visible_s(self) -> float:
-        return self._hidden[0][0] - self._clock.monotonic() if self._hidden else float("inf")
+        """Return in how many seconds a message or the end of a reservation shows something."""
+        times = [at for at, _ in self._hidden[:1]] + [each.ends_at for each in self.reservations.values()]
+        return min(times, default=math.inf) - self._clock.monotonic()
 
-    def _take(self, limit: int) -> list[Stored]:
+    def _pick(self, limit: int) -> list[Stored]:
         self._turn_visible()
+        for key in list(self.reservations):
+            self._reservation(key)
         if self.fifo or self.choose is not None:
             self._visible = sorted(set(filter(self._is_visible, self._visible)))
             visible = self._unlocked([self.messages[n] for n in self._visible])
+            visible = [message for message in visible if message.key not in self.reservations]
             return (self.choose(visible) if self.choose else visible)[:limit]
         taken: list[Stored] = []
         while self._visible and len(taken) < limit:
             number = heapq.heappop(self._visible)
-            if self._is_visible(number) and (not taken or taken[-1].number != number):
+            if not self._is_visible(number) or (taken and taken[-1].number == number):
+                continue
+            if self.messages[number].key not in self.reservations:  # else its end shows it again
                 taken.append(self.messages[number])
         return taken
 
@@ -308,8 +404,9 @@ class MemoryQueue:
             message.id,
             message.body,
             dict(message.attributes),
-            message.receives,
+            message.receives - message.excused,
             message.number,
+            message.turn,
         )
 
     def _is_stale(self, message: Stored, receipt: str) -> bool:

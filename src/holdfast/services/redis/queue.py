@@ -73,6 +73,7 @@ class RedisQueue:
     hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
+    by_key = False
 
     def __init__(
         self,

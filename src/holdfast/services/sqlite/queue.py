@@ -174,6 +174,7 @@ class SqliteQueue:
     hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
+    by_key = False
 
     def __init__(
         self, database: Database, name: str, clock: Clock, *, max_batch: int = 500, max_bytes: int = 1 << 20

@@ -17,6 +17,7 @@ suite                    fixture            and, where two processes may share t
 BackupConformance        ``backup``         ``other_backup``
 BriefingConformance      ``tasks``          ``briefs``; of a store beside queues
 QueueConformance         ``queue``          ``other_queue``: another client of the same queue
+KeyedQueueConformance    ``queue``          the same; of a queue that is ``by_key``
 CoordinatorConformance   ``coordinator``    ``other_coordinator``
 StateConformance         ``state``          ``other_state``
 ObjectsConformance     ``objects``
@@ -48,6 +49,7 @@ import pytest
 PORTS = (
     "backup",
     "coordinator",
+    "keyed_queue",
     "objects",
     "oracle",
     "peer",
@@ -63,6 +65,7 @@ pytest.register_assert_rewrite(*(f"{__name__}.{port}" for port in PORTS))  # bef
 
 from holdfast.testing.conformance.backup import BackupConformance  # noqa: E402
 from holdfast.testing.conformance.coordinator import CoordinatorConformance  # noqa: E402
+from holdfast.testing.conformance.keyed_queue import KeyedQueueConformance  # noqa: E402
 from holdfast.testing.conformance.objects import ObjectsConformance  # noqa: E402
 from holdfast.testing.conformance.peer import PeerConformance  # noqa: E402
 from holdfast.testing.conformance.queue import QueueConformance  # noqa: E402
@@ -84,6 +87,7 @@ __all__ = [
     "BackupConformance",
     "BriefingConformance",
     "CoordinatorConformance",
+    "KeyedQueueConformance",
     "ObjectsConformance",
     "PeerConformance",
     "QueueConformance",

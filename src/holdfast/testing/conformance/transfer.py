@@ -243,14 +243,14 @@ class QueueTransferConformance:
 
     async def test_restored_messages_are_delivered_in_their_order(self, target: TransferableQueue) -> None:
         messages = [
-            WaitingMessage("x", b"one", {"id": "x", "k": ODD}, receives=2),
+            WaitingMessage("x", b"one", {"id": "x", "k": ODD}, receives=2, key=ODD if target.by_key else ""),
             WaitingMessage("y", b"later", {}, delay_s=LONG_S),
             WaitingMessage("z", b"two \0\xff"),
         ]
         await target.restore(messages)
         waiting = await target.waiting(10)
-        assert [(w.body, w.attributes, w.receives) for w in waiting] == [
-            (m.body, m.attributes, m.receives) for m in messages
+        assert [(w.body, w.attributes, w.receives, w.key) for w in waiting] == [
+            (m.body, m.attributes, m.receives, m.key) for m in messages
         ]
         deliveries = await target.receive(3, PATIENCE_S, LONG_S, "node")
         assert [(d.body, d.receives) for d in deliveries] == [(b"one", 3), (b"two \0\xff", 1)]
