@@ -66,7 +66,7 @@ class MosquittoServer(Server):
             "user": getpass.getuser(),  # else it gives up root, and can't read its folder
             "set_tcp_nodelay": str(self._nodelay).lower(),
             "max_inflight_messages": "0",
-            "max_queued_messages": "0",
+            "max_queued_messages": "1000000",
             "persistence": "false",
             "allow_anonymous": str(not self._users).lower(),
         } | self._settings

@@ -748,8 +748,8 @@ CORE = [
     _at(
         "src/holdfast/devices/rules/device_turn.py",
         "what wasn't sent uses up a try",
-        "spent=max(0, entry.spent - 1))",
-        "spent=entry.spent)",
+        "spent = max(0, entry.spent - unsent.spent)",
+        "spent = entry.spent",
         "tests/devices/rules/test_device_turn.py::TestTurns::test_what_the_broker_didn_t_take_uses_up_no_try",
     ),
     _at(

@@ -560,7 +560,7 @@ class Dispatcher:
             if span is not None:
                 span.end(reason)
             if isinstance(error, Unavailable):
-                self._unsent.append(Unsent(correlation))
+                self._unsent.append(Unsent(correlation, spent=sending.counts))
             else:
                 self._heard.append(Heard(sending.device, correlation, ok=False, reason=reason))
             self._wake.set()
@@ -596,23 +596,24 @@ class Dispatcher:
                 pending = shard.confirmed(event.id, NOBODY_THERE if event.nobody else None)
                 if event.nobody:
                     self._presence.nobody(event.device)
-                    self._unsent.append(Unsent(Correlation.parse(event.id)))
+                    self._not_taken(event.id, pending)
                 elif pending and self._clock.monotonic() - pending.at > self._spec.patience.late_s:
                     self._still_out.append(pending.sending)
             case CommandRefused():
                 reason = _storable(redact(event.reason))
                 pending = shard.confirmed(event.id, reason)
-                self._odd(event.device, event.reason, "the broker took no command for it", pending)
-                correlation = Correlation.parse(event.id)
+                self._note_refusal(event.device, reason, pending)
+                self._presence.not_asked(event.device)
                 if event.final:
+                    correlation = Correlation.parse(event.id)
                     self._heard.append(Heard(event.device, correlation, ok=False, reason=reason))
                 else:
-                    self._unsent.append(Unsent(correlation))
+                    self._not_taken(event.id, pending, refusal=reason if event.counts else "")
             case Lost():
                 if (pending := shard.confirmed(event.id, CONNECTION_LOST)) is not None:
                     shard.lost.append(pending.sending)
                 if not event.suspect:  # which uses up a try, or it would end connection after connection
-                    self._unsent.append(Unsent(Correlation.parse(event.id), certain=False))
+                    self._not_taken(event.id, pending, certain=False)
             case Connected():
                 self._note_limit(shard.devices.max_payload)
                 shard.connected = True
@@ -636,6 +637,12 @@ class Dispatcher:
                 )
                 if event.taken:
                     self._give_up(shard.number)
+
+    def _not_taken(
+        self, name: str, pending: Unconfirmed | None, *, certain: bool = True, refusal: str = ""
+    ) -> None:
+        spent = pending is None or pending.sending.counts
+        self._unsent.append(Unsent(Correlation.parse(name), certain, spent, refusal))
 
     def _answer(self, shard: Shard, answer: DeviceAnswer) -> None:
         if shard_of(answer.device, self._spec.shards) != shard.number:
@@ -701,12 +708,20 @@ class Dispatcher:
                 fix="lower max_body, so that larger commands are refused where they are added",
             )
 
-    def _odd(self, device: str, what: str, why: str, pending: Unconfirmed | None = None) -> None:
-        if self._once.first((device, why)):
+    def _note_refusal(self, device: str, reason: str, pending: Unconfirmed | None) -> None:
+        if self._once.first(("refused", device)):
             traced = trace_of(pending.span.traceparent) if pending and pending.span else {}
             self._log.warning(
-                "an odd answer", outbox=self._spec.name, device=device, id=what[:60], why=why, **traced
+                "the broker takes no command for a device",
+                outbox=self._spec.name,
+                device=device,
+                why=reason,
+                **traced,
             )
+
+    def _odd(self, device: str, what: str, why: str) -> None:
+        if self._once.first((device, why)):
+            self._log.warning("an odd answer", outbox=self._spec.name, device=device, id=what[:60], why=why)
 
     # --- times
 

@@ -137,6 +137,32 @@ async def test_what_a_broker_never_takes_fails_at_once(site: Site) -> None:
     assert (entry.tries, entry.reason) == (1, "too large for mqtt://user:***@host")
 
 
+@pytest.mark.parametrize(
+    "presence",
+    [PresenceRules(offline_after_s=5.0), PresenceRules(heartbeats=False, silent_tries=2)],
+    ids=["away", "there"],
+)
+async def test_what_a_broker_refuses_fails_after_all_tries_with_its_word(
+    site: Site, presence: PresenceRules
+) -> None:
+    await site.start(1, patience=PATIENCE, presence=presence)
+    take = site.broker.take
+
+    def refuse_one(devices: MemoryDevices, command: Command, payload: bytes) -> None:
+        if command.device == "denied":
+            devices.hear(CommandRefused(command.device, command.id, "not allowed", counts=True))
+        else:
+            take(devices, command, payload)
+
+    with mock.patch.object(site.broker, "take", refuse_one):
+        entry = await site.until(await site.add("denied"), CommandState.FAILED)
+        assert (entry.tries, entry.spent, entry.reason) == (3, 3, "not allowed")
+        await site.until(await site.add("d0"), CommandState.ACKNOWLEDGED, within_s=1.0)
+        [status] = await site.store.devices("doors", device="denied")
+        assert status.away == presence.heartbeats, "a refusal says nothing of the device"
+    assert site.log.events("warning").count("the broker takes no command for a device") == 1
+
+
 async def test_what_a_turn_could_not_store_is_told_to_the_next(site: Site) -> None:
     take, take_turn = site.broker.take, site.store.turn
     refused: list[str] = []

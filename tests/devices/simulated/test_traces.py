@@ -81,7 +81,8 @@ async def test_what_the_broker_refuses_fails_and_the_line_of_the_log_names_the_t
     with mock.patch.object(site.broker, "take", refuse):
         await site.until(await site.add("d0", traceparent=PLACE), CommandState.FAILED)
     assert told(spans) == [("publish doors", "too large"), ("process doors", "too large")]
-    (line,) = [fields for level, event, fields in site.log.entries if event == "an odd answer"]
+    said = "the broker takes no command for a device"
+    (line,) = [fields for level, event, fields in site.log.entries if event == said]
     assert (line["trace_id"], line["span_id"]) == (TRACE, spans[0].span_id)
 
 

@@ -502,6 +502,27 @@ class OutboxConformance:
         dispatcher.now = sending.due
         assert len(await dispatcher.send()) == 1
 
+    async def test_what_the_broker_refuses_fails_after_all_tries_with_its_word(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            [number, _] = db.add([new("d1", b"1"), new("d1", b"2")])
+        for tries in range(1, PATIENCE.max_tries):
+            [sending] = await dispatcher.send()
+            await dispatcher.turn(unsent=[Unsent(sending.correlation, refusal="not allowed")])
+            entry = await self._command(store, number)
+            assert (entry.tries, entry.spent, entry.reason) == (tries, tries, "not allowed")
+            dispatcher.now = sending.due
+        assert (await dispatcher.turn(away={"d1"})).freed == 1
+        dispatcher.now += PATIENCE.probe_s
+        [probe] = await dispatcher.send(away={"d1"})
+        refused = Unsent(probe.correlation, spent=probe.counts, refusal="not allowed")
+        turned = await dispatcher.turn(unsent=[refused])
+        assert [(e.id, e.state, e.reason) for e in turned.closed] == [
+            (number, CommandState.FAILED, "not allowed")
+        ]
+        assert bodies(turned.sendings) == [b"2"]
+
     # --- limits
 
     async def test_no_more_go_than_there_is_room_for(

@@ -41,12 +41,14 @@ class Accepted(msgspec.Struct, frozen=True):
 
 class CommandRefused(msgspec.Struct, frozen=True):
     """The broker didn't take the command: nothing reached the device, and ``reason`` says why. ``final``: it
-    never will take this one."""
+    never will take this one. ``counts``: it won't unless an operator changes what it allows, so that the try
+    counts."""
 
     device: str
     id: str
     reason: str
     final: bool = False
+    counts: bool = False
 
 
 class Lost(msgspec.Struct, frozen=True):

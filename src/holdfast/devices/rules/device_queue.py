@@ -99,8 +99,8 @@ class Head(msgspec.Struct, frozen=True):
 class StoredCommand(msgspec.Struct, frozen=True, kw_only=True):
     """A command as it is stored. ``tries`` counts publications and is part of their ids; ``spent`` counts
     those that use up tries: not the ones that no device could hear. Times are wall times. ``spoilt`` says
-    what in its row can't be read; such a command is never sent. ``traceparent`` is its place in a trace ("":
-    none)."""
+    what in its row can't be read; such a command is never sent. ``reason`` says how it ended, or, while it is
+    out, why the broker refused its last try. ``traceparent`` is its place in a trace ("": none)."""
 
     id: int
     device: str
@@ -285,6 +285,7 @@ def publish(entry: StoredCommand, epoch: int, now: float, *, counts: bool) -> St
         spent=entry.spent + counts,
         epoch=epoch,
         published_at=now,
+        reason="",
     )
 
 

@@ -46,10 +46,13 @@ class Heard(msgspec.Struct, frozen=True):
 
 class Unsent(msgspec.Struct, frozen=True):
     """A try that was marked as published, and that the broker didn't take. Not ``certain``: it may have
-    reached the device all the same, so that the retry interval stands."""
+    reached the device all the same, so that the retry interval stands. Not ``spent``: it was a probe, which
+    uses up no try. ``refusal`` is the broker's word, where it takes no such command: then the try counts."""
 
     correlation: Correlation
     certain: bool = True
+    spent: bool = True
+    refusal: str = ""
 
 
 class Arrival(msgspec.Struct, frozen=True):
@@ -205,7 +208,8 @@ class TurnInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sending(msgspec.Struct, frozen=True):
-    """A try to be sent now, and when to send it again unless an answer comes."""
+    """A try to be sent now, and when to send it again unless an answer comes. ``counts``: it uses up one of
+    the command's tries."""
 
     device: str
     shard: int
@@ -214,6 +218,7 @@ class Sending(msgspec.Struct, frozen=True):
     trace_id: str
     due: float
     traceparent: str = ""
+    counts: bool = True
 
 
 class Turned(msgspec.Struct):
@@ -399,7 +404,7 @@ class _Turn:
             entry = self._current(found, heard.correlation)
             if entry is not None and queue.fits(entry, heard.device, heard.correlation):
                 self._answered(entry, heard)
-                self._free(Head(entry.device, entry.lane, entry.shard), was_out=self._is_out(entry.pair))
+                self._free_device(entry)
             elif entry is not None and queue.answers(entry, heard.device, heard.correlation):
                 late.append(heard)
             else:
@@ -410,7 +415,11 @@ class _Turn:
             entry = self._current(found, unsent.correlation)
             if entry is None or not queue.fits(entry, entry.device, unsent.correlation):
                 continue
-            self._changed[entry.id] = msgspec.structs.replace(entry, spent=max(0, entry.spent - 1))
+            if unsent.refusal:
+                self._refused(entry, unsent)
+                continue
+            spent = max(0, entry.spent - unsent.spent)
+            self._changed[entry.id] = msgspec.structs.replace(entry, spent=spent)
             if not unsent.certain or not self._is_out(entry.pair):
                 continue  # what isn't waited for any more has its turn again anyway
             head = Head(entry.device, entry.lane, entry.shard, HeadPhase.HELD, entry.id)
@@ -421,6 +430,17 @@ class _Turn:
                 refusals = min(entry.tries - entry.spent, DOUBLINGS_MAX)
                 due = self._now + min(turn.pause_s * 2.0**refusals, turn.patience.retry_max_s)
                 self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, due=due))
+
+    def _refused(self, entry: StoredCommand, unsent: Unsent) -> None:
+        """Count a try that the broker refused; after the last one the command has failed, else its retry
+        interval stands."""
+        spent = entry.spent + (not unsent.spent)
+        entry = msgspec.structs.replace(entry, spent=spent, reason=unsent.refusal)
+        if spent < self._turn.patience.max_tries:
+            self._changed[entry.id] = entry
+        else:
+            self._close(entry, Cause.GIVE_UP, reason=unsent.refusal)
+            self._free_device(entry)
 
     def _hear_late(self, late: Sequence[Heard]) -> None:
         """An answer to an earlier try closes the command, for its device has done it. But the device has the
@@ -453,6 +473,9 @@ class _Turn:
         slow_s = self._turn.slow.get(entry.device, 0.0)
         spent = entry.spent if spent is None else spent
         return self._turn.patience.interval_s(spent, self._random(), slow_s)
+
+    def _free_device(self, entry: StoredCommand) -> None:
+        self._free(Head(entry.device, entry.lane, entry.shard), was_out=self._is_out(entry.pair))
 
     def _free(self, head: Head, *, was_out: bool) -> None:
         self._freed[head.pair] = msgspec.structs.replace(
@@ -642,7 +665,8 @@ class _Turn:
                 if wait_until := self._wait_until(head.pair, rollout):
                     self._put(msgspec.structs.replace(head, due=wait_until))
                 else:
-                    self._send(queue.publish(entry, self._mine[entry.shard], now, counts=counts), head)
+                    entry = queue.publish(entry, self._mine[entry.shard], now, counts=counts)
+                    self._send(entry, head, counts=counts)
         return True
 
     def _wait_until(self, pair: Pair, rollout: Rollout | None) -> float:
@@ -654,14 +678,21 @@ class _Turn:
                 return wait_until
         return turn.groups.wait_until(pair, now) if turn.groups is not None else 0.0
 
-    def _send(self, entry: StoredCommand, head: Head) -> None:
+    def _send(self, entry: StoredCommand, head: Head, *, counts: bool) -> None:
         due = self._now + self._interval_s(entry)
         correlation = Correlation(entry.epoch, entry.id, entry.tries)
         self._changed[entry.id] = entry
         self._put(msgspec.structs.replace(head, phase=HeadPhase.OUT, command=entry.id, due=due))
         self._done.sendings.append(
             Sending(
-                entry.device, entry.shard, correlation, entry.body, entry.trace_id, due, entry.traceparent
+                device=entry.device,
+                shard=entry.shard,
+                correlation=correlation,
+                body=entry.body,
+                trace_id=entry.trace_id,
+                due=due,
+                traceparent=entry.traceparent,
+                counts=counts,
             )
         )
 

@@ -42,6 +42,7 @@ class Presence:
         """Of those that are there: seen at, or first asked about at; the longest ago first."""
         self._seen: dict[str, float] = {}
         self._silent: dict[str, int] = {}
+        self._not_asked: set[str] = set()
         self._away: set[str] = set()
         self._news: dict[str, float | None] = {}
 
@@ -54,6 +55,7 @@ class Presence:
         """A sign of life; True if the device was away until now, so that its queue may start at once."""
         back = device in self._away
         self._away.discard(device)
+        self._not_asked.discard(device)
         self._silent.pop(device, None)
         self._seen[device] = self._news[device] = now
         self._count_from(device, now)
@@ -73,9 +75,16 @@ class Presence:
 
     def silent(self, device: str) -> None:
         """A command got no answer in its time."""
+        if device in self._not_asked:
+            self._not_asked.discard(device)
+            return
         tries = self._silent[device] = self._silent.get(device, 0) + 1
         if not self._rules.heartbeats and 0 < self._rules.silent_tries <= tries:
             self.nobody(device)
+
+    def not_asked(self, device: str) -> None:
+        """The broker didn't take its last command: its silence says nothing."""
+        self._not_asked.add(device)
 
     def nobody(self, device: str) -> None:
         """The broker, or its silence, says that nobody is there."""
@@ -100,6 +109,7 @@ class Presence:
         for known in (self._since, self._seen, self._silent, self._news):
             known.pop(device, None)
         self._away.discard(device)
+        self._not_asked.discard(device)
 
     def last_seen(self, device: str) -> float | None:
         """Return when the device last gave a sign of life; None if that isn't known."""

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 from structlog.testing import capture_logs
@@ -179,7 +180,7 @@ async def test_commands_keep_to_the_limits_that_the_broker_sets() -> None:
 
 async def test_a_limit_that_a_broker_keeps_to_itself_costs_the_connection() -> None:
     async with (
-        MosquittoServer(settings={"message_size_limit": "1000"}) as server,
+        MosquittoServer(settings={"message_size_limit": "1000", "max_queued_messages": "0"}) as server,
         benched(server, "version=5") as bench,
     ):
         devices = bench.devices("me")
@@ -192,6 +193,47 @@ async def test_a_limit_that_a_broker_keeps_to_itself_costs_the_connection() -> N
         await events.until(Connected)
         devices.publish(Command("7", "1.2.2", BODY))
         assert (await events.until(Accepted)).id == "1.2.2"
+
+
+@pytest.mark.parametrize("qos", [1, 2])
+async def test_a_command_that_access_rules_forbid_is_refused_and_cuts_nobody_off(
+    tmp_path: Path, qos: int
+) -> None:
+    async with refusing_broker(tmp_path) as server, benched(server, f"version=5&qos={qos}") as bench:
+        devices = bench.devices("me")
+        events = await connected(devices)
+        devices.publish(Command("denied", "1.1.1", BODY))
+        devices.publish(Command("7", "1.2.1", BODY))
+        refused = await events.next()
+        assert isinstance(refused, CommandRefused)
+        assert (refused.device, refused.final, refused.counts) == ("denied", False, True)
+        assert "access rules" in refused.reason
+        taken = await events.next()
+        assert isinstance(taken, Accepted)
+        assert taken.device == "7"
+
+
+async def test_a_connection_that_ends_at_a_refusal_casts_suspicion_on_no_other(tmp_path: Path) -> None:
+    """Mosquitto 2.0 ends it where it has no limit of what it keeps."""
+    async with (
+        refusing_broker(tmp_path, max_queued_messages="0") as server,
+        benched(server, "version=5") as bench,
+    ):
+        devices = bench.devices("me")
+        events = await connected(devices)
+        devices.publish(Command("denied", "1.1.1", BODY))
+        devices.publish(Command("7", "1.2.1", BODY))
+        assert isinstance(await events.next(), CommandRefused)
+        assert await events.next() == Lost("7", "1.2.1", suspect=False)
+        assert "max_queued_messages" in (await events.until(Disconnected)).reason
+
+
+def refusing_broker(folder: Path, **settings: str) -> MosquittoServer:
+    """A broker that lets nobody write to the device ``denied``."""
+    access = folder / "access"
+    access.write_text("topic readwrite #\npattern deny +/denied\ntopic deny +/denied\n")
+    access.chmod(0o600)
+    return MosquittoServer(settings={"acl_file": str(access), **settings})
 
 
 async def test_late_double_and_foreign_answers_are_told_as_what_they_are(bench: MqttBench) -> None:

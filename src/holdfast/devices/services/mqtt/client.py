@@ -16,6 +16,8 @@ from paho.mqtt.exception import MalformedPacket
 from holdfast.devices.services.mqtt.wire import Wire
 
 CORRELATION = 0x09
+REFUSED = 0x80
+"""Reason codes from here on are errors."""
 _SIZES = {0x01: 1, 0x02: 4, 0x23: 2}
 """Of the properties of PUBLISH that have a fixed size."""
 _TEXTS = {0x03: 1, 0x08: 1, CORRELATION: 1, 0x26: 2}
@@ -82,17 +84,28 @@ class QuickClient(Client):
         correlation = getattr(message.properties, "CorrelationData", None)
         self._heard(topic, bytes(message.payload), correlation, message.retain)
 
+    def _handle_pubrec(self) -> MQTTErrorCode:
+        """Take a refusal at QoS 2 as the last word, which paho answers as if it were none."""
+        packet = self._in_packet["packet"]
+        if not self._five or len(packet) < 3 or packet[2] < REFUSED:
+            return super()._handle_pubrec()
+        self._last_word(packet)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
     def _handle_pubackcomp(self, cmd: Literal["PUBACK", "PUBCOMP"]) -> MQTTErrorCode:
         if cmd != "PUBACK":
             return super()._handle_pubackcomp(cmd)
         packet = self._in_packet["packet"]
         if len(packet) < 2:
             raise MalformedPacket("an acknowledgement of nothing")
+        self._last_word(packet)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def _last_word(self, packet: bytes | bytearray) -> None:
         mid = packet[0] << 8 | packet[1]
         if self._out_messages.pop(mid, None) is not None:
             self._inflight_messages -= 1
             self._taken(mid, packet[2] if len(packet) > 2 else 0)
-        return MQTTErrorCode.MQTT_ERR_SUCCESS
 
 
 def read_properties(packet: bytes | bytearray, at: int) -> tuple[int, bytes | None]:

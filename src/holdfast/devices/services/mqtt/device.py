@@ -25,7 +25,8 @@ from holdfast.devices.rules.dialect import Dialect, JsonDialect, Reading, check_
 from holdfast.devices.rules.topics import Topics
 from holdfast.devices.services.mqtt import roundtrip
 from holdfast.devices.services.mqtt.address import CONNECTIONS_MAX, MqttAddress
-from holdfast.devices.services.mqtt.link import NOBODY, REFUSED, Extras, Link
+from holdfast.devices.services.mqtt.client import REFUSED
+from holdfast.devices.services.mqtt.link import NOBODY, Extras, Link
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
 from holdfast.extend import Clock
 from holdfast.extend.tools import Once
@@ -38,6 +39,10 @@ PACKET_SPARE = 512
 
 FINAL = (0x90, 0x95, 0x99)
 """Reason codes for what this message is: its topic, its size, its payload."""
+BUSY = (0x91, 0x97)
+"""Reason codes for what the broker has too much of at the moment: ids of packets, messages."""
+NOT_AUTHORIZED = 0x87
+"""The reason code for what the broker's access rules don't allow."""
 
 TOPICS = Topics()
 
@@ -197,7 +202,11 @@ class MqttDevices:
         assert isinstance(token, Command)
         if code >= REFUSED:
             said = f"the broker refuses it, reason {code:#x}"
-            self._tell(CommandRefused(token.device, token.id, said, final=code in FINAL))
+            if code == NOT_AUTHORIZED:
+                topic = self._topics.command_to(token.device)
+                said += f": its access rules must let the dispatcher's user write {topic}"
+            counts = code not in FINAL + BUSY
+            self._tell(CommandRefused(token.device, token.id, said, final=code in FINAL, counts=counts))
         else:
             self._tell(Accepted(token.device, token.id, nobody=code == NOBODY))
 

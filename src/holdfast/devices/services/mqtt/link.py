@@ -25,7 +25,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from holdfast.devices.services.mqtt.address import MqttAddress
-from holdfast.devices.services.mqtt.client import QuickClient
+from holdfast.devices.services.mqtt.client import REFUSED, QuickClient
 from holdfast.devices.services.mqtt.tls import tls_context
 from holdfast.devices.services.mqtt.wire import Wire
 from holdfast.errors import HoldfastError, TooLarge, Unavailable
@@ -46,10 +46,11 @@ BACKOFF = Backoff(first_s=0.2, max_s=15.0, floor=0.0)
 PACKET_MAX = 268_435_455
 """MQTT's own limit."""
 UNSTABLE = "is the broker there and does it let this user in; does another program use the same client id?"
+AT_REFUSAL = (
+    ", at a message that it refused: Mosquitto does so with max_queued_messages 0, so give it a number"
+)
 HEADERS_BYTES = 16
 """Of a PUBLISH packet, beside topic, properties and payload."""
-REFUSED = 0x80
-"""Reason codes from here on are errors."""
 NOBODY = 0x10
 TAKEN_OVER = 0x8E
 FOREVER_S = 0xFFFFFFFF
@@ -133,6 +134,8 @@ class Link:
         self._tls = tls_context(address)
         self._window = address.window
         self._welcome = False
+        self._refused_last = False
+        """True if a refusal is the last that the broker said: some end the connection with it."""
         self._asked: set[int | None] = set()
         """Subscriptions that the broker hasn't answered yet."""
         self._sent: dict[int, object] = {}
@@ -287,7 +290,7 @@ class Link:
         self._sent.clear()
         self._waiting.clear()
         for place, token in enumerate(sent):
-            self._owner.lost(token, sent=True, first=place == 0)
+            self._owner.lost(token, sent=True, first=place == 0 and not self._refused_last)
         for token in waiting:
             self._owner.lost(token, sent=False)
 
@@ -340,6 +343,7 @@ class Link:
             getattr(properties, "SharedSubscriptionAvailable", 1) == 1
         )
         self._welcome = True
+        self._refused_last = False
         self._asked.clear()
         if flags.session_present:
             self._unsubscribe([topic for topic in self._left if topic not in self._filters])
@@ -364,14 +368,23 @@ class Link:
             self._reason = f"{self._address} ended the connection: {code}"
         elif not self._reason:
             self._reason = f"the connection to {self._address} is gone"
+            self._reason += AT_REFUSAL if self._refused_last else ""
         self.connected = self._welcome = False
         self._changed.set()
 
     def _on_taken(self, mid: int, code: int) -> None:
+        self._refused_last = code >= REFUSED
         if (token := self._sent.pop(mid, None)) is not None:
             self._owner.taken(token, code)
             if self._waiting:
                 self._pump()
+        elif code >= REFUSED:
+            log.warning(
+                "the broker refuses a word at the status topic",
+                client=self.client_id,
+                reason=f"{code:#x}",
+                fix=f"let this user write {self._status}",
+            )
 
     def _on_subscribe(
         self, client: Client, userdata: object, mid: int, codes: list[ReasonCode], properties: object
