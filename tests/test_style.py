@@ -17,6 +17,13 @@ def name(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
+def committed() -> list[Path]:
+    """The files that git knows and that are here."""
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    files = [ROOT / file.decode() for file in listing.split(b"\0") if file]
+    return [file for file in files if file.is_file()]
+
+
 def calls(path: Path, functions: set[str]) -> bool:
     """Whether a file calls one of these functions, as written."""
     text = path.read_text()
@@ -31,9 +38,7 @@ def test_no_file_names_a_package_host() -> None:
     hosts = re.compile(
         rb"pypi\.org|pythonhosted|--(extra-)?index-url|--find-links|registry\.npmjs|deb\.debian"
     )
-    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
-    files = [ROOT / file.decode() for file in listing.split(b"\0") if file]
-    named = [name(f) for f in files if f.is_file() and f != Path(__file__) and hosts.search(f.read_bytes())]
+    named = [name(f) for f in committed() if f != Path(__file__) and hosts.search(f.read_bytes())]
     assert named == []
 
 
@@ -62,6 +67,38 @@ def names_of_tests() -> list[tuple[str, list[str]]]:
         for path in [*TESTS, *SOURCES]
         for words in of_tests.findall(path.read_text())
     ]
+
+
+PYTHON = b"#!/usr/bin/env python3"
+OLDEST_LACKS = {
+    **dict.fromkeys(("extract", "extractall", "unpack_archive"), "filter"),
+    **dict.fromkeys(("getaddresses", "parseaddr"), "strict"),
+    **dict.fromkeys(("data_filter", "tar_filter", "fully_trusted_filter", "FilterError"), ""),
+}
+"""Functions, with the parameters, that came to the standard library after Python 3.11.0; all of it where no
+parameter is named. Strict types know of 3.12 and 3.13 alone. ``getattr`` with a default may ask for them."""
+
+
+def lacking(path: Path) -> list[str]:
+    """The uses of what the oldest promised Python lacks."""
+    text = path.read_text()
+    if not any(function in text for function in OLDEST_LACKS):
+        return []
+    used = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), keywords=given):
+                used += [
+                    f"{called}({each.arg}=)" for each in given if (called, each.arg) in OLDEST_LACKS.items()
+                ]
+            case ast.Attribute(attr=word) | ast.ImportFrom(names=[ast.alias(name=word)]):
+                used += [word] * (OLDEST_LACKS.get(word) == "")
+    return [f"{name(path)}: {each}" for each in used]
+
+
+def test_nothing_is_used_that_the_oldest_promised_python_lacks() -> None:
+    code = [path for path in committed() if path.suffix == ".py" or path.read_bytes().startswith(PYTHON)]
+    assert [use for path in code for use in lacking(path)] == []
 
 
 NAME_WORDS_MIN = 4
