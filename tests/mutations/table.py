@@ -2044,7 +2044,7 @@ RUNTIME = [
     _at(
         "src/holdfast/streams/slots.py",
         "nobody watches a handler that closes",
-        "await slot.close(stream, key, call=SlotCall(timeout_s, self._busy.set))",
+        "await slot.close(stream, key, call=call)",
         "await slot.close(stream, key)",
         "tests/streams/test_slots.py::test_a_handler_that_hangs_as_it_closes_is_blamed_on_nobody_else",
     ),

@@ -135,6 +135,26 @@ async def test_a_loaded_model_does_not_fill_one_seat_alone(rig: Rig) -> None:
     assert sorted({seats.count(seat) for seat in seats}) in ([6], [5, 7])
 
 
+async def test_a_seat_says_what_its_slot_is_busy_with(rig: Rig, clock: Clock) -> None:
+    seat = rig.pool.assign()
+    rig.deeds["a"] = lambda host: wait_for_ever()
+    running = asyncio.ensure_future(
+        rig.pool.call(seat, 30.0, lambda slot, call: slot.run("s", "a", [], 1, 1.0, call=call), of="s/a")
+    )
+    await clock.sleep(2.0)
+    assert seat.slot is not None
+    name = seat.slot.name
+    assert seat.busy_with(clock.monotonic()) == f"its slot {name}, which has been busy with s/a for 2 s"
+    (work,) = rig.pool.works()
+    assert (work.slot, work.of, work.for_s, work.still_s) == (name, "s/a", 2.0, 2.0)
+    while rig.slots.slots:  # the spare too
+        rig.slots.slots[0].die("was killed")
+    with pytest.raises(Died):
+        await running
+    assert seat.busy_with(clock.monotonic()) == "its slot, which is being replaced"
+    assert rig.pool.works() == []
+
+
 async def test_a_load_has_a_timeout_of_its_own(rig: Rig, clock: Clock) -> None:
     async def load_then_work(host: SlotHost) -> None:
         host.tell_models("s", "loads", "people", [])

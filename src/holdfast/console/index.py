@@ -384,7 +384,7 @@ class StreamIndex:
             self._note(stream, point)
         stream.epoch, stream.at, stream.parked = point.epoch, point.at, point.parked
         stream.run = point.log.run if point.log else None
-        stream.seq = point.log.seq if point.log else None
+        stream.seq = point.log.last if point.log else None
         stream.done, stream.skipped = point.done, point.skipped
         stream.timers = len(point.timers)
         stream.timer_at = min((timer.at for timer in point.timers), default=0.0)

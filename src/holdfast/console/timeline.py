@@ -84,5 +84,6 @@ def _standing(point: Checkpoint, node: str) -> list[StreamEvent]:
             for span in log.skips[-5:]
         )
         gaps = f"; passed over: {skips}" if skips else ""
-        told.append(StreamEvent(point.key, 0.0, f"run {log.run}: from seq {log.start} to {log.seq}{gaps}"))
+        reached = f"to {log.seq}" if log.last is not None else "on; nothing of it is committed"
+        told.append(StreamEvent(point.key, 0.0, f"run {log.run}: from seq {log.start} {reached}{gaps}"))
     return told

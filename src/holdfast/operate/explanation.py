@@ -98,7 +98,7 @@ async def explain(services: Services, key: str) -> Why:
     errors = await target_errors(services) if checkpoint.effects else {}
     found.has(checkpoint, services.clock.wall(), errors)
     if checkpoint.log is not None:
-        found.run, found.seq = checkpoint.log.run, checkpoint.log.seq
+        found.run, found.seq = checkpoint.log.run, checkpoint.log.last
     if owner is not None:
         await _look_at_owner(services, members, owner, found)
     elif not checkpoint.parked:

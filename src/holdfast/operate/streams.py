@@ -146,7 +146,7 @@ def record_of(checkpoint: Checkpoint) -> StreamRecord:
         epoch=checkpoint.epoch,
         number=checkpoint.number,
         run=checkpoint.log.run if checkpoint.log else None,
-        seq=checkpoint.log.seq if checkpoint.log else None,
+        seq=checkpoint.log.last if checkpoint.log else None,
         parked=checkpoint.parked,
         done=checkpoint.done,
         skipped=checkpoint.skipped,

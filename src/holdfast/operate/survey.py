@@ -17,6 +17,7 @@ from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services
 
@@ -118,12 +119,15 @@ class StreamLag(msgspec.Struct):
 
 
 class NodeReport(msgspec.Struct):
-    """The report of a node on the streams that wait there, on those with pending effects, and on those that
-    are behind. ``took`` is how many messages have taken how long from the queue to their commit, by the
-    bounds of :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has the last error of each target that
-    takes nothing from it at present, by the name or URL that operators see."""
+    """The report of a node: what its slots work at, the archives that take nothing, and the streams that wait
+    there, that have pending effects, or that are behind. ``took`` is how many messages have taken how long
+    from the queue to their commit, by the bounds of :data:`holdfast.cluster.timings.SHORT_S`. ``targets`` has
+    the last error of each target that takes nothing from it at present, by the name or URL that operators
+    see."""
 
     lacks: dict[str, str] = {}
+    works: list[SlotWork] = []
+    archives: dict[str, str] = {}
     waits: list[Waits] = []
     effects: list[PendingEffects] = []
     targets: dict[str, str] = {}
@@ -277,7 +281,7 @@ def _stream(
         owner=names.get(claim.member, "") if claim else "",
         epoch=point.epoch,
         run=point.log.run if point.log else None,
-        seq=point.log.seq if point.log else None,
+        seq=point.log.last if point.log else None,
         done=point.done,
         skipped=point.skipped,
         parked=point.parked,

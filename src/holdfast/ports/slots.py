@@ -168,16 +168,20 @@ class SlotCall:
 
     Attributes:
         timeout_s: how long it may be at work without progress.
+        of: what it is for: the full key of a stream, or words.
         begun_at: when the slot began it; None while it waits there.
         advanced_at: when it was last seen to advance.
         loading: the model that it is loading, "" for none: that is no handler's time.
         note: what its handler last said.
     """
 
-    __slots__ = ("_on_begun", "advanced_at", "begun_at", "loading", "note", "timeout_s")
+    __slots__ = ("_on_begun", "advanced_at", "begun_at", "loading", "note", "of", "timeout_s")
 
-    def __init__(self, timeout_s: float = math.inf, on_begun: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, timeout_s: float = math.inf, on_begun: Callable[[], None] = lambda: None, of: str = ""
+    ) -> None:
         self.timeout_s = timeout_s
+        self.of = of
         self.begun_at: float | None = None
         self.advanced_at = 0.0
         self.loading = ""

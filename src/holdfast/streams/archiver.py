@@ -44,6 +44,8 @@ class Archiver:
         self.waiting = 0
         """How many committed messages are not yet in the archive."""
         self.is_full = False
+        self.error = ""
+        """Why the archive took nothing when it was last tried."""
         self.linger_s, self.enough = LINGER_S, ENOUGH
         self.on_change = on_change
         self._stream = stream
@@ -110,12 +112,14 @@ class Archiver:
                 await self._objects.put(name, data)
             except (HoldfastError, OSError) as error:
                 failures += 1
-                self._tell(error)
+                self.error = redact(str(error))
+                self._tell()
             else:
+                self.error = ""
                 return
             await self._clock.sleep(self._retry.delay_s(failures, self._clock.random()))
 
-    def _tell(self, error: Exception) -> None:
+    def _tell(self) -> None:
         now = self._clock.monotonic()
         if now >= self._told_at + TELL_EVERY_S:
             self._told_at = now
@@ -123,7 +127,7 @@ class Archiver:
                 "the archive does not take messages; they wait for it",
                 stream=self._stream,
                 waiting=self.waiting,
-                error=redact(str(error)),
+                error=self.error,
             )
 
     def _set_full(self, is_full: bool) -> None:

@@ -110,6 +110,9 @@ class Obstacles:
         spec = self._specs[stream]
         models = tuple(dict.fromkeys((*spec.models, known.model)))
         _, slot = await self._pool.call(
-            known.seat, spec.timeout_s, lambda slot, call: slot.load(stream, "", models, call=call)
+            known.seat,
+            spec.timeout_s,
+            lambda slot, call: slot.load(stream, "", models, call=call),
+            of=f"stream {stream}",
         )
         await self._pool.close_stream(slot, stream, "", spec.timeout_s)

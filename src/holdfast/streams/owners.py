@@ -79,6 +79,7 @@ class Owned:
 
     __slots__ = (
         "alone",
+        "called_at",
         "claim",
         "committed_at",
         "failed_loads",
@@ -109,6 +110,8 @@ class Owned:
         self.since = since
         self.seat: Seat | None = None
         self.slot: StreamSlot | None = None
+        self.called_at = 0.0
+        """When its slot was last called for it, in monotonic seconds."""
         self.last: Checkpoint | None = None
         """The checkpoint that the last answered commit left at the store."""
         self.committed_at: float | None = None
@@ -428,6 +431,7 @@ class Owners:
                 seat,
                 spec.timeout_s,
                 lambda slot, call: slot.load(spec.name, entry.plain_key, spec.models, call=call),
+                of=entry.key,
             )
             self._is_in(entry, slot)
         except ModelFailed as error:
@@ -577,7 +581,7 @@ class Owners:
             return slot.open(spec.name, plain, state, version, call=call)
 
         try:
-            await self._pool.call(seat, spec.timeout_s, begin)
+            await self._pool.call(seat, spec.timeout_s, begin, of=key)
         except ModelFailed as error:
             if error.model in self._models:
                 self.obstacles.found(spec.name, error.model, redact(str(error)), seat)
@@ -669,6 +673,7 @@ class Owners:
             generation = entry.owner.generation  # an answer doesn't count in a later generation
             match command:
                 case commands.Run():
+                    entry.called_at = self._clock.monotonic()
                     self._tasks.spawn(self._run(entry, generation, command))
                 case commands.Write():
                     self._tasks.spawn(self._write(entry, generation, command))
@@ -695,6 +700,7 @@ class Owners:
                 case commands.Open():
                     self._tasks.spawn(self._open(entry, generation, command.expect))
                 case commands.LoadModels():
+                    entry.called_at = self._clock.monotonic()
                     self._tasks.spawn(self._load_models(entry, generation))
                 case commands.CheckClaim():
                     self._tasks.spawn(self._check_claim(entry, generation))
@@ -1032,7 +1038,6 @@ class Owners:
         if not entry.alone and not self.quarantine.is_open:
             with self._kept_waiting(entry):
                 await self.quarantine.opened()
-        began_at = self._clock.monotonic()
         try:
             with self.quarantine.running:
                 ran = await self._handle(entry, generation, command, works)
@@ -1067,7 +1072,8 @@ class Owners:
             return
         if ran is None:
             return
-        took_s, count = self._clock.monotonic() - began_at, len(ran.results) + bool(ran.error)
+        took_s = entry.seat.took_s if entry.seat is not None else 0.0
+        count = len(ran.results) + bool(ran.error)
         self.loads.note(entry.key, took_s, count)
         if count:
             self._took_handler[spec.name].note(took_s / count, count)
@@ -1116,6 +1122,7 @@ class Owners:
                 call=call,
             ),
             slot,
+            of=entry.key,
         )
         return ran
 
@@ -1170,7 +1177,9 @@ class Owners:
             self._seat(entry),
             spec.timeout_s,
             lambda slot, call: slot.open(spec.name, key, command.state, command.version, call=call),
+            of=entry.key,
         )
+        entry.called_at = self._clock.monotonic()
         self._is_in(entry, slot)
 
     def _is_in(self, entry: Owned, slot: StreamSlot | None) -> None:

@@ -165,6 +165,7 @@ class Queries:
                 seat,
                 spec.timeout_s,
                 lambda slot, call: slot.query(spec.name, key, state, version, pending.request, call=call),
+                of=f"a query of {pending.key}",
             )
         return queried
 

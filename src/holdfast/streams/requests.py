@@ -24,6 +24,7 @@ from holdfast.ports.state import StateStore
 from holdfast.streams.owners import Owners
 from holdfast.streams.rules.commands import RefuseRequests
 from holdfast.streams.rules.owner import Owner
+from holdfast.streams.standstills import standstill_of
 
 BUSY_S = 1.0
 """After how long a client may try again whose stream has a full inbox. It is also the shortest such time if a
@@ -143,7 +144,7 @@ class Requests:
 
     def _why_not(self, key: str) -> str:
         entry = self._owners.get(key)
-        stands = entry.owner.standstill() if entry is not None else None
+        stands = standstill_of(entry, self._clock.monotonic()) if entry is not None else None
         if stands is None:
             return ""
         # What an error says about files and services is for operators only.

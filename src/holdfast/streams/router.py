@@ -48,6 +48,10 @@ DEPARTED_MAX = 10_000
 TELL_EVERY_S = 5.0
 """How often it is told of a stream that nobody takes its keys."""
 
+UNPLACED_S = 60.0
+"""For how long after the last try a stream counts as one that no node takes. Its messages may lie in their
+queue meanwhile."""
+
 ROUTES_MAX = 100_000
 """How many routes are remembered. For further streams, the coordinator is asked again."""
 
@@ -70,6 +74,16 @@ class Route(msgspec.Struct, frozen=True):
 
     member: str
     epoch: int = 0
+
+
+class Unplaced(msgspec.Struct):
+    """Why no node takes a stream, since when, and when it was last tried, in monotonic seconds, for how many
+    messages."""
+
+    reason: str
+    since: float
+    tried_at: float
+    messages: int
 
 
 class Custody(msgspec.Struct, eq=False):
@@ -108,6 +122,7 @@ class Router:
         self._routes: dict[str, Route] = {}
         self._departed: dict[str, Route] = {}
         self._placing: dict[str, list[Custody]] = {}
+        self._unplaced: dict[str, Unplaced] = {}
         self._failures: dict[str, tuple[int, float]] = {}
         """By node: how many calls in a row have failed, and when the node is called again."""
         self._outboxes: dict[str, list[Custody]] = {}
@@ -138,6 +153,14 @@ class Router:
     def deferred(self) -> int:
         """The number of messages in custody that found no room and wait to be offered again."""
         return len(self._deferred)
+
+    def unplaced(self) -> Mapping[str, Unplaced]:
+        """Return the streams that no node takes, by full key."""
+        now = self._clock.monotonic()
+        self._unplaced = {
+            key: known for key, known in self._unplaced.items() if now - known.tried_at < UNPLACED_S
+        }
+        return self._unplaced
 
     def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
         """Yield the messages that no owner has accepted, whose deliveries this node must extend, each with
@@ -302,8 +325,13 @@ class Router:
         return reply if isinstance(reply, Done) else None
 
     def _tell_shortage(self, stream: str, key: str, text: str) -> None:
-        """Log at intervals that nobody takes a stream's keys: thousands of them may be tried every second."""
+        """Note that no node takes a key. It is logged at intervals for its stream: thousands of keys may be
+        tried every second."""
         now = self._clock.monotonic()
+        known = self._unplaced.get(key)
+        if known is not None or len(self._unplaced) < DEPARTED_MAX:
+            since, messages = now if known is None else known.since, len(self._placing.get(key, ()))
+            self._unplaced[key] = Unplaced(text, since, now, messages)
         if now >= self._shortage_told.get(stream, -math.inf) + TELL_EVERY_S:
             self._shortage_told[stream] = now
             self._log.warning(text, stream=stream, key=key)
@@ -331,6 +359,8 @@ class Router:
             self._placed.add(target, -1)
         else:
             _remember(self._given, key, Route(target.id), ROUTES_MAX)
+        if claim is not None:
+            self._unplaced.pop(key, None)
         return claim if claim is not None and claim.member in membership.view else None
 
     async def _refresh(self) -> None:
@@ -498,6 +528,7 @@ class Router:
     def claim_changed(self, claim: Claim) -> None:
         """Note a claim that changed at the coordinator, so that it is known when the coordinator can't be
         reached. Streams placed by others are counted too, before the loads of their nodes show them."""
+        self._unplaced.pop(claim.key, None)
         given = self._given.pop(claim.key, None)
         member = self._host.membership.view.get(claim.member)
         is_ours = claim.key in self._placing or (given is not None and given.member == claim.member)

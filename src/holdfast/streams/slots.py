@@ -8,8 +8,12 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar
 
+import msgspec
+
 from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
+from holdfast.common.duration import duration
+from holdfast.common.message import Place
 from holdfast.common.progress import hung
 from holdfast.errors import ModelFailed, SlotDied
 from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
@@ -42,6 +46,47 @@ class Seat:
         """Return how many of the models are neither loaded here nor about to be."""
         loaded = self.slot.models if self.slot is not None else ()
         return sum(model not in loaded and not self.wanted[model] for model in models)
+
+    @property
+    def is_there(self) -> bool:
+        """True unless its slot is being ended or replaced."""
+        return self.slot is not None and self.ready.is_set()
+
+    @property
+    def at_work(self) -> SlotCall | None:
+        """The call that its slot works at, if there is one."""
+        calls = self.slot.calls if self.slot is not None and self.is_there else ()
+        return next((call for call in calls if call.begun_at is not None), None)
+
+    def busy_with(self, now: float) -> str:
+        """Say what its slot works at, and for how long, as a part of a sentence."""
+        call = self.at_work
+        if self.slot is None or call is None or call.begun_at is None:
+            return "its slot, which is being replaced"
+        load = f"loading model {call.loading!r} for " if call.loading else ""
+        work = f"{load}{call.of or 'another stream'} for {duration(now - call.begun_at)}"
+        return f"its slot {self.slot.name}, which has been busy with {work}"
+
+
+class SlotWork(msgspec.Struct):
+    """The call that a slot works at: what it is ``of``, such as the full key of a stream, and the model that
+    it loads, if it does. ``message`` is the first one that its handler is called for, where that is known.
+    ``still_s`` is how long it has told of no progress."""
+
+    slot: str
+    of: str
+    for_s: float
+    still_s: float
+    loading: str = ""
+    message: str = ""
+
+    @property
+    def sentence(self) -> str:
+        """That in words, for a stream whose message it is."""
+        place = Place.named(self.message)
+        name = f"timer {place.timer!r}" if place.timer else f"message {place.run}:{place.id or place.seq}"
+        load = f", which loads model {self.loading!r}" if self.loading else ""
+        return f"{name} runs in {self.slot}{load}, for {duration(self.for_s)} now"
 
 
 class Died(SlotDied):
@@ -110,6 +155,15 @@ class Seats:
         """In how many slots a call is under way."""
         return sum(bool(seat.slot.calls) for seat in self._seats if seat.slot is not None)
 
+    def works(self) -> list[SlotWork]:
+        """Return what the slots work at, the longest call first."""
+        now, found = self._clock.monotonic(), []
+        for seat in self._seats:
+            if seat.slot is not None and (call := seat.at_work) is not None and call.begun_at is not None:
+                for_s, still_s = now - call.begun_at, now - call.advanced_at
+                found.append(SlotWork(seat.slot.name, call.of, for_s, still_s, call.loading))
+        return sorted(found, key=lambda work: -work.for_s)
+
     @property
     def loading(self) -> Counter[str]:
         """In how many slots each model is being loaded."""
@@ -123,17 +177,20 @@ class Seats:
         timeout_s: float,
         work: Callable[[StreamSlot, SlotCall], Awaitable[T]],
         expected: StreamSlot | None = None,
+        *,
+        of: str = "",
     ) -> tuple[T, StreamSlot]:
         """Do ``work`` in the seat's slot, by a call that is watched; returns the slot with the answer.
 
-        ``expected`` is the slot that the work needs, if it isn't any. Raises Died, also where that slot was
+        ``expected`` is the slot that the work needs, if it isn't any; ``of`` says what it is for, such as the
+        full key of a stream. Raises Died, also where that slot was
         replaced."""
         await seat.ready.wait()
         slot = seat.slot
         assert slot is not None
         if expected is not None and slot is not expected:
             raise Died("the slot was replaced", "", guilty=False)
-        call = SlotCall(timeout_s, self._busy.set)
+        call = SlotCall(timeout_s, self._busy.set, of)
         try:
             answer = await work(slot, call)
         except SlotDied as error:
@@ -160,7 +217,8 @@ class Seats:
 
     async def close_stream(self, slot: StreamSlot, stream: str, key: str, timeout_s: float) -> None:
         """Drop a key's handler in a slot, which may take so long without progress. Never raises."""
-        await slot.close(stream, key, call=SlotCall(timeout_s, self._busy.set))
+        call = SlotCall(timeout_s, self._busy.set, f"closing {stream}/{key}")
+        await slot.close(stream, key, call=call)
 
     def _sit(self, seat: Seat, slot: StreamSlot) -> None:
         seat.slot = slot

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
+from holdfast.common.duration import duration
 from holdfast.ports.clock import Clock
+from holdfast.streams.router import Unplaced
 from holdfast.streams.rules.owner import Standstill, StandstillKind
 
 if TYPE_CHECKING:
@@ -18,8 +20,10 @@ TOLD_AFTER_S = 5.0
 """After how long a stream that waits for one kind of thing is logged."""
 
 COMMIT_S = 1.0
-"""A stream whose commit, or the start of whose handler, the state store is asked for waits only after so
-long."""
+"""A stream waits for its state store, or for its slot, only after so long."""
+
+BRIEF: tuple[StandstillKind, ...] = ("store", "slot")
+"""The kinds of waits that every message may have for a moment."""
 
 KEPT_WAITING = Standstill(
     "suspect", "a message of another stream, which was at work when nodes ended and runs alone here"
@@ -42,7 +46,7 @@ class Waits(msgspec.Struct):
     @property
     def sentence(self) -> str:
         """The wait in words."""
-        left = "" if self.left_s is None else f", {self.left_s:.0f} s left"
+        left = "" if self.left_s is None else f", {duration(self.left_s)} left"
         return f"{self.text}{left}" if self.kind in ("parked", "model") else f"waits for {self.text}{left}"
 
 
@@ -59,10 +63,20 @@ class KnownStandstill(msgspec.Struct):
 
 
 class Standstills:
-    """The waiting streams of one node. ``owned`` returns the streams that may wait."""
+    """The waiting streams of one node. ``owned`` returns the streams that may wait, ``unplaced`` those that
+    no node takes, and ``archive_error`` why the archive of a stream takes nothing."""
 
-    def __init__(self, owned: Callable[[], Iterable[Owned]], clock: Clock, log: Any) -> None:
+    def __init__(
+        self,
+        owned: Callable[[], Iterable[Owned]],
+        unplaced: Callable[[], Mapping[str, Unplaced]],
+        archive_error: Callable[[str], str],
+        clock: Clock,
+        log: Any,
+    ) -> None:
         self._owned = owned
+        self._unplaced = unplaced
+        self._archive_error = archive_error
         self._clock = clock
         self._log = log
         self._known: dict[str, KnownStandstill] = {}
@@ -73,7 +87,7 @@ class Standstills:
         before, self._known = self._known, {}
         late: list[Waits] = []
         for entry in self._owned():
-            if (stands := _standstill(entry, now)) is None:
+            if (stands := self._standstill(entry, now)) is None:
                 continue
             known = before.get(entry.key)
             if known is None or not known.goes_on(stands):
@@ -91,12 +105,19 @@ class Standstills:
     def of(self, entry: Owned) -> Waits | None:
         """Return what one stream waits for; None if it doesn't wait."""
         now = self._clock.monotonic()
-        stands = _standstill(entry, now)
+        stands = self._standstill(entry, now)
         return self._waits(entry, stands, now) if stands is not None else None
 
     def all(self) -> list[Waits]:
         """Return the waiting streams, longest wait first."""
         found = [waits for entry in self._owned() if (waits := self.of(entry)) is not None]
+        now = self._clock.monotonic()
+        found += [
+            Waits(
+                key, "room", f"a node that takes it: {known.reason}", now - known.since, None, known.messages
+            )
+            for key, known in self._unplaced().items()
+        ]
         return sorted(found, key=lambda waits: (-waits.since_s, waits.key))
 
     def counts(self) -> dict[str, int]:
@@ -104,8 +125,9 @@ class Standstills:
         now = self._clock.monotonic()
         counts = dict.fromkeys(get_args(StandstillKind), 0)
         for entry in self._owned():
-            if (stands := _standstill(entry, now)) is not None:
+            if (stands := self._standstill(entry, now)) is not None:
                 counts[stands.kind] += 1
+        counts["room"] += len(self._unplaced())
         return counts
 
     def longest(self) -> dict[str, float]:
@@ -124,12 +146,36 @@ class Standstills:
         left_s = None if stands.until is None else max(0.0, stands.until - now)
         return Waits(entry.key, stands.kind, stands.text, now - since, left_s, entry.owner.waiting)
 
+    def _standstill(self, entry: Owned, now: float) -> Standstill | None:
+        stands = standstill_of(entry, now)
+        if (
+            stands is not None
+            and stands.kind == "archive"
+            and (error := self._archive_error(entry.spec.name))
+        ):
+            return msgspec.structs.replace(stands, text=f"{stands.text}: {error}")
+        return stands
 
-def _standstill(entry: Owned, now: float) -> Standstill | None:
-    """Return what a stream waits for; None if it doesn't wait, or only for a moment for the state store."""
+
+def standstill_of(entry: Owned, now: float) -> Standstill | None:
+    """Return what a stream waits for; None if it doesn't wait, or only for a moment."""
     if entry.kept_waiting:
         return KEPT_WAITING
-    stands = entry.owner.standstill()
-    if stands is None or (stands.kind == "store" and now - (stands.since or 0.0) < COMMIT_S):
+    stands = _slot_wait(entry, now) or entry.owner.standstill()
+    if stands is None or (stands.kind in BRIEF and now - (stands.since or 0.0) < COMMIT_S):
         return None
     return stands
+
+
+def _slot_wait(entry: Owned, now: float) -> Standstill | None:
+    """Return the wait of a stream whose slot works at something else; None if it works at the stream, or if
+    the stream needs no slot."""
+    seat = entry.seat
+    if seat is None or not entry.owner.needs_slot:
+        return None
+    call = seat.at_work
+    if call is not None and call.of == entry.key:
+        return None
+    if call is None and seat.is_there:
+        return None  # its call is on the way
+    return Standstill("slot", seat.busy_with(now), since=entry.called_at)

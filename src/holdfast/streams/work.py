@@ -55,9 +55,9 @@ from holdfast.streams.queries import Queries
 from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.router import Router
-from holdfast.streams.slots import Seats
+from holdfast.streams.slots import Seats, SlotWork
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
-from holdfast.streams.standstills import Standstills
+from holdfast.streams.standstills import COMMIT_S, Standstills
 from holdfast.streams.storage import StreamStorage
 
 MOVES_A_SHED = 32
@@ -148,7 +148,9 @@ class StreamWork:
         self.router.owners, self.owners.requests = self.owners, self.requests
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
-        self.standstills = Standstills(self.owners.with_messages, host.clock, host.log)
+        self.standstills = Standstills(
+            self.owners.with_messages, self.router.unplaced, self._archive_error, host.clock, host.log
+        )
         self._pumps: dict[str, Pump] = {}
         self._pumping: list[asyncio.Task[Any]] = []
         self._listen()
@@ -249,6 +251,11 @@ class StreamWork:
 
     def _archive_changed(self, stream: str) -> None:
         self.owners.archive_changed(stream)
+
+    def _archive_error(self, stream: str) -> str:
+        """Return why the archive of a stream takes nothing; "" if it does, or if there is none."""
+        archiver = self._archivers.get(stream)
+        return archiver.error if archiver is not None else ""
 
     def gauges(self, memory_mb: Mapping[str, int]) -> Iterable[tuple[str, str, float]]:
         """Yield what the node holds of streams: the name of each number, what it means, and the number.
@@ -553,6 +560,8 @@ class StreamWork:
             "rests_s": max(0.0, self._host.limits.rest_s - here_s),
             "phase": entry.owner.phase.value,
             "waits": self.standstills.of(entry),
+            "runs": next((work for work in self._works() if work.of == key and work.message), None),
+            "archive": self._archive_error(entry.spec.name),
             "parked": entry.owner.parked,
             "state_bytes": len(entry.owner.state or b""),
         }
@@ -587,6 +596,12 @@ class StreamWork:
         ]
         told = {
             "lacks": lacks,
+            "works": [work for work in self._works() if work.for_s >= COMMIT_S][: request.most],
+            "archives": {
+                name: f"{archiver.waiting} committed messages wait for it: {archiver.error}"
+                for name, archiver in self._archivers.items()
+                if archiver.error
+            },
             "waits": self.standstills.all()[: request.most],
             "effects": unsent,
             "targets": {redact(name): error for name, error in self._deliverer.errors.items()},
@@ -594,6 +609,14 @@ class StreamWork:
             "took": self._host.timings.delivery_seconds.total(),
         }
         return Done(text=msgspec.json.encode(told).decode())
+
+    def _works(self) -> list[SlotWork]:
+        """Return what the slots work at, with the messages of streams."""
+        works = self.pool.works()
+        for work in works:
+            if (entry := self.owners.get(work.of)) is not None:
+                work.message = entry.owner.running
+        return works
 
     async def _tell_busiest(self, request: Busiest) -> Done:
         """Answer which streams have most to do, of those that have anything."""

@@ -35,6 +35,11 @@ class RunLog(msgspec.Struct, frozen=True, array_like=True):
     skips: tuple[Span, ...] = ()
     quiet_s: float = 0.0
 
+    @property
+    def last(self) -> int | None:
+        """The last seq passed; None before the first."""
+        return self.seq if self.seq >= self.start else None
+
     def skipped(self, seq: int) -> bool:
         """Return True if ``seq`` was passed without being handled."""
         return any(span.first <= seq <= span.last for span in self.skips)

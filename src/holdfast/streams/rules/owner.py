@@ -152,10 +152,12 @@ class OwnerRules(msgspec.Struct, frozen=True):
 
 
 StandstillKind = Literal[
+    "room",
     "opening",
     "membership",
     "moving",
     "parked",
+    "slot",
     "model",
     "store",
     "archive",
@@ -384,6 +386,16 @@ class Owner:
     def pending_effects(self) -> PendingReport | None:
         """The effects that no target has taken yet; None if there are none."""
         return self._effects.report()
+
+    @property
+    def running(self) -> str:
+        """The first message that its handler is called for; "" if it isn't called."""
+        return self._running[0].name if self._running else ""
+
+    @property
+    def needs_slot(self) -> bool:
+        """True while its slot is called, which may work at others first."""
+        return bool(self._running) or self._loading
 
     def standstill(self) -> Standstill | None:
         """Return what the stream waits for; None while its handler works, or while there is nothing to do."""
