@@ -18,6 +18,7 @@ from holdfast.extend.products import products
 from holdfast.loading import load_app, of_products
 from holdfast.registration import check_target
 from holdfast.streams.spec import QUEUE_NUMBER
+from holdfast.system.log import get_logger
 from holdfast.system.machine import Machine
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.urls import has_password, shown
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 def make_node(services: Services, place: str | App) -> Node:
     """A node that runs the app at ``module:name``, not started yet; or that runs the app itself, where the
     slots of these services need no place to import it from. Raises ConfigError."""
-    import structlog  # noqa: PLC0415
     from prometheus_client import CollectorRegistry, ProcessCollector  # noqa: PLC0415
 
     from holdfast.cluster.host import Host  # noqa: PLC0415
@@ -73,7 +73,7 @@ def make_node(services: Services, place: str | App) -> Node:
         peer,
         services.clock,
         Limits.of(config),
-        structlog.get_logger().bind(node=config.node_name),
+        get_logger(__name__).bind(node=config.node_name),
         config.node_name,
         services.meter,
         Machine().shares,

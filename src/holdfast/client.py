@@ -36,6 +36,7 @@ from holdfast.streams.producer import StreamProducer
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.transaction import add, add_async, is_async
 from holdfast.system.files import access_for
+from holdfast.system.log import get_logger
 from holdfast.tasks.dead_letters import Choice, TaskDeadLetters
 from holdfast.tasks.opening import backup_at, make_dead_letters, make_producer, producing
 from holdfast.tasks.order import FollowUps, Order, SendOptions
@@ -192,9 +193,7 @@ class AsyncClient:
         ):
             return  # what is there has to do with other nodes
         if self._undeclared is None:
-            import structlog  # noqa: PLC0415
-
-            log = structlog.get_logger().bind(app=self._app)
+            log = get_logger(__name__).bind(app=self._app)
             self._undeclared = Undeclared(partial(_run_by_nodes, config), log)
         self._undeclared.look_for(stream)
 
@@ -325,8 +324,9 @@ class AsyncClient:
         return await (await self._producer()).status(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None) -> Outcome:
-        """Wait until a task has ended, and return its outcome. Raises TimeoutError after ``timeout_s``, and
-        OperationRefused for a task that isn't known."""
+        """Wait until a task has ended, and return its outcome. With ``timeout_s`` a task that isn't known is
+        waited for too, such as one that follows upon others: it is sent once they have ended. Raises
+        TimeoutError after ``timeout_s``, and without it OperationRefused for a task that isn't known."""
         return await (await self._producer()).wait(trace_id, timeout_s)
 
     async def briefs(self, *, follow: bool = True) -> AsyncGenerator[Brief]:

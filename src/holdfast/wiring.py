@@ -38,6 +38,7 @@ from holdfast.registration import (
 )
 from holdfast.system.clock import SystemClock
 from holdfast.system.files import access_for
+from holdfast.system.log import get_logger
 from holdfast.urls import extra, find_secret
 from holdfast.values import Values
 
@@ -317,13 +318,11 @@ class Services:
         config = self.config
         if not config.trace_url:
             return None
-        import structlog  # noqa: PLC0415
-
         from holdfast.cluster.tracer import Tracer  # noqa: PLC0415
 
         with extra("otel", "trace_url"):
             from holdfast.services.otel.exporter import OtlpExporter  # noqa: PLC0415
-        log = structlog.get_logger().bind(node=config.node_name)
+        log = get_logger(__name__).bind(node=config.node_name)
         exporter = OtlpExporter(config.trace_url, self._resource(app), log)
         return Tracer(self._kept(exporter), config.trace_sample, self.clock)
 
@@ -349,8 +348,6 @@ class Services:
         config = self.config
         if not config.metrics_url:
             return None
-        import structlog  # noqa: PLC0415
-
         with extra("otel", "metrics_url"):
             from holdfast.services.otel.metrics import OtlpMetrics  # noqa: PLC0415
         return OtlpMetrics(
@@ -359,7 +356,7 @@ class Services:
             registry,
             config.metrics_every_s,
             self.clock,
-            structlog.get_logger().bind(node=config.node_name),
+            get_logger(__name__).bind(node=config.node_name),
             before=before,
         )
 

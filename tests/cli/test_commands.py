@@ -184,7 +184,7 @@ def test_results_are_json_lines_that_go_on_from_a_cursor(holdfast: Any, arrange:
     assert first["at"].endswith("Z")
     assert holdfast("results", "--after", "2").lines == every[2:]
     assert holdfast("results", "--stream", "track").lines == every[3:]
-    assert holdfast("results", "--limit", "2").lines == every[:2]
+    assert holdfast("results", "--limit", "2", "--json").lines == every[:2]
     assert holdfast("results", "--follow", "--limit", "4").lines == every
 
 

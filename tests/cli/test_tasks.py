@@ -172,6 +172,13 @@ def test_send_with_wait_shows_the_outcome(holdfast: Holdfast, arrange: Arrange[A
     assert (done.code, done.lines[0]["state"], done.lines[0]["node"]) == (1, "failed", "node-1")
 
 
+@pytest.mark.usefixtures("database")
+def test_a_wait_for_an_outcome_ends_in_the_time_that_it_has(holdfast: Holdfast) -> None:
+    late = holdfast("tasks", "send", APP, TYPE, "--trace-id", "slow", "--wait-timeout-s", "0")
+    assert (late.code, late.out) == (1, "")
+    assert "task 'slow' is queued after 0 s, and goes on" in late.err
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("database")
 def test_tasks_are_listed_by_state_type_and_time(holdfast: Holdfast, arrange: Arrange[Any]) -> None:
@@ -294,6 +301,11 @@ def test_letters_are_copied_once_and_sent_again_by_choice(
     assert holdfast(*backup).lines[0]["copied"] == 0
     kept = [json.loads(line) for line in (place / "letters.jsonl").read_text().splitlines()]
     assert sorted(letter["trace_id"] for letter in kept) == ["t0", "t1", "t2"]
+
+    listed = ("dlq", "ls", "--app", APP, "--json")
+    assert [line["key"] for line in holdfast(*listed, "--error", "table").lines] == ["t1"]
+    assert len(holdfast(*listed, "--type", TYPE, "--since", "1h", "--limit", "2").lines) == 2
+    assert holdfast(*listed, "--trace", "t9").lines == []
 
     redrive = ("dlq", "redrive", "--app", APP, "--json")
     assert holdfast(*redrive, "--type", "other").lines == [{"redriven": 0}]

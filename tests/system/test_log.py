@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import structlog
 
-from holdfast.system.log import Level, set_up
+from holdfast.system.log import Level, get_logger, set_up
 
 
 @pytest.fixture(autouse=True)
@@ -22,6 +22,25 @@ def restored() -> Iterator[None]:
     structlog.contextvars.clear_contextvars()
     logging.captureWarnings(capture=False)
     root.handlers[:], root.level = handlers, level
+
+
+def test_a_program_that_has_not_set_up_structlog_hears_by_logging_and_never_on_stdout(
+    capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    structlog.reset_defaults()
+    log = get_logger("holdfast.client")
+    log.bind(app="shop").warning("no node runs this stream", stream="ordres", password="hidden")
+    log.debug("not heard")
+    assert [(record.name, record.levelname) for record in caplog.records] == [("holdfast.client", "WARNING")]
+    (said,) = caplog.messages
+    assert said.startswith("event='no node runs this stream'")
+    assert "stream='ordres'" in said
+    assert "hidden" not in said
+    assert capsys.readouterr().out == ""
+    out = io.StringIO()
+    set_up("json", "info", out)
+    log.info("heard")
+    assert [line["event"] for line in lines(out)] == ["heard"]
 
 
 def lines(out: io.StringIO) -> list[dict[str, Any]]:

@@ -53,6 +53,8 @@ async def test_a_program_with_a_loop_sends_and_hears(make_fleet: MakeFleet, tmp_
                 break
         with pytest.raises(OperationRefused, match="unheard"):
             await client.wait("unheard")
+        with pytest.raises(TimeoutError, match="not known after 0 s"):
+            await client.wait("unheard", 0.0)
         with pytest.raises(InvalidMessage, match="priority"):
             await client.send("deed", {}, priority=2**40)
 

@@ -496,6 +496,18 @@ async def test_types_of_follow_ups_that_no_node_runs_are_told_of() -> None:
     assert rig.log.lines == ["no node runs tasks of this type; they wait until one does"]
 
 
+async def test_what_follows_can_be_waited_for_before_it_is_sent(rig: Rig) -> None:
+    async def follow() -> None:
+        await rig.clock.sleep(5.0)
+        task = SentTask(Envelope(app=APP, trace_id="f", task_type=TYPE), body_of({}))
+        await rig.producer.hand_over([DueFollowUp(task)])
+        epoch = await rig.start("f")
+        await rig.store.end([EndAttempt("f", epoch, State.SUCCEED, b'"closed"')])
+
+    outcome, _ = await asyncio.gather(rig.producer.wait("f", 60.0), follow())
+    assert outcome.value == "closed"
+
+
 async def test_a_follow_up_is_known_by_its_id_when_it_is_sent_again(rig: Rig) -> None:
     task = SentTask(Envelope(app=APP, trace_id="f", task_type=TYPE), body_of({}))
     for _ in range(2):

@@ -65,23 +65,41 @@ async def ls(
     /,
     *,
     key: Key = None,
+    owner: OfApp = "",
+    task_type: Types = (),
+    trace: Trace = "",
+    since: Since = "",
+    error: Failed = "",
     limit: Limit = 100,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """List dead letters.
+    """List dead letters: all, those of a stream, or with --app those of tasks.
 
     ```
     holdfast dlq ls
     holdfast dlq ls detect --key cam-1 --json
+    holdfast dlq ls --app reports --type report.publish --since 12h
     ```
 
     Args:
         limit: The most to list.
         json: Print JSON lines, with bodies and details.
     """
-    async with options.services(reads_only=True) as services:
-        found = [letter async for letter in _first(limit, _dead_letters(services, stream, key))]
+    _check_choice(
+        owner,
+        of_queues={"STREAM": stream, "--key": key is not None},
+        of_apps={"--type": task_type, "--trace": trace, "--since": since, "--error": error},
+    )
+    if owner:
+        from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
+
+        choice = Choice(trace=trace, since=ago(since), error=error)
+        async with producing(options.load(), owner, reads_only=True) as services:
+            found = await make_dead_letters(services, owner).first(limit, task_type, choice)
+    else:
+        async with options.services(reads_only=True) as services:
+            found = [letter async for letter in _first(limit, _dead_letters(services, stream, key))]
     if json:
         for letter in found:
             output.json_line(dead_letter_record(letter))
@@ -213,7 +231,7 @@ async def backup(
 
 
 def _check_choice(owner: str, of_queues: Mapping[str, object], of_apps: Mapping[str, object]) -> None:
-    """Refuse what would be passed over: more dead letters would be sent than were named."""
+    """Refuse what would be passed over: there would be more dead letters than were named."""
     if owner and (wrong := [name for name, given in of_queues.items() if given]):
         raise ConfigError(
             f"leave out {', '.join(wrong)}, or --app: it chooses from all dead letters of its tasks"

@@ -10,7 +10,7 @@ from cyclopts.validators import Number
 
 from holdfast.cli import output
 from holdfast.cli.names import StreamName
-from holdfast.cli.options import DEFAULTS, Options
+from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
 from holdfast.operate.records import place
 from holdfast.ports.state import Logged
@@ -26,6 +26,7 @@ async def results(
     stream: StreamName = "",
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     limit: Annotated[int | None, Parameter(name=["--limit", "-n"], validator=Number(gte=1))] = None,
+    json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Print committed results as JSON lines, in the order of their commits.
@@ -44,6 +45,7 @@ async def results(
         stream: Only results of this stream.
         follow: Wait for more instead of ending.
         limit: End after so many.
+        json: Changes nothing: what it prints is JSON lines anyway.
     """
     async with Services(options.load(), reads_only=not follow) as services:
         state, patience = services.state(), ReadPatience(services.clock, ever=follow)

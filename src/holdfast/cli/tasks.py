@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
+from cyclopts.validators import Number
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
@@ -43,6 +44,13 @@ UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 Owner = Annotated[str, Parameter(help="Name of the app whose tasks they are.")]
 Trace = Annotated[str, Parameter(help="The task's trace id.")]
+WaitTimeout = Annotated[
+    float | None,
+    Parameter(
+        validator=Number(gte=0),
+        help="As --wait, for so many seconds at most; the exit code is 1 if it hasn't ended by then.",
+    ),
+]
 Since = Annotated[str, Parameter(help="Not longer ago: 90s, 15m, 2h or 7d.", show_default=False)]
 
 
@@ -66,6 +74,7 @@ async def send(
     then: list[str] | None = None,
     on_failure: list[str] | None = None,
     wait: bool = False,
+    wait_timeout_s: WaitTimeout = None,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -117,7 +126,7 @@ async def send(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         (trace,) = await producer.send([order])
-        return await _sent(services, producer, trace, wait, json)
+        return await _sent(services, producer, trace, wait, wait_timeout_s, json)
 
 
 @app.command
@@ -131,6 +140,7 @@ async def batch(
     trace_id: str = "",
     dedupe: str = "",
     wait: bool = False,
+    wait_timeout_s: WaitTimeout = None,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -163,7 +173,7 @@ async def batch(
     async with producing(options.load(), owner) as services:
         producer = make_producer(services, owner)
         trace = await producer.send_batch(orders, **follow_ups, trace_id=trace_id, dedupe=dedupe)
-        return await _sent(services, producer, trace, wait, json)
+        return await _sent(services, producer, trace, wait, wait_timeout_s, json)
 
 
 async def _text_of(file: Path) -> str:
@@ -383,6 +393,7 @@ async def briefs(
     follow: Annotated[bool, Parameter(name=["--follow", "-f"])] = False,
     keep: bool = False,
     limit: Annotated[int | None, Parameter(name=["--limit", "-n"])] = None,
+    json: Json = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Print outcomes as JSON lines as they come, and acknowledge each: no other reader gets it then.
@@ -396,6 +407,7 @@ async def briefs(
         follow: Wait for more instead of ending.
         keep: Don't acknowledge: they come again in a minute, here or to another reader.
         limit: End after so many.
+        json: Changes nothing: what it prints is JSON lines anyway.
     """
     async with producing(options.load(), owner) as services:
         left = limit
@@ -452,12 +464,18 @@ def outcome_record(outcome: Outcome) -> dict[str, Any]:
     return {name: output.moment(value) if name.endswith("_at") else value for name, value in told.items()}
 
 
-async def _sent(services: Services, producer: Producer, trace: str, wait: bool, json: bool) -> int:
+async def _sent(
+    services: Services, producer: Producer, trace: str, wait: bool, timeout_s: float | None, json: bool
+) -> int:
     """Print the id of what was sent, or wait for its outcome and print that; returns the exit code."""
     output.go_on_unread()
-    if wait:
+    if wait or timeout_s is not None:
         output.remark(f"{trace}: sent")  # whoever ends the wait knows what to look for
-        outcome = await producer.wait(trace, read=ReadPatience(services.clock).read)
+        try:
+            outcome = await producer.wait(trace, timeout_s, read=ReadPatience(services.clock).read)
+        except TimeoutError as error:
+            output.complain(f"{error}, and goes on; `holdfast tasks show` tells of it")
+            return 1
         _print_outcome(outcome, json)
         return 0 if outcome.ok else 1
     if json:

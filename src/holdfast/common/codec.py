@@ -63,22 +63,29 @@ def decoder(message: Any) -> Callable[[bytes], Any]:
     return read
 
 
-def encode_result(result: object, limit_bytes: int = RESULT_BYTES_MAX) -> bytes | None:
+def encode_result(
+    result: object, limit_bytes: int = RESULT_BYTES_MAX, *, takes_bytes: bool = True
+) -> bytes | None:
     """Encode a handler's result for the store: bytes unchanged, None for no result, anything else as JSON.
+    Without ``takes_bytes`` it is all to be JSON.
 
     Raises HandlerFailed for what JSON can't hold, TooLarge for more than ``limit_bytes``.
     """
+    advice = f"return what JSON can hold, {'bytes' if takes_bytes else 'text'}, or None"
     if result is None:
         return None
     if isinstance(result, bytes | bytearray | memoryview):
+        if not takes_bytes:
+            raise HandlerFailed(
+                f"the result is bytes, which the outcome of a task can't hold; {advice}", permanent=True
+            )
         encoded = bytes(result)
     else:
         try:
             encoded = _encode(result)
         except Exception as error:
             raise HandlerFailed(
-                f"the result, of type {type(result).__name__}, can't be stored as JSON: {error};"
-                " return what JSON can hold, bytes, or None"
+                f"the result, of type {type(result).__name__}, can't be stored as JSON: {error}; {advice}"
             ) from error
     if len(encoded) > limit_bytes:
         raise TooLarge(f"the result has {len(encoded)} bytes; a result has {limit_bytes} at most")

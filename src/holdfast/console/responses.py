@@ -3,7 +3,6 @@ details."""
 
 from __future__ import annotations
 
-import structlog
 from aiohttp import web
 
 from holdfast.console.rendering import Renderer
@@ -11,6 +10,7 @@ from holdfast.errors import HoldfastError
 from holdfast.http import problem
 from holdfast.http.problem import Problem
 from holdfast.http.serving import FAILED, Handler, problem_response, problems
+from holdfast.system.log import get_logger
 
 SOURCES = {
     "default-src": "'none'",
@@ -37,7 +37,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), microphone=(), geolocation=()",
 }
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class Responses:

@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.system.clock import SystemClock
     from holdfast.system.doorbell import Doorbell
     from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder, sync_names
+    from holdfast.system.log import get_logger
     from holdfast.system.machine import Machine
     from holdfast.tasks.rules import task as task_rules
     from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
@@ -125,6 +126,7 @@ else:  # A service that offers a queue needs no state store.
             "TransferableTasks": "holdfast.ports.tasks",
             "WaitingMessage": "holdfast.ports.queue",
             "for_writers": "holdfast.system.files",
+            "get_logger": "holdfast.system.log",
             "ledger": "holdfast.streams.rules.ledger:",
             "make_file": "holdfast.system.files",
             "make_folder": "holdfast.system.files",
@@ -193,6 +195,7 @@ __all__ = [
     "exports",
     "extra",
     "for_writers",
+    "get_logger",
     "ledger",
     "lookup",
     "make_file",

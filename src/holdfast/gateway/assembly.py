@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.cluster.limits import Limits
+from holdfast.system.log import get_logger
 from holdfast.wiring import Services, metrics_page_settings, peer_tls, revealed
 
 if TYPE_CHECKING:
@@ -27,14 +28,12 @@ def make_gateway(
 ) -> Gateway:
     """A gateway for clients, not started yet; the rest is as
     :class:`~holdfast.gateway.service.Gateway` has it. Raises ConfigError."""
-    import structlog  # noqa: PLC0415
-
     from holdfast.cluster.host import Host  # noqa: PLC0415
     from holdfast.gateway.listen import GatewaySettings  # noqa: PLC0415
     from holdfast.gateway.service import Gateway  # noqa: PLC0415
 
     config = services.config
-    log = structlog.get_logger()
+    log = get_logger(__name__)
     return Gateway(
         Host(services.coordinator(), services.peer(), services.clock, Limits.of(config), log, "gateway"),
         GatewaySettings(

@@ -16,7 +16,6 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import msgspec
-import structlog
 from aiohttp import web
 from aiohttp.http_exceptions import (
     BadStatusLine,
@@ -30,6 +29,7 @@ from prometheus_client.registry import Collector
 
 from holdfast.common.redaction import redact
 from holdfast.ports.clock import Clock
+from holdfast.system.log import get_logger
 
 HEAD_S = 10.0
 """How long a request's headers may take to arrive, from its first byte or the opening of its connection."""
@@ -61,7 +61,7 @@ RETRY_AFTER_S = 1
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class Problem(msgspec.Struct, omit_defaults=True):

@@ -7,12 +7,12 @@ import ssl
 from pathlib import Path
 
 import msgspec
-import structlog
 
 from holdfast.errors import ConfigError
 from holdfast.http.watched_files import LOOK_S, WatchedFiles
+from holdfast.system.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 NO_TLS = "its address is not https://; set peer_tls_cert, peer_tls_key and peer_tls_ca on every node"
 """Why a node with TLS doesn't call one without: the secret and all messages would be sent unencrypted."""

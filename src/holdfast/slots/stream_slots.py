@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
-import structlog
 
 from holdfast.errors import HandlerFailed, ModelFailed, SlotDied, StateRejected
 from holdfast.ports.clock import Clock
@@ -19,10 +18,11 @@ from holdfast.slots import wire
 from holdfast.slots.descendants import MIB
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
+from holdfast.system.log import get_logger
 
 _decode = msgspec.msgpack.Decoder(wire.Answer).decode
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class ForkserverStreamSlot(SlotProcess):

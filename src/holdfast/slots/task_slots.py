@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import IO
 
 import msgspec
-import structlog
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.slots import Attempt, Listener, Tried
@@ -24,6 +23,7 @@ from holdfast.slots.output import Output
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
+from holdfast.system.log import get_logger
 
 LOOK_TIMEOUT_S = 0.1
 ANSWER_TIMEOUT_S = 1.0
@@ -37,7 +37,7 @@ _decode = msgspec.msgpack.Decoder(wire.TaskAnswer).decode
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
 _encode = msgspec.msgpack.Encoder().encode
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 FD_ROOM = socket.CMSG_SPACE(struct.calcsize("i"))
 

@@ -21,11 +21,10 @@ from collections.abc import Callable, Collection, Iterator
 from functools import lru_cache
 from pathlib import Path
 
-import structlog
-
 from holdfast.system.files import OWNER, Access, restrict
+from holdfast.system.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SAFETY_S = 1.0
 """How long a waiter relies on the doorbell alone."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from holdfast.common.redaction import HIDDEN, is_secret, redact
 
@@ -54,6 +54,37 @@ def set_up(
     # It logs each lookup, and at debug level what it signs, so only its warnings are logged.
     logging.getLogger("botocore").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(capture=True)
+
+
+def get_logger(name: str) -> Any:
+    """Return the logger of a module. In a program that has set up structlog it logs as that says. In any
+    other it logs by ``logging``, as libraries do, and never to stdout."""
+    return _Logger(name)
+
+
+class _Logger:
+    """A logger that looks at each call whether structlog is set up by now."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        import structlog  # noqa: PLC0415
+
+        if structlog.is_configured():
+            return getattr(structlog.get_logger(self._name), attribute)
+        logger = structlog.wrap_logger(
+            logging.getLogger(self._name),
+            processors=[
+                structlog.stdlib.filter_by_level,
+                structlog.contextvars.merge_contextvars,
+                structlog.processors.format_exc_info,
+                _redact_event,
+                structlog.processors.KeyValueRenderer(key_order=["event"], drop_missing=True),
+            ],
+            wrapper_class=structlog.stdlib.BoundLogger,
+        )
+        return getattr(logger, attribute)
 
 
 def write_to_file(handler: logging.Handler) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
-import structlog
 from aiohttp import web
 
 from holdfast.common.message import check_key
@@ -22,6 +21,7 @@ from holdfast.http.bodies import read_body, slow_body, unpacked
 from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import Secrets
 from holdfast.ports.queue import Outgoing
+from holdfast.system.log import get_logger
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import stored_of, value_of
 from holdfast.tasks.producer import Producer, refuse_batch
@@ -90,7 +90,7 @@ class TaskStanding(msgspec.Struct):
 
 _asked = msgspec.json.Decoder(Asked)
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 class TaskApi:

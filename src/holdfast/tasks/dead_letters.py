@@ -71,6 +71,19 @@ class TaskDeadLetters:
         self._producer = producer
         self._log = log
 
+    async def first(self, limit: int, types: Collection[str], choice: Choice) -> list[DeadLetter]:
+        """Return the chosen dead letters, ``limit`` at most."""
+        found: list[DeadLetter] = []
+
+        async def take(task_type: str) -> None:
+            async for letter in self._chosen(task_type, choice):
+                if len(found) == limit:
+                    return
+                found.append(letter)
+
+        await self._each(types, take)
+        return found
+
     async def back_up(self, backup: Backup, types: Collection[str], choice: Choice) -> int:
         """Copy the chosen dead letters to the back-up, without those it already has; returns how many."""
 

@@ -13,6 +13,7 @@ from holdfast.common.redaction import redact_url
 from holdfast.errors import ConfigError
 from holdfast.registration import backup_opener, service_of
 from holdfast.system.files import OWNER, Access
+from holdfast.system.log import get_logger
 from holdfast.urls import named
 from holdfast.wiring import Services
 
@@ -76,8 +77,6 @@ async def backup_at(place: str, access: Access = OWNER) -> AsyncIterator[Backup]
 def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, Deed]]:
     """Yield the times at which the dead letters of an app's tasks are backed up, with the function that does
     it, if the config says where to. Raises ConfigError."""
-    import structlog  # noqa: PLC0415
-
     from holdfast.tasks.dead_letters import Choice  # noqa: PLC0415
     from holdfast.tasks.periodic import DLQ_BACKUP, Times  # noqa: PLC0415
 
@@ -88,7 +87,7 @@ def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, D
     async def back_up(moment: dt.datetime) -> None:
         async with backup_at(config.dlq_backup_url, services.access) as backup:
             count = await make_dead_letters(services, app).back_up(backup, (), Choice())
-        structlog.get_logger().info("dead letters backed up", app=app, copied=count)
+        get_logger(__name__).info("dead letters backed up", app=app, copied=count)
 
     with named("dlq_backup_cron", config.dlq_backup_cron):
         times = Times(name=DLQ_BACKUP, cron=config.dlq_backup_cron)
@@ -99,20 +98,16 @@ def dead_letter_backups(services: Services, app: str) -> Iterable[tuple[Times, D
 
 def make_dead_letters(services: Services, app: str) -> TaskDeadLetters:
     """The dead letters of the tasks of the app of that name. Raises ConfigError."""
-    import structlog  # noqa: PLC0415
-
     from holdfast.tasks.dead_letters import TaskDeadLetters  # noqa: PLC0415
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
 
     directory = Directory(services.registry(), app, services.clock)
-    producer, log = make_producer(services, app), structlog.get_logger()
+    producer, log = make_producer(services, app), get_logger(__name__)
     return TaskDeadLetters(app, services.queue, services.task_store(app), directory, producer, log)
 
 
 def make_producer(services: Services, app: str) -> Producer:
     """Make what sends the tasks of the app of that name, and hears of their outcomes. Raises ConfigError."""
-    import structlog  # noqa: PLC0415
-
     from holdfast.tasks.discovery import Directory  # noqa: PLC0415
     from holdfast.tasks.producer import Producer  # noqa: PLC0415
 
@@ -126,7 +121,7 @@ def make_producer(services: Services, app: str) -> Producer:
         services.queue,
         services.task_store(app),
         services.clock,
-        structlog.get_logger(),
+        get_logger(__name__),
         receive_wait_s=services.config.receive_wait_s,
         declared=declared,
         values=make_values(services, app),

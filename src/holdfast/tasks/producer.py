@@ -298,18 +298,24 @@ class Producer:
         return await self._store.get(trace_id)
 
     async def wait(self, trace_id: str, timeout_s: float | None = None, *, read: Reads = at_once) -> Outcome:
-        """Wait until a task has ended, and return its outcome. ``read`` makes each call. Raises TimeoutError,
-        OperationRefused for a task that isn't known, and ValueLost if its value is gone."""
+        """Wait until a task has ended, and return its outcome. With ``timeout_s`` a task that isn't known is
+        waited for too: what follows upon others is sent once they have ended. ``read`` makes each call.
+        Raises TimeoutError, OperationRefused for a task that isn't known where there is no ``timeout_s``,
+        and ValueLost if its value is gone."""
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
             task = await read(partial(self._store.get, trace_id))
-            if task is None:
-                raise OperationRefused(f"no task {trace_id!r} is known in app {self._app!r}")
-            if task.ended:
+            if task is None and deadline is None:
+                raise OperationRefused(
+                    f"no task {trace_id!r} is known in app {self._app!r}; give timeout_s to wait for one that"
+                    " is yet to be sent, such as a follow-up"
+                )
+            if task is not None and task.ended:
                 return await read(partial(self._values.with_value, outcome_of(self._app, task)))
             if deadline is not None and self._clock.monotonic() >= deadline:
-                raise TimeoutError(f"task {trace_id!r} is {task.state.value} after {timeout_s:g} s")
+                standing = "not known" if task is None else task.state.value
+                raise TimeoutError(f"task {trace_id!r} is {standing} after {timeout_s:g} s")
             await self._clock.sleep(pause_s)
             pause_s = min(POLL_MAX_S, 2 * pause_s)
 

@@ -18,7 +18,7 @@ import msgspec
 
 from holdfast.common.codec import encode_result
 from holdfast.common.user_code import describe, explain, resolve
-from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
+from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.slots import Attempt, Progress, TaskHost, Tried
 from holdfast.ports.tracing import TracedCall
 from holdfast.slots.sends import SendRecorder, check_seconds
@@ -212,14 +212,8 @@ class TaskExecutor:
                 value = await self._await(value, job)
         finally:
             job.within = False
-        if value is None:
-            return b""
-        if isinstance(value, bytes | bytearray | memoryview):
-            raise HandlerFailed(
-                "the result is bytes; return text, what JSON can hold, or None", permanent=True
-            )
         try:
-            return encode_result(value, attempt.result_bytes_max) or b""
+            return encode_result(value, attempt.result_bytes_max, takes_bytes=False) or b""
         except TooLarge as error:
             advice = ADVICE if attempt.result_bytes_max <= RESULT_BYTES_MAX else ""
             raise TooLarge(f"{error}{advice}") from None

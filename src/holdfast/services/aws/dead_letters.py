@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import structlog
 
 from holdfast.common.record import UNREADABLE
 from holdfast.errors import HoldfastError, TooLarge
@@ -24,8 +23,9 @@ from holdfast.ports.queue import DeadLetter
 from holdfast.services.aws.channel import OWN, Channel
 from holdfast.services.aws.message import MESSAGE_BYTES, Entry, decode, encode, size
 from holdfast.services.aws.sqs import SqsMessage
+from holdfast.system.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 SCAN_MAX = 10_000
 SCAN_WAIT_S = 1

@@ -26,7 +26,6 @@ from types import SimpleNamespace
 
 import aiohttp
 import msgspec
-import structlog
 from aiohttp import web
 from yarl import URL
 
@@ -60,6 +59,7 @@ from holdfast.http.serving import (
 from holdfast.http.tls import NO_TLS, PeerTls, PeerTrust
 from holdfast.ports.clock import Clock
 from holdfast.ports.peer import Handler
+from holdfast.system.log import get_logger
 
 PATH = "/v1/peer"
 VERSION_HEADER = "Holdfast-Protocol"
@@ -77,7 +77,7 @@ LEAST_S = 0.001
 REASON_BYTES_MAX = 8192
 REASON_CHARS_MAX = 500
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)

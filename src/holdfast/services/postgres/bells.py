@@ -13,13 +13,13 @@ import hashlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 
 import psycopg
-import structlog
 
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.services.postgres.lane import Connection, PostgresLane, cut, limited
+from holdfast.system.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 SAFETY_S = 1.0
 """How long a waiter relies on bells alone."""

@@ -31,8 +31,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeVar
 
-import structlog
-
 from holdfast.errors import ConfigError, HoldfastError, OutcomeUnknown, Unavailable, UnsupportedStore
 from holdfast.ports.clock import Clock
 from holdfast.services.sqlite import mounts, schema
@@ -41,8 +39,9 @@ from holdfast.services.sqlite.lock import WriteLock
 from holdfast.services.sqlite.thread import WriterCall, WriterThread, answer, called
 from holdfast.system.doorbell import Doorbell
 from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder
+from holdfast.system.log import get_logger
 
-log = structlog.get_logger()
+log = get_logger(__name__)
 
 T = TypeVar("T")
 ItemT = TypeVar("ItemT")

@@ -21,11 +21,11 @@ import time
 from pathlib import Path
 
 import psutil
-import structlog
 
 from holdfast.system.files import OWNER, restrict
+from holdfast.system.log import get_logger
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 WRITE, TURN = 0, 1
 """Which byte of the file stands for which lock."""

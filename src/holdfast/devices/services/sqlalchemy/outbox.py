@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
-import structlog
 from sqlalchemy import (
     ColumnElement,
     Connection,
@@ -71,7 +70,7 @@ from holdfast.devices.services.sqlalchemy.rows import (
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.extend import OWNER, Access, Clock
+from holdfast.extend import OWNER, Access, Clock, get_logger
 
 T = TypeVar("T")
 
@@ -95,7 +94,7 @@ HELP = (
     " Alembic"
 )
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 
 class SqlOutbox:

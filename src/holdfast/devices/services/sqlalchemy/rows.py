@@ -15,18 +15,17 @@ from types import NoneType
 from typing import Any
 from zlib import crc32
 
-import structlog
-
 from holdfast.devices.rules.device_queue import TRIES_MAX, CommandState, Head, HeadPhase, StoredCommand
 from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, TurnInput
 from holdfast.devices.rules.group_rate import Pair
 from holdfast.devices.services.sqlalchemy.arrays import array
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction, Query, Rows, Statement
+from holdfast.extend import get_logger
 
 NAMED_MAX, NAMED_CHARS_MAX = 1000, 60
 """How many spoilt rows are remembered, and how much of a value is told."""
 
-log = structlog.get_logger(__name__)
+log = get_logger(__name__)
 
 COLUMNS = (
     "id, device, lane, shard, state, body, priority, not_before, expires_at, tries, spent, epoch, dedupe_key,"
