@@ -1558,8 +1558,8 @@ RUNTIME = [
     _at(
         "src/holdfast/tasks/producer.py",
         "an outage ends the wait for a task",
-        "task = await read(partial(self._store.get, trace_id))",
-        "task = await self._store.get(trace_id)",
+        "task = await read(partial(self.status, trace_id))",
+        "task = await self.status(trace_id)",
         "tests/cli/test_reading.py::test_an_outage_ends_no_wait_for_a_task",
     ),
     _at(

@@ -268,6 +268,9 @@ def test_what_is_asked_for_outside_of_messages_is_not_committed() -> None:
             context.send("target", message)
             return super().process(message, context)
 
+        def wake(self, name: str, body: Any, context: Context) -> Any:
+            return name
+
     app = App("test")
     app.stream("s", message=bytes)(Eager)
     worker = StreamWorker(app.streams, None, FakeHost(), targets=["target"])

@@ -362,6 +362,35 @@ async def test_who_reads_briefs_of_a_closed_producer_hears_no_more(rig: Rig) -> 
     assert heard == [trace]
 
 
+@pytest.mark.parametrize("field", ["task_type", "trace_id", "group", "dedupe"])
+def test_an_order_with_text_that_utf_8_can_not_carry_is_refused(field: str) -> None:
+    options: dict[str, Any] = {"task_type": TYPE, field: "\ud800"}
+    with pytest.raises(InvalidMessage, match=f"field '{field}' holds text that UTF-8 can't carry"):
+        Order(**options)
+
+
+async def test_what_names_a_task_or_says_why_it_is_cancelled_is_a_text_that_utf_8_carries(rig: Rig) -> None:
+    [trace] = await rig.producer.send([ORDER])
+    for wrong, says in (("\ud800", "UTF-8 can't carry"), (5, "is 5; it must be a text")):
+        reason: Any = wrong
+        with pytest.raises(InvalidMessage, match=f"field 'reason' .*{says}"):
+            await rig.producer.cancel(trace, reason)
+        for ask in (rig.producer.status, rig.producer.wait):
+            with pytest.raises(InvalidMessage, match=f"field 'trace_id' .*{says}"):
+                await ask(reason)
+    standing = await rig.producer.status(trace)
+    assert standing is not None
+    assert not standing.ended
+
+
+async def test_a_running_task_that_is_cancelled_without_a_reason_hears_that_it_is(rig: Rig) -> None:
+    [trace] = await rig.producer.send([ORDER])
+    await rig.store.start([StartAttempt(trace, TYPE, "m", "n", 1, 60.0)])
+    task = await rig.producer.cancel(trace, "")
+    assert task is not None
+    assert task.cancel == "without a reason"
+
+
 async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     task = await rig.producer.cancel(trace, "ordered twice")

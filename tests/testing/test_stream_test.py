@@ -4,7 +4,8 @@ import asyncio
 import dataclasses
 import doctest
 import functools
-from datetime import datetime
+from collections.abc import Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -395,28 +396,102 @@ def test_a_stream_test_of_an_app_knows_its_targets() -> None:
         StreamTest(watch, targets=["sites"]).send({"to": "site"})
 
 
-def test_too_many_timers_and_a_missing_wake_are_refused() -> None:
-    def many(message: dict[str, int], context: Context) -> None:
-        for number in range(message["count"]):
+class Alarm(StreamHandler[dict[str, Any]]):
+    """Sets timers, each with what a message gives for it."""
+
+    def process(self, message: dict[str, Any], context: Context) -> None:
+        for number in range(message.get("count", 0)):
             context.wake(f"t{number}", after_s=1)
 
-    test = StreamTest(many)
+    def wake(self, name: str, body: Any, context: Context) -> str:
+        return name
+
+
+def asking(ask: Callable[[Context], Any]) -> type[Alarm]:
+    """The handler that asks for this at each message."""
+
+    class Asks(Alarm):
+        def process(self, message: dict[str, Any], context: Context) -> None:
+            ask(context)
+
+    return Asks
+
+
+def test_too_many_timers_are_refused() -> None:
+    test = StreamTest(Alarm)
     with pytest.raises(TooLarge, match="would have 65 timers; it can have 64"):
         test.send({"count": 65})
     assert test.timers == {}
     test.send({"count": 1})
-    with pytest.raises(NotImplementedError, match=r"sets the timer 't0', but has no wake\(\)"):
-        test.advance(1)
     for seconds in (-1, float("nan"), float("inf")):
         with pytest.raises(InvalidMessage, match="a number, 0 or more"):
             test.advance(seconds)
 
 
-def test_a_timer_may_have_a_name_of_64_characters_and_a_body_of_1024_bytes() -> None:
-    def set_one(message: dict[str, int], context: Context) -> None:
-        context.wake("n" * 64, after_s=0, body="x" * 1022)
+def test_a_timer_that_no_wake_would_hear_of_is_refused_as_it_is_set() -> None:
+    def watch(message: dict[str, int], context: Context) -> None:
+        context.wake("t", after_s=600)
 
-    test = StreamTest(set_one)
+    test = StreamTest(watch)
+    with pytest.raises(OperationRefused, match=r"watch has no wake\(\), which timers call"):
+        test.send({})
+    assert test.timers == {}
+
+
+class OfItsOwn(str):
+    """A text of another type, as libraries have them."""
+
+    __slots__ = ()
+
+
+def test_keys_targets_and_names_are_plain_texts_whatever_type_of_text_or_number_is_given() -> None:
+    """No encoder would take them as they are, and the slot would end."""
+
+    def ask(context: Context) -> None:
+        context.send(OfItsOwn("sites"), 1, key=OfItsOwn("k"))
+        context.send("sites", 2, key=7)  # type: ignore[arg-type]
+        context.send("sites", 3, key=0)  # type: ignore[arg-type]
+        context.wake(OfItsOwn("t"), after_s=1)
+
+    test = StreamTest(asking(ask))
+    test.send({})
+    assert [(type(each.target), type(each.key), each.key) for each in test.sent] == [
+        (str, str, "k"),
+        (str, str, "7"),
+        (str, str, "0"),
+    ]
+    assert [type(name) for name in test.timers] == [str]
+
+
+@pytest.mark.parametrize(
+    "target, options, says",
+    [
+        (5, {}, "field 'target' is 5; it must be a text"),
+        (["sites"], {}, r"field 'target' is \['sites'\]; it must be a text"),
+        ("\ud800", {}, "field 'target' holds text that UTF-8 can't carry"),
+        ("sites", {"key": False}, "field 'key' must be a non-empty text or an integer"),
+        ("sites", {"key": b"k"}, "field 'key' must be a non-empty text or an integer"),
+        ("sites", {"key": "\ud800"}, "field 'key' holds text that UTF-8 can't carry"),
+        ("sites", {"delay_s": "5"}, "field 'delay_s' is '5'; it is a number of seconds"),
+        ("sites", {"delay_s": timedelta(seconds=1)}, "it is a number of seconds"),
+        ("sites", {"delay_s": 10**400}, "it is a number of seconds"),
+    ],
+)
+def test_an_effect_that_makes_no_sense_is_refused(target: Any, options: dict[str, Any], says: str) -> None:
+    test = StreamTest(asking(lambda context: context.send(target, 1, **options)))
+    with pytest.raises(InvalidMessage, match=says):
+        test.send({})
+    assert test.sent == []
+
+
+def test_a_note_of_any_type_is_a_text() -> None:
+    test = StreamTest(asking(lambda context: context.progress(5)))  # type: ignore[arg-type]
+    test.send({})
+    assert test.notes == ["5"]
+
+
+def test_a_timer_may_have_a_name_of_64_characters_and_a_body_of_1024_bytes() -> None:
+    test = StreamTest(asking(lambda context: context.wake("n" * 64, after_s=0, body="x" * 1022)))
     test.send({})
     assert [(name, timer.body) for name, timer in test.timers.items()] == [("n" * 64, "x" * 1022)]
 
@@ -433,15 +508,15 @@ def test_a_timer_may_have_a_name_of_64_characters_and_a_body_of_1024_bytes() -> 
         ("t", {"at": 1.0, "after_s": 1}, InvalidMessage, "give one of at= and after_s="),
         ("t", {"at": datetime(2030, 1, 1)}, InvalidMessage, "at= has no time zone"),  # noqa: DTZ001
         ("t", {"after_s": -1}, InvalidMessage, "'after_s' is -1; it is a number of seconds, 0 or more"),
+        ("t", {"after_s": 10**400}, InvalidMessage, "it is a number of seconds, 0 or more"),
+        (5, {"after_s": 1}, InvalidMessage, "timer name 5 must be a printable text"),
+        ("\ud800", {"after_s": 1}, InvalidMessage, "must be a printable text of 1 to 64 characters"),
     ],
 )
 def test_a_timer_that_makes_no_sense_is_refused(
-    name: str, asked: dict[str, Any], error: type[Exception], says: str
+    name: Any, asked: dict[str, Any], error: type[Exception], says: str
 ) -> None:
-    def set_one(message: dict[str, int], context: Context) -> None:
-        context.wake(name, **asked)
-
-    test = StreamTest(set_one)
+    test = StreamTest(asking(lambda context: context.wake(name, **asked)))
     with pytest.raises(error, match=says):
         test.send({})
     assert test.timers == {}

@@ -122,6 +122,21 @@ def fixed(seq: int) -> str:
     return str(seq).zfill(SEQ_DIGITS)
 
 
+def check_text(text: object, field: str) -> str:
+    """Return a text that every store and connection takes, of Python's own type. Raises InvalidMessage, which
+    names ``field``."""
+    if not isinstance(text, str):
+        raise InvalidMessage(f"field {field!r} is {text!r:.100}; it must be a text", field)
+    if type(text) is str and text.isascii():
+        return text
+    try:
+        return text.encode().decode()  # encoders know no other type of text, such as NumPy's
+    except UnicodeEncodeError:
+        raise InvalidMessage(
+            f"field {field!r} holds text that UTF-8 can't carry (a lone surrogate)", field
+        ) from None
+
+
 def check_key(key: object, field: str) -> str:
     """Return a valid key. Raises InvalidMessage, which names ``field``."""
     if isinstance(key, int) and not isinstance(key, bool) and key.bit_length() <= KEY_BYTES_MAX:
@@ -132,12 +147,8 @@ def check_key(key: object, field: str) -> str:
             " to be the stream's key",
             field,
         )
-    try:
-        size = len(key.encode())
-    except UnicodeEncodeError:
-        raise InvalidMessage(
-            f"field {field!r} holds text that UTF-8 can't carry (a lone surrogate)", field
-        ) from None
+    key = check_text(key, field)
+    size = len(key) if key.isascii() else len(key.encode())
     if size > KEY_BYTES_MAX:
         raise InvalidMessage(f"field {field!r} has {size} bytes; a key has {KEY_BYTES_MAX} at most", field)
     if wrong := unprintable(key):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Collection, Iterator
 from typing import Any
 
 from holdfast.common.acts import Send
 from holdfast.common.codec import encode_result
-from holdfast.common.message import check_key
+from holdfast.common.message import check_key, check_text
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.registration import check_target
 
@@ -50,9 +50,10 @@ class SendRecorder:
     def send(self, target: str, body: Any, key: str, delay_s: float) -> None:
         """Add an effect. Raises ConfigError for an unknown target or a URL that nothing serves,
         InvalidMessage, TooLarge for too much, and HandlerFailed for what JSON can't hold."""
+        target = check_text(target, "target")
         check_target(target, self._targets)
-        if key:
-            check_key(key, "key")
+        if key != "":
+            key = check_key(key, "key")
         check_seconds("delay_s", delay_s)
         encoded = encode_result(body)
         if encoded is None:
@@ -78,9 +79,9 @@ class SendRecorder:
         return sends
 
 
-def check_seconds(field: str, value: object, most: float = math.inf) -> None:
+def check_seconds(field: str, value: object, most: float = sys.float_info.max) -> None:
     """Raise InvalidMessage unless the value is a number of seconds from 0 on, and at most ``most``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= sys.float_info.max:
         raise InvalidMessage(
             f"field {field!r} is {value!r:.100}; it is a number of seconds, 0 or more", field
         )

@@ -78,7 +78,8 @@ class Context(Protocol):
         that name. A time in the past is due at once. ``body`` is a value that JSON can hold, of 1 KiB at
         most. A stream can have 64 timers, unless declared otherwise (``max_timers``).
 
-        Raises InvalidMessage, TooLarge, and HandlerFailed for a body that JSON can't hold.
+        Raises InvalidMessage, TooLarge, HandlerFailed for a body that JSON can't hold, and OperationRefused
+        if the handler has no ``wake``.
         """
 
     def unwake(self, name: str) -> None:

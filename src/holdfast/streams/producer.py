@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 
 from holdfast.common.codec import decode_plain, decoder, encode
-from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number
+from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, check_key, check_number, check_text
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import ConfigError, InvalidMessage, TooLarge
 from holdfast.ports.queue import Addition, Outgoing, Queue, TransactionalQueue
@@ -90,7 +90,7 @@ class StreamProducer:
             )
         takes_fields = not is_raw if self._spec is None else self._spec.message is not bytes
         place = self._place(message)
-        attributes = {"id": message.message_id} if message.message_id else {}
+        attributes = {"id": check_text(message.message_id, "message_id")} if message.message_id else {}
         body = bytes(message.body) if is_raw else _json(message.body)
         if not takes_fields:
             attributes |= {name: str(value) for name, value in place.items()}

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.common.acts import Acts, TimerChange
 from holdfast.common.codec import encode_result
-from holdfast.common.message import unprintable
+from holdfast.common.message import check_text, unprintable
 from holdfast.errors import InvalidMessage, TooLarge
 from holdfast.slots.sends import SendRecorder, check_seconds
 from holdfast.streams.rules.timers import TIMER_BYTES_MAX
@@ -31,7 +31,7 @@ class ActRecorder(SendRecorder):
         self, name: str, at: float | datetime | None, after_s: float | None, body: Any, wall: float
     ) -> None:
         """Set a timer; ``wall`` is the wall time now. Raises InvalidMessage, TooLarge, HandlerFailed."""
-        _check_name(name)
+        name = _checked_name(name)
         if (at is None) == (after_s is None):
             raise InvalidMessage(f"timer {name!r}: give one of at= and after_s=")
         if after_s is not None:
@@ -57,8 +57,7 @@ class ActRecorder(SendRecorder):
 
     def unwake(self, name: str) -> None:
         """Clear a timer. Raises InvalidMessage."""
-        _check_name(name)
-        self._change(TimerChange(name, None))
+        self._change(TimerChange(_checked_name(name), None))
 
     def _change(self, change: TimerChange) -> None:
         self._timers.pop(change.name, None)  # only the last change of a timer counts
@@ -73,8 +72,9 @@ class ActRecorder(SendRecorder):
         return Acts(sends, timers)
 
 
-def _check_name(name: object) -> None:
+def _checked_name(name: object) -> str:
     if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARS_MAX or unprintable(name):
         raise InvalidMessage(
             f"timer name {name!r:.100} must be a printable text of 1 to {NAME_CHARS_MAX} characters", "name"
         )
+    return check_text(name, "name")

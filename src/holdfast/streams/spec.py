@@ -138,7 +138,12 @@ class StreamSpec(msgspec.Struct, frozen=True, kw_only=True, cache_hash=True):
     @property
     def acts(self) -> bool:
         """True if it is declared that the stream sends effects or sets timers. It may do so anyway."""
-        return bool(self.results_to) or self.handler.wake is not StreamHandler.wake
+        return bool(self.results_to) or self.wakes
+
+    @property
+    def wakes(self) -> bool:
+        """True if its handler has a ``wake`` that timers can call."""
+        return self.handler.wake is not StreamHandler.wake
 
     def full_key(self, key: str) -> str:
         """Return the full key, ``stream/key``, which coordinator and state store use."""

@@ -84,7 +84,7 @@ class StreamContext:
 
     def progress(self, note: str = "") -> None:
         """As Context.progress."""
-        self._worker.host.progress(self._stream, self.key, note)
+        self._worker.host.progress(self._stream, self.key, str(note))
 
     def send(self, target: str, body: Any, *, key: str | None = None, delay_s: float = 0.0) -> None:
         """As Context.send."""
@@ -99,6 +99,7 @@ class StreamContext:
         body: Any = None,
     ) -> None:
         """As Context.wake."""
+        self._worker.check_wakes(self._stream)
         self.recorder.wake(name, at, after_s, body, self._worker.host.wall())
 
     def unwake(self, name: str) -> None:
@@ -219,6 +220,13 @@ class StreamWorker:
         self._lanes: dict[tuple[str, str], _KeyLane] = {}
         self._models = Models(models or {}, self._tell_models, model_memory_mb)
         self._loop: asyncio.AbstractEventLoop | None = None
+
+    def check_wakes(self, stream: str) -> None:
+        """Raise OperationRefused if the handler of a stream has no ``wake`` that a timer could call."""
+        if not (spec := self._streams[stream]).wakes:
+            raise OperationRefused(
+                f"{spec.handler.__name__} has no wake(), which timers call; write a handler that has one"
+            )
 
     async def load(self, stream: str, key: str, models: Sequence[str]) -> None:
         """As Slot.load."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
 
 import msgspec
 
+from holdfast.common.message import check_text
 from holdfast.common.settings import Count, Delay, Int32, Seconds, faults
 from holdfast.errors import InvalidMessage
 
@@ -63,6 +64,8 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field, text in faults(self):
             raise InvalidMessage(f"field {field!r} {text}", field)
+        for field in ("task_type", "trace_id", "group", "dedupe"):
+            msgspec.structs.force_setattr(self, field, check_text(getattr(self, field), field))
         if self.at is not None and self.at.tzinfo is None:
             raise InvalidMessage("field 'at' has no time zone; give an aware datetime", "at")
         if self.at is not None and self.delay_s:

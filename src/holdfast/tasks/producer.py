@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.common.acts import HOPS
-from holdfast.common.message import check_key
+from holdfast.common.message import check_key, check_text
 from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
@@ -295,7 +295,7 @@ class Producer:
 
     async def status(self, trace_id: str) -> Task | None:
         """Return a task's record; None for a task that isn't known, or is no longer kept."""
-        return await self._store.get(trace_id)
+        return await self._store.get(check_text(trace_id, "trace_id"))
 
     async def wait(self, trace_id: str, timeout_s: float | None = None, *, read: Reads = at_once) -> Outcome:
         """Wait until a task has ended, and return its outcome. With ``timeout_s`` a task that isn't known is
@@ -305,7 +305,7 @@ class Producer:
         deadline = None if timeout_s is None else self._clock.monotonic() + timeout_s
         pause_s = POLL_FIRST_S
         while True:
-            task = await read(partial(self._store.get, trace_id))
+            task = await read(partial(self.status, trace_id))
             if task is None and deadline is None:
                 raise OperationRefused(
                     f"no task {trace_id!r} is known in app {self._app!r}; give timeout_s to wait for one that"
@@ -376,7 +376,8 @@ class Producer:
     async def cancel(self, trace_id: str, reason: str) -> Task | None:
         """Cancel a task: it ends at once if it waits, within seconds if it runs. Returns None for a task that
         isn't known."""
-        return await self._store.cancel(trace_id, reason)
+        why = check_text(reason, "reason") or "without a reason"
+        return await self._store.cancel(check_text(trace_id, "trace_id"), why)
 
     async def retry(self, task: Task) -> None:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""
