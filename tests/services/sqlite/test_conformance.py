@@ -11,6 +11,7 @@ from holdfast.services.sqlite.state import SqliteState
 from holdfast.services.sqlite.tasks import SqliteTasks
 from holdfast.testing.conformance import (
     CoordinatorConformance,
+    KeyedQueueConformance,
     QueueConformance,
     QueueTransferConformance,
     RegistryConformance,
@@ -21,7 +22,7 @@ from holdfast.testing.conformance import (
 )
 
 
-class TestSqliteQueue(QueueConformance, QueueTransferConformance):
+class TestSqliteQueue(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def queue(self, database: Database, clock: Clock) -> SqliteQueue:
         return SqliteQueue(database, "q", clock, max_bytes=100_000)

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import sqlite3
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,9 +30,12 @@ from holdfast.ports.queue import (
     Delivery,
     Depth,
     Outgoing,
+    PutBack,
+    Taken,
     WaitingMessage,
 )
-from holdfast.services.sqlite.database import Database, Transaction, number_above
+from holdfast.services.sqlite.database import Database, Transaction, last_number, number_above
+from holdfast.services.sqlite.reservations import Reservations
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
 
@@ -46,8 +49,9 @@ RECEIVE_BYTES = 16 << 20
 """One receive brings no more of larger bodies than this, or a single one."""
 
 ADD_MESSAGES = """
-INSERT INTO messages (queue, state, visible_at, receives)
-SELECT column1, column2, column3, 0 FROM (VALUES {rows}) WHERE column1 IS NOT NULL"""
+WITH m (state, visible_at, key, turn) AS (VALUES {rows})
+INSERT INTO messages (queue, receives, state, visible_at, key, turn)
+SELECT ?, 0, m.* FROM m WHERE state IS NOT NULL"""
 
 ADD_BODIES = """
 WITH b (message, attributes, body) AS (VALUES {rows})
@@ -60,29 +64,38 @@ NAME_QUEUE = "INSERT OR IGNORE INTO queues (name) VALUES (:name)"
 QUEUE_NUMBER = "SELECT id FROM queues WHERE name = :name"
 
 ADD_MESSAGE = """
-INSERT INTO messages (queue, state, visible_at, receives) VALUES (:queue, :state, :visible_at, 0)
-RETURNING id"""
+INSERT INTO messages (queue, state, visible_at, receives, key)
+VALUES (:queue, :state, :visible_at, 0, :key) RETURNING id"""
 
 ADD_BODY = "INSERT INTO bodies (message, attributes, body, at) VALUES (:message, :attributes, :body, :at)"
 
-SHOW_DUE = """
-UPDATE messages SET state = 0, visible_at = 0
-WHERE queue = ? AND state IN (1, 2) AND visible_at <= ?"""
+READY_ONES = "queue = :queue AND state = 0 AND visible_at = 0 ORDER BY id LIMIT :limit"
+
+KEPT_ONES = "queue = :queue AND state = 2 AND key = :key AND aside > :after ORDER BY aside, id LIMIT :limit"
 
 # One row for all of them: at every row that is stepped to, the interpreter may have to be waited for.
-PICK = """
+PICK_THOSE = """
 SELECT count(*), group_concat(
-    id || ' ' || receives || ' ' || iif(size <= ?1, hex(body), '-') || ' ' || attributes, char(10)),
-    group_concat(iif(size > ?1, id || '.' || size, NULL))
+    id || ' ' || receives || ' ' || excused || ' ' || turn || ' '
+        || iif(size <= :inline, hex(body), '-') || ' ' || attributes, char(10)),
+    group_concat(iif(size > :inline, id || '.' || size, NULL))
 FROM (
-    SELECT id, receives + 1 AS receives, body, length(body) AS size, attributes
+    SELECT id, receives + 1 AS receives, excused, coalesce(turn, id) AS turn, body, length(body) AS size,
+        attributes
     FROM messages JOIN bodies ON message = id
-    WHERE queue = ?2 AND state = 0 AND visible_at = 0 ORDER BY id LIMIT ?3)"""
+    WHERE {those})"""
 
-DELIVER = """
-UPDATE messages SET state = 1, visible_at = ?, receives = receives + 1, holder = ?
-WHERE id IN (
-    SELECT id FROM messages WHERE queue = ? AND state = 0 AND visible_at = 0 ORDER BY id LIMIT ?)"""
+PICK = PICK_THOSE.format(those=READY_ONES)
+
+PICK_KEPT = PICK_THOSE.format(those=KEPT_ONES)
+
+DELIVER_THOSE = """
+UPDATE messages SET state = 1, visible_at = :visible_at, receives = receives + 1, holder = :holder
+WHERE id IN (SELECT id FROM messages WHERE {those})"""
+
+DELIVER = DELIVER_THOSE.format(those=READY_ONES)
+
+DELIVER_KEPT = DELIVER_THOSE.format(those=KEPT_ONES)
 
 STANDING = """
 WITH r (id, receives) AS (VALUES {rows})
@@ -91,7 +104,14 @@ ON m.id = r.id AND m.receives = r.receives WHERE m.holder IS NOT NULL AND m.queu
 
 SHIFT = """
 WITH r (id, receives, state, visible_at, ended) AS (VALUES {rows})
-UPDATE messages SET state = r.state, visible_at = r.visible_at, holder = iif(r.ended, NULL, holder)
+UPDATE messages SET state = r.state, visible_at = r.visible_at, aside = NULL,
+    holder = iif(r.ended, NULL, holder)
+FROM r WHERE messages.id = r.id AND messages.receives = r.receives AND holder IS NOT NULL AND queue = ?"""
+
+PUT_BACK = """
+WITH r (id, receives, key, excused) AS (VALUES {rows})
+UPDATE messages SET state = 2, visible_at = 0, holder = NULL, aside = NULL,
+    key = coalesce(messages.key, r.key), excused = messages.excused + r.excused
 FROM r WHERE messages.id = r.id AND messages.receives = r.receives AND holder IS NOT NULL AND queue = ?"""
 
 # Begins with the word itself, or the sqlite3 module would not count what it deletes.
@@ -106,19 +126,22 @@ WITH r (id, receives) AS (VALUES {rows})
 SELECT group_concat(m.id) FROM r CROSS JOIN messages m ON m.id = r.id WHERE m.queue = ?"""
 
 FREE = """
-UPDATE messages SET state = 0, visible_at = 0
+UPDATE messages SET visible_at = 0
 WHERE queue = ? AND state = 1 AND visible_at > ? AND holder = ?"""
 
 NEXT_DUE = """
 SELECT min(visible_at) FROM (
     SELECT min(visible_at) AS visible_at FROM messages WHERE queue = ?1 AND state = 0
     UNION ALL SELECT min(visible_at) FROM messages WHERE queue = ?1 AND state = 1
-    UNION ALL SELECT min(visible_at) FROM messages WHERE queue = ?1 AND state = 2)"""
+    UNION ALL SELECT min(visible_at) FROM messages WHERE queue = ?1 AND state = 2
+    UNION ALL SELECT min(ends_at) FROM reservations WHERE queue = ?1)"""
 
 DEPTH = """
 SELECT (SELECT count(*) FROM messages WHERE queue = ?1),
        (SELECT count(*) FROM messages WHERE queue = ?1 AND state = 1 AND visible_at > ?2),
-       (SELECT count(*) FROM messages WHERE queue = ?1 AND state = 2 AND visible_at > ?2),
+       (SELECT count(*) FROM messages WHERE queue = ?1 AND state = 2 AND visible_at > ?2)
+       - (SELECT count(*) FROM messages INDEXED BY messages_aside
+          WHERE queue = ?1 AND state = 2 AND aside IS NOT NULL AND visible_at > ?2),
        (SELECT count(*) FROM dead_letters WHERE queue = ?1),
        (SELECT at FROM bodies WHERE message = (SELECT min(id) FROM messages WHERE queue = ?1))"""
 
@@ -129,25 +152,50 @@ NAMES = "SELECT name FROM queues ORDER BY name"
 
 # By number, whatever else is there: by the index of the queue, each page would sort all of its messages.
 WAITING = """
-SELECT m.id, m.state, m.visible_at, m.receives, b.attributes, b.body
+SELECT m.id, iif(m.state = 2 AND m.aside IS NULL, m.visible_at, 0), m.receives - m.excused, m.key,
+    b.attributes, b.body
 FROM messages m CROSS JOIN bodies b ON b.message = m.id
 WHERE +m.queue = ? AND m.id > ? ORDER BY m.id LIMIT ?"""
 
-RESTORE = "INSERT INTO messages (id, queue, state, visible_at, receives) VALUES (?, ?, ?, ?, ?) RETURNING id"
+RESTORE = """
+INSERT INTO messages (id, queue, receives, state, visible_at, key) VALUES (?, ?, ?, ?, ?, ?) RETURNING id"""
 
-DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at"
+REMOVE_DEAD_LETTER = """
+DELETE FROM dead_letters WHERE queue = ? AND id = ? RETURNING attributes, body, key, turn"""
+
+DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at, turn"
 
 
 class Picked(NamedTuple):
-    """Picked messages, not read yet so that nobody waits for that: a line for each with its number,
-    receives, body in hex, and attributes as JSON; and the bodies that were too large for a line."""
+    """Picked messages, not read yet so that nobody waits for that: a line for each with its number, receives,
+    those of them that don't count, turn, body in hex, and attributes as JSON; the bodies that were too large
+    for a line; how many there are, and whether there may be more."""
 
     lines: str
     large: dict[str, bytes]
+    length: int
+    more: bool = False
 
 
-Row = tuple[int, float, str, bytes]
-"""A message to add: state, when it shows, attributes as JSON, body."""
+class Take(NamedTuple):
+    """What a take asks for."""
+
+    key: str
+    holder: str
+    limit: int
+    visibility_s: float
+    after: int
+
+
+class Row(NamedTuple):
+    """A message to add: its state and when it shows; key and turn as they are stored; attributes as JSON."""
+
+    state: int
+    visible_at: float
+    key: str | None
+    attributes: str
+    body: bytes
+    turn: int | None = None
 
 
 async def filled(database: Database) -> list[str]:
@@ -174,7 +222,7 @@ class SqliteQueue:
     hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
-    by_key = False
+    by_key = True
 
     def __init__(
         self, database: Database, name: str, clock: Clock, *, max_batch: int = 500, max_bytes: int = 1 << 20
@@ -186,6 +234,7 @@ class SqliteQueue:
         self._clock = clock
         self._topic = f"queue:{name}"
         self._wakes = 0
+        self._reservations = Reservations(self._topic)
         self._known_number: int | None = None
 
     # --- messages
@@ -196,7 +245,7 @@ class SqliteQueue:
         if not messages:
             return []
         await self._number()
-        rows = [self._row(m.body, _encode(m.attributes), m.delay_s) for m in messages]
+        rows = [self._row(m.body, _encode(m.attributes), m.delay_s, m.key) for m in messages]
         return await self._database.write_many(self._add_all, rows)
 
     async def addition(self, messages: Sequence[Outgoing]) -> Addition:
@@ -217,12 +266,11 @@ class SqliteQueue:
             number = yield CallerStatement(QUEUE_NUMBER, {"name": self._name})
             ids = []
             for message in messages:
-                state, visible_at, attributes, body = self._row(
-                    message.body, _encode(message.attributes), message.delay_s
-                )
-                placed = {"queue": number, "state": state, "visible_at": visible_at}
+                row = self._row(message.body, _encode(message.attributes), message.delay_s, message.key)
+                placed = {"queue": number, "state": row.state, "visible_at": row.visible_at, "key": row.key}
                 added = yield CallerStatement(ADD_MESSAGE, placed)
-                carried = {"message": added, "attributes": attributes, "body": body, "at": self._clock.wall()}
+                carried = {"message": added, "attributes": row.attributes, "body": row.body}
+                carried["at"] = self._clock.wall()
                 yield CallerStatement(ADD_BODY, carried)
                 ids.append(str(added))
             return ids
@@ -233,18 +281,18 @@ class SqliteQueue:
         check_batch(range(limit), self.max_batch)
         deadline, wakes = self._clock.monotonic() + wait_s, self._wakes
         await self._number()
-        if (deliveries := await self._take(limit, visibility_s, holder)) or wait_s <= 0:
+        if (deliveries := await self._pick_now(limit, visibility_s, holder)) or wait_s <= 0:
             return deliveries
         with self._database.doorbell.listen(self._topic) as rung:
             while True:
                 rung.clear()
                 due_s = await self._due_s()
-                if due_s <= 0 and (deliveries := await self._take(limit, visibility_s, holder)):
+                if due_s <= 0 and (deliveries := await self._pick_now(limit, visibility_s, holder)):
                     return deliveries
                 remaining_s = deadline - self._clock.monotonic()
                 if remaining_s <= 0 or self._wakes != wakes:
                     return []
-                if due_s > 0:  # else another took it
+                if due_s > 0:  # else another took it, or it is of a reserved key
                     await self._clock.wait(rung, min(due_s, remaining_s, SAFETY_S))
 
     async def extend(self, receipts: Sequence[str], visibility_s: float) -> list[str]:
@@ -267,6 +315,7 @@ class SqliteQueue:
         number = await self._number()
 
         def free(transaction: Transaction) -> int:
+            self._reservations.end(transaction, number, holder)
             freed = transaction.execute(FREE, (number, self._clock.monotonic(), holder)).rowcount
             if freed:
                 transaction.ring(self._topic)
@@ -282,6 +331,49 @@ class SqliteQueue:
         lag_s = max(0.0, self._clock.wall() - oldest_at) if total else 0.0
         return Depth(total - in_flight - delayed, in_flight, delayed, dead, lag_s)
 
+    # --- reservations
+
+    async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
+        number = await self._number()
+        return await self._database.write(
+            lambda transaction: self._reservations.reserve(
+                transaction, number, self._clock.monotonic(), key, holder, epoch, for_s
+            )
+        )
+
+    async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
+        if not keys:
+            return []
+        number = await self._number()
+        return await self._database.write(
+            lambda transaction: self._reservations.keep(
+                transaction, number, self._clock.monotonic(), keys, holder, for_s
+            )
+        )
+
+    async def unreserve(self, key: str, holder: str) -> None:
+        number = await self._number()
+        await self._database.write(
+            lambda transaction: self._reservations.end(transaction, number, holder, key)
+        )
+
+    async def take(
+        self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
+    ) -> Taken | None:
+        check_batch(range(limit), self.max_batch)
+        await self._number()
+        asked = Take(key, holder, limit, visibility_s, after)
+        return await self._deliver(self._take_all, asked)
+
+    async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
+        check_batch(returned, self.max_batch)
+        if not returned:
+            return []
+        await self._number()
+        # What a power failure takes back is ready again after it too.
+        stale: list[str] = await self._database.submit(self._put_back_all, returned, confirmed=False)
+        return stale
+
     # --- dead letters
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
@@ -294,14 +386,14 @@ class SqliteQueue:
         rows = [
             (
                 number, d.id, d.body, d.reason, _encode(d.attributes), d.detail, d.stream, d.key, str(d.run),
-                d.seq, d.at,
+                d.seq, d.at, d.turn,
             )
             for d in letters
         ]  # fmt: skip
 
         def write(transaction: Transaction) -> None:
             transaction.connection.executemany(
-                f"INSERT OR IGNORE INTO dead_letters (queue, {DEAD_LETTER}) VALUES (?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
+                f"INSERT OR IGNORE INTO dead_letters (queue, {DEAD_LETTER}) VALUES (?,?,?,?,?,?,?,?,?,?,?,?)",  # noqa: S608
                 rows,
             )
 
@@ -323,14 +415,16 @@ class SqliteQueue:
         number = await self._number()
 
         def redrive(transaction: Transaction) -> int:
-            found = (
-                transaction.execute(
-                    "DELETE FROM dead_letters WHERE queue = ? AND id = ? RETURNING attributes, body",
-                    (number, letter),
-                ).fetchall()
-                for letter in ids
-            )
-            rows = [self._row(body, attributes, 0) for letters in found for attributes, body in letters]
+            found = [
+                letter
+                for each in ids
+                for letter in transaction.execute(REMOVE_DEAD_LETTER, (number, each)).fetchall()
+            ]
+            first = last_number(transaction.connection, "messages") + 1
+            rows = [
+                self._row(body, attributes, 0, key, turn if turn is not None and turn < first else None)
+                for attributes, body, key, turn in found
+            ]
             if rows:
                 self._add(transaction, rows)
             return len(rows)
@@ -374,11 +468,12 @@ class SqliteQueue:
                 str(number),
                 body,
                 decode_attributes(attributes),
-                max(0.0, visible_at - now) if state == DELAYED else 0.0,
+                max(0.0, visible_at - now),
                 receives,
                 number,
+                key or "",
             )
-            for number, state, visible_at, receives, attributes, body in rows
+            for number, visible_at, receives, key, attributes, body in rows
         ]
 
     async def restore(self, messages: Sequence[WaitingMessage], above: int = 0) -> None:
@@ -387,12 +482,11 @@ class SqliteQueue:
 
         def restore(transaction: Transaction) -> None:
             for message in messages:
-                state, visible_at, attributes, body = self._row(
-                    message.body, _encode(message.attributes), message.delay_s
-                )
+                row = self._row(message.body, _encode(message.attributes), message.delay_s, message.key)
                 try:
                     [number] = transaction.execute(
-                        RESTORE, (message.number, queue, state, visible_at, message.receives)
+                        RESTORE,
+                        (message.number, queue, message.receives, row.state, row.visible_at, row.key),
                     ).fetchone()
                 except sqlite3.IntegrityError:
                     raise OperationRefused(
@@ -400,7 +494,7 @@ class SqliteQueue:
                         f" {self._database.path}; use another file as the target"
                     ) from None
                 transaction.execute(ADD_BODY, {
-                    "message": number, "attributes": attributes, "body": body, "at": at,
+                    "message": number, "attributes": row.attributes, "body": row.body, "at": at,
                 })  # fmt: skip
             number_above(transaction.connection, "messages", above)
             transaction.ring(self._topic)
@@ -416,6 +510,12 @@ class SqliteQueue:
 
     # --- how it is done
 
+    @property
+    def _queue(self) -> int:
+        """The queue's number, in an operation."""
+        assert self._known_number is not None
+        return self._known_number
+
     async def _number(self) -> int:
         """The queue's number in the database, which gives it one at the first use."""
         if self._known_number is None:
@@ -427,10 +527,10 @@ class SqliteQueue:
         [number] = transaction.execute(QUEUE_NUMBER, {"name": self._name}).fetchone()
         return int(number)
 
-    def _row(self, body: bytes, attributes: str, delay_s: float) -> Row:
+    def _row(self, body: bytes, attributes: str, delay_s: float, key: str, turn: int | None = None) -> Row:
         if delay_s <= 0:
-            return (READY, 0.0, attributes, body)
-        return (DELAYED, self._clock.monotonic() + delay_s, attributes, body)
+            return Row(READY, 0.0, key or None, attributes, body, turn)
+        return Row(DELAYED, self._clock.monotonic() + delay_s, key or None, attributes, body, turn)
 
     def _add_all(self, transaction: Transaction, batches: Sequence[list[Row]]) -> list[list[str]]:
         first = self._add(transaction, [row for batch in batches for row in batch])
@@ -443,48 +543,83 @@ class SqliteQueue:
     def _add(self, transaction: Transaction, rows: Sequence[Row]) -> int:
         """Add messages with numbers in a row; returns the first."""
         transaction.change_rows(
-            ADD_MESSAGES, [(self._known_number, state, visible_at) for state, visible_at, _, _ in rows]
+            ADD_MESSAGES,
+            [(row.state, row.visible_at, row.key, row.turn) for row in rows],
+            self._known_number,
         )
         [last] = transaction.execute("SELECT last_insert_rowid()").fetchone()
         first = int(last) - len(rows) + 1
         transaction.change_rows(
             ADD_BODIES,
-            [(first + i, attributes, body) for i, (_, _, attributes, body) in enumerate(rows)],
+            [(first + i, row.attributes, row.body) for i, row in enumerate(rows)],
             self._clock.wall(),
         )
         transaction.ring(self._topic)
         return first
 
-    async def _take(self, limit: int, visibility_s: float, holder: str) -> list[Delivery]:
-        """Take what can be delivered at once. Cancelled half-way, it gives back what it got.
+    async def _pick_now(self, limit: int, visibility_s: float, holder: str) -> list[Delivery]:
+        """Receive what can be delivered at once."""
+        taken = await self._deliver(self._pick_all, (limit, visibility_s, holder))
+        return taken.deliveries if taken else []
+
+    async def _deliver(
+        self, operation: Callable[[Transaction, Sequence[Any]], Sequence[Picked | None]], asked: Any
+    ) -> Taken | None:
+        """Have ``operation`` deliver what is asked for. Cancelled half-way, it puts back what it got.
 
         A power failure may take deliveries back, but then nobody is left who holds them."""
-        taking = self._database.submit(self._pick_all, (limit, visibility_s, holder), confirmed=False)
+        delivering = self._database.submit(operation, asked, confirmed=False)
         try:
-            return _deliveries(await asyncio.shield(taking))
+            return _taken(await asyncio.shield(delivering))
         except asyncio.CancelledError:
             with contextlib.suppress(HoldfastError):
-                await self.give_back([d.receipt for d in _deliveries(await taking)], 0)
+                if taken := _taken(await delivering):
+                    await self.put_back([PutBack(d.receipt, "") for d in taken.deliveries])
             raise
 
     def _pick_all(self, transaction: Transaction, asked: Sequence[tuple[int, float, str]]) -> list[Picked]:
         now = self._clock.monotonic()
-        transaction.execute(SHOW_DUE, (self._known_number, now))
-        return [
-            self._pick(transaction, limit, now + visibility_s, holder)
-            for limit, visibility_s, holder in asked
-        ]
+        reserved = self._reservations.settle(transaction, self._queue, now)
+        picked = []
+        for limit, visibility_s, holder in asked:
+            count = limit
+            if reserved:
+                count = self._reservations.sort_out(transaction, self._queue, now, limit)
+            which = {"queue": self._queue, "limit": count}
+            picked.append(self._pick(transaction, PICK, DELIVER, which, now + visibility_s, holder))
+        return picked
 
-    def _pick(self, transaction: Transaction, limit: int, visible_at: float, holder: str) -> Picked:
-        query = (INLINE_BYTES, self._known_number, limit)
-        count, lines, large = transaction.execute(PICK, query).fetchone()
+    def _take_all(self, transaction: Transaction, asked: Sequence[Take]) -> list[Picked | None]:
+        now = self._clock.monotonic()
+        self._reservations.settle(transaction, self._queue, now)
+        return [self._take(transaction, take, now) for take in asked]
+
+    def _take(self, transaction: Transaction, take: Take, now: float) -> Picked | None:
+        gathered = self._reservations.gather(
+            transaction, self._queue, now, take.key, take.holder, take.limit, take.after
+        )
+        if gathered is None:
+            return None
+        count, unseen = gathered
+        which = {"queue": self._queue, "limit": take.limit, "key": take.key, "after": take.after}
+        picked = self._pick(transaction, PICK_KEPT, DELIVER_KEPT, which, now + take.visibility_s, take.holder)
+        return picked._replace(more=unseen or count > picked.length)
+
+    def _pick(
+        self,
+        transaction: Transaction,
+        pick: str,
+        deliver: str,
+        which: dict[str, Any],
+        visible_at: float,
+        holder: str,
+    ) -> Picked:
+        count, lines, large = transaction.execute(pick, {**which, "inline": INLINE_BYTES}).fetchone()
         if not count:
-            return Picked("", {})
-        picked = Picked(lines, {})
-        if large:
-            picked = _read_large(transaction, lines, large)
-            count = picked.lines.count("\n") + 1
-        transaction.execute(DELIVER, (visible_at, holder, self._known_number, count))
+            return Picked("", {}, 0)
+        picked = _read_large(transaction, lines, large) if large else Picked(lines, {}, count)
+        change = {**which, "limit": picked.length, "visible_at": visible_at, "holder": holder}
+        transaction.execute(deliver, change)
         return picked
 
     async def _due_s(self) -> float:
@@ -509,13 +644,24 @@ class SqliteQueue:
         standing = self._standing(transaction, [receipt for receipts, _, _ in asked for receipt in receipts])
         rows = []
         for receipts, seconds, state in asked:
-            ready = state == DELAYED and seconds <= 0
-            place = (READY, 0.0) if ready else (state, now + seconds)
-            rows += [(*standing[r], *place, state == DELAYED) for r in receipts if r in standing]
+            until = now + seconds if seconds > 0 else 0.0
+            rows += [(*standing[r], state, until, state == DELAYED) for r in receipts if r in standing]
             if seconds < SAFETY_S:  # sooner than waiters check by themselves
                 transaction.ring(self._topic)
         transaction.change_rows(SHIFT, rows, self._known_number)
         return [[r for r in receipts if r not in standing] for receipts, _, _ in asked]
+
+    def _put_back_all(self, transaction: Transaction, asked: Sequence[Sequence[PutBack]]) -> list[list[str]]:
+        standing = self._standing(transaction, [each.receipt for returned in asked for each in returned])
+        rows = [
+            (*standing[each.receipt], each.key or None, not each.counted)
+            for returned in asked
+            for each in returned
+            if each.receipt in standing
+        ]
+        transaction.change_rows(PUT_BACK, rows, self._known_number)
+        transaction.ring(self._topic)
+        return [[each.receipt for each in returned if each.receipt not in standing] for returned in asked]
 
     def _standing(self, transaction: Transaction, receipts: Iterable[str]) -> dict[str, tuple[int, int]]:
         """The receipts whose deliveries count, and what they say."""
@@ -542,32 +688,36 @@ def _read_large(transaction: Transaction, lines: str, large: str) -> Picked:
     for number, _, length in (item.partition(".") for item in large.split(",")):
         size += int(length)
         if size > RECEIVE_BYTES and not lines.startswith(f"{number} "):
-            return Picked(lines[: lines.index(f"\n{number} ")], bodies)
+            lines = lines[: lines.index(f"\n{number} ")]
+            break
         [bodies[number]] = transaction.execute(
             "SELECT body FROM bodies WHERE message = ?", (number,)
         ).fetchone()
-    return Picked(lines, bodies)
+    return Picked(lines, bodies, lines.count("\n") + 1)
 
 
-def _deliveries(picked: Picked) -> list[Delivery]:
+def _taken(picked: Picked | None) -> Taken | None:
+    if picked is None:
+        return None
     deliveries = []
     for line in picked.lines.split("\n") if picked.lines else ():
-        number, receives, body, attributes = line.split(" ", 3)
+        number, receives, excused, turn, body, attributes = line.split(" ", 5)
         deliveries.append(
             Delivery(
                 receipt=make_receipt(number, receives),
                 id=number,
                 body=picked.large[number] if body == "-" else bytes.fromhex(body),
                 attributes=decode_attributes(attributes),
-                receives=int(receives),
+                receives=int(receives) - int(excused),
                 number=int(number),
+                turn=int(turn),
             )
         )
-    return deliveries
+    return Taken(deliveries, picked.more)
 
 
 def _dead_letter(row: Sequence[Any]) -> DeadLetter:
-    letter, body, reason, attributes, detail, stream, key, run, seq, at = row
+    letter, body, reason, attributes, detail, stream, key, run, seq, at, turn = row
     return DeadLetter(
-        letter, body, reason, decode_attributes(attributes), detail, stream, key, int(run), seq, at
+        letter, body, reason, decode_attributes(attributes), detail, stream, key, int(run), seq, at, turn
     )
