@@ -3137,14 +3137,14 @@ ADAPTERS = [
         "tests/services/redis/test_state.py::test_a_name_used_again_outlives_its_first_result",
     ),
     _at(
-        "src/holdfast/services/redis/queue_receive.lua",
+        "src/holdfast/services/redis/queue.lua",
         "a delivery hides no message",
-        "text(now + ARGV[3])",
+        "text(now + visibility)",
         "text(now)",
         "tests/services/redis/test_queue.py::TestOnOneServer::test_a_delivered_message_is_invisible",
     ),
     _at(
-        "src/holdfast/services/redis/queue_receive.lua",
+        "src/holdfast/services/redis/queue.lua",
         "deliveries aren't counted",
         "string.match(before[i] or '', '^%d+')",
         "string.match('', '^%d+')",
@@ -3209,7 +3209,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/redis/queue_drop.lua",
         "what is redriven is only dropped",
-        "if ARGV[1] == '1' and #ids > 0 then add(messages) end\n",
+        "if ARGV[1] == '1' and #ids > 0 then add(messages, nil, turns) end\n",
         "",
         "tests/services/redis/test_queue.py::TestOnOneServer::test_redriven_dead_letters_come_again_in_order_as_new",
     ),
@@ -3223,8 +3223,8 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/redis/queue.lua",
         "nobody who waits hears of a message",
-        "  ring(count)\n  return numbers",
-        "  return numbers",
+        "ring(appear(ready, now) + #delayed / 2)",
+        "appear(ready, now)",
         "tests/services/redis/test_queue.py::test_one_message_wakes_one_process_that_waits",
     ),
     _at(
@@ -3244,7 +3244,7 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/redis/queue.py",
         "a cancelled receive keeps what it got",
-        "await self.give_back([d.receipt for d in _deliveries(told)], 0)",
+        "await self.give_back([d.receipt for d in _deliveries(told, marks)], 0)",
         "pass",
         "tests/services/redis/test_queue.py::test_a_receive_that_is_cancelled_under_way_gives_back_what_it_gets",
     ),

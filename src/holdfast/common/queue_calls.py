@@ -26,6 +26,7 @@ class DeadLetterRecord(msgspec.Struct):
     key: str = ""
     run: str = "0"
     seq: str = ""
+    turn: int | None = None
 
 
 dead_letter_record = msgspec.json.Decoder(DeadLetterRecord)

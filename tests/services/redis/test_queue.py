@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.queue import DeadLetter, KeyedQueue, Outgoing, Queue
 from holdfast.services.redis.queue import RedisQueue, all_names, bell_of, filled
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
+from holdfast.testing.conformance import KeyedQueueConformance, QueueConformance, QueueTransferConformance
 from simulator.servers import RedisServer
 from tests.services.redis.conftest import Connect
 from tests.services.redis.places import Cluster, OneServer, Sentinels
@@ -35,17 +35,17 @@ async def make_queue(connect: Connect) -> AsyncIterator[MakeQueue]:
         await bell.close()
 
 
-class OnRedis(QueueConformance, QueueTransferConformance):
+class OnRedis(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def url(self) -> str:
         raise NotImplementedError
 
     @pytest.fixture
-    def queue(self, url: str, make_queue: MakeQueue) -> Queue:
+    def queue(self, url: str, make_queue: MakeQueue) -> KeyedQueue:
         return make_queue(url)
 
     @pytest.fixture
-    def other_queue(self, queue: Queue, url: str, make_queue: MakeQueue) -> Queue:
+    def other_queue(self, queue: Queue, url: str, make_queue: MakeQueue) -> KeyedQueue:
         return make_queue(url)
 
 

@@ -24,7 +24,7 @@ from holdfast.common.queue_calls import (
 from holdfast.common.record import reading
 from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, WaitingMessage
+from holdfast.ports.queue import DeadLetter, Delivery, Depth, Outgoing, PutBack, Taken, WaitingMessage
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.feed import ChannelFeed
 from holdfast.services.redis.lane import Word
@@ -37,6 +37,9 @@ SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, DEAD_LETTERS, DROP, EXPIRE, WAI
         "waiting", "restore",
     )
 )  # fmt: skip
+RESERVE, KEEP, UNRESERVE, TAKE, PUT_BACK = (
+    Script.load(f"queue_{name}", "queue") for name in ("reserve", "keep", "unreserve", "take", "put_back")
+)
 
 CALL_BYTES = 16 << 20
 """The most bytes of bodies in one call, unless a single body is larger."""
@@ -46,6 +49,7 @@ SAFETY_S = 2.0
 
 DEAD_LETTERS_A_CALL = 100
 EXPIRE_BATCH = 1000
+KEYS_A_CALL = 500
 
 MICROS_MAX = 10**15
 """The longest time in a call, some 31 years."""
@@ -73,7 +77,7 @@ class RedisQueue:
     hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
-    by_key = False
+    by_key = True
 
     def __init__(
         self,
@@ -105,7 +109,9 @@ class RedisQueue:
         await self._enter()
         ids: list[str] = []
         for some in _by_bytes(messages):
-            words = [word for m in some for word in (_micros(m.delay_s), m.body, _encode(m.attributes))]
+            words = [
+                word for m in some for word in (_micros(m.delay_s), m.body, _encode(m.attributes, m.key))
+            ]
             try:
                 _, numbers = await self._confirmed.script(SEND, (self._root,), *words)
             except Unavailable as error:
@@ -123,7 +129,7 @@ class RedisQueue:
             if waits_s > 0:
                 await self._bell.begin()
             heard = self._bell.last
-            deliveries, due_s = await self._take(limit, visibility_s, holder, waits_s)
+            deliveries, due_s = await self._pick(limit, visibility_s, holder, waits_s)
             if deliveries or waits_s <= 0:
                 return deliveries
             await self._wait(heard, wakes, min(due_s, waits_s, SAFETY_S))
@@ -150,6 +156,55 @@ class RedisQueue:
     async def depth(self) -> Depth:
         total, in_flight, delayed, dead, age = await self._connection.script(DEPTH, (self._root,))
         return Depth(total - in_flight - delayed, in_flight, delayed, dead, int(age) / 1e6)
+
+    # --- reservations
+
+    async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
+        _, given = await self._connection.script(
+            RESERVE, (self._root,), _word(key), holder, epoch, _micros(for_s)
+        )
+        return bool(int(given))
+
+    async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
+        lost: list[str] = []
+        for begin in range(0, len(keys), KEYS_A_CALL):
+            some = keys[begin : begin + KEYS_A_CALL]
+            words = [_word(key) for key in some]
+            _, places = await self._connection.script(KEEP, (self._root,), holder, _micros(for_s), *words)
+            lost += [some[place] for place in places]
+        return lost
+
+    async def unreserve(self, key: str, holder: str) -> None:
+        await self._connection.script(UNRESERVE, (self._root,), _word(key), holder)
+
+    async def take(
+        self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
+    ) -> Taken | None:
+        check_batch(range(limit), self.max_batch)
+        words: tuple[Word, ...] = (limit, CALL_BYTES, _micros(visibility_s), holder, _word(key), after)
+        taking = asyncio.ensure_future(self._connection.script(TAKE, (self._root,), *words))
+        try:
+            told = await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(HoldfastError):
+                taken = _taken(await taking)
+                await self.put_back([PutBack(d.receipt, key) for d in taken.deliveries] if taken else [])
+            raise
+        return _taken(told)
+
+    async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
+        check_batch(returned, self.max_batch)
+        said = [(each, row) for each in returned if (row := read_receipt(each.receipt))]
+        stale = [each.receipt for each in returned if not read_receipt(each.receipt)]
+        if said:
+            words = [
+                word
+                for each, row in said
+                for word in (*row, int(each.counted), _word(each.key) if each.key else b"")
+            ]
+            _, places = await self._connection.script(PUT_BACK, (self._root,), *words)
+            stale += [said[place][0].receipt for place in places]
+        return stale
 
     # --- dead letters
 
@@ -195,10 +250,11 @@ class RedisQueue:
             WaitingMessage(
                 number.decode(),
                 body,
-                decode_attributes(attributes),
+                _decode(attributes),
                 int(delay) / 1e6,
                 int(receives),
                 int(number),
+                _key(attributes),
             )
             for number, receives, delay, body, attributes in zip(
                 *(told[at::5] for at in range(5)), strict=True
@@ -211,7 +267,7 @@ class RedisQueue:
         words: list[Word] = [above]
         for m in messages:
             number = "" if m.number is None else m.number
-            words += (number, m.receives, _micros(m.delay_s), m.body, _encode(m.attributes))
+            words += (number, m.receives, _micros(m.delay_s), m.body, _encode(m.attributes, m.key))
         status, *told = await self._confirmed.script(RESTORE, (self._root,), *words)
         if status == b"taken":
             raise OperationRefused(
@@ -241,7 +297,7 @@ class RedisQueue:
             await self._connection.command(names, "SADD", names, self._name)
             self._known = True
 
-    async def _take(
+    async def _pick(
         self, limit: int, visibility_s: float, holder: str, waits_s: float
     ) -> tuple[list[Delivery], float]:
         """Take what can be delivered at once. Return it, and in how many seconds something can be if nothing
@@ -251,13 +307,13 @@ class RedisQueue:
         waiter = (self._bell.channel, _micros(waits_s)) if waits_s > 0 else ("", 0)
         taking = asyncio.ensure_future(self._connection.script(RECEIVE, (self._root,), *words, *waiter))
         try:
-            _, due, *told = await asyncio.shield(taking)
+            _, due, marks, *told = await asyncio.shield(taking)
         except asyncio.CancelledError:
             with contextlib.suppress(HoldfastError):
-                _, _, *told = await taking
-                await self.give_back([d.receipt for d in _deliveries(told)], 0)
+                _, _, marks, *told = await taking
+                await self.give_back([d.receipt for d in _deliveries(told, marks)], 0)
             raise
-        return _deliveries(told), int(due) / 1e6 if int(due) >= 0 else math.inf
+        return _deliveries(told, marks), int(due) / 1e6 if int(due) >= 0 else math.inf
 
     async def _wait(self, heard: int, wakes: int, seconds: float) -> None:
         """Wait until a message may be there, the receive is woken, or the time is over."""
@@ -335,32 +391,57 @@ def _micros(seconds: float) -> int:
     return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
 
 
-def _encode(attributes: dict[str, str]) -> bytes:
-    return encode_attributes(attributes) if attributes else b""
+def _encode(attributes: dict[str, str], key: str) -> bytes:
+    """The attributes as they are stored, with the key of the message: see queue.lua."""
+    if not key:
+        return encode_attributes(attributes) if attributes else b""
+    if not attributes:
+        return b"{\t\n%b\n" % _word(key)
+    name = _word(next(iter(attributes)))
+    return b"{\t%b:\n%b\n,%b" % (name, _word(key), encode_attributes(attributes)[1:])
 
 
-def _deliveries(told: Sequence[bytes]) -> list[Delivery]:
+def _word(key: str) -> bytes:
+    """A key as scripts know it: without line ends, whatever it is."""
+    return msgspec.json.encode(key)
+
+
+def _key(attributes: bytes) -> str:
+    """The key that is stored with the attributes of a message; "" if there is none."""
+    return str(msgspec.json.decode(attributes.split(b"\n", 2)[1])) if attributes[:2] == b"{\t" else ""
+
+
+def _decode(attributes: bytes) -> dict[str, str]:
+    return {} if attributes[:3] == b"{\t\n" else decode_attributes(attributes)
+
+
+def _taken(told: Sequence[Any]) -> Taken | None:
+    if told[0] == b"gone":
+        return None
+    _, more, marks, *rest = told
+    return Taken(_deliveries(rest, marks), bool(int(more)))
+
+
+def _deliveries(told: Sequence[bytes], marks: Sequence[bytes]) -> list[Delivery]:
     deliveries = []
-    for number, receives, body, attributes in zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True):
-        name, count = number.decode(), int(receives)
+    for place in range(len(told) // 4):
+        number, receives, body, attributes = told[4 * place : 4 * place + 4]
+        name, count, turn = number.decode(), int(receives), int(number)
+        receipt = make_receipt(name, count)
+        if marks and marks[place]:
+            excused, turn = map(int, marks[place].split())
+            count -= excused
         deliveries.append(
-            Delivery(
-                make_receipt(name, count),
-                name,
-                body,
-                decode_attributes(attributes),
-                count,
-                number=int(number),
-            )
+            Delivery(receipt, name, body, _decode(attributes), count, number=int(number), turn=turn)
         )
     return deliveries
 
 
 def _dead_letter_words(letter: DeadLetter) -> tuple[Word, ...]:
     record = DeadLetterRecord(
-        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq
+        letter.reason, letter.detail, letter.stream, letter.key, str(letter.run), letter.seq, letter.turn
     )
-    return letter.id, letter.body, _encode(letter.attributes), msgspec.json.encode(record)
+    return letter.id, letter.body, _encode(letter.attributes, letter.key), msgspec.json.encode(record)
 
 
 def _dead_letter(told: Sequence[Any]) -> DeadLetter:
@@ -372,11 +453,12 @@ def _dead_letter(told: Sequence[Any]) -> DeadLetter:
             name,
             body,
             known.reason,
-            decode_attributes(attributes),
+            _decode(attributes),
             known.detail,
             known.stream,
             known.key,
             int(known.run),
             known.seq,
             int(at) / 1e6,
+            known.turn,
         )

@@ -1,10 +1,51 @@
 -- ARGV: how many, bytes of bodies that are enough, visibility in microseconds, holder, channel of the process
 -- ('': it doesn't wait), for how long it waits at most. Returns in how many microseconds the next message shows
--- if none does now (-1: there is none), and number, receives, body and attributes of each.
-local now = now_us()
+-- if none does now (-1: there is none), "EXCUSED TURN" of each that is delivered if any has it, and number,
+-- receives, body and attributes of each.
+local now, limit = now_us(), tonumber(ARGV[1])
 show(':in_flight', now)
 show(':delayed', now)
-local numbers, bytes = redis.call('ZRANGE', root .. ':ready', 0, ARGV[1] - 1), 0
+
+-- Makes ready some of what ended reservations keep, oldest first.
+local function release()
+  local left = PIECE
+  for _, key in ipairs(redis.call('ZRANGEBYSCORE', root .. ':reservations', '-inf', text(now), 'LIMIT', 0, 100)) do
+    local kept = left > 0 and redis.call('ZRANGE', root .. ':kept:' .. key, 0, left - 1) or {}
+    local standing = {}
+    for _, number in ipairs(kept) do
+      if is_kept(number) then standing[#standing + 1] = number end
+    end
+    appear(standing, now)
+    if #kept > 0 then redis.call('ZREM', root .. ':kept:' .. key, unpack(kept)) end
+    finish(key)
+    left = left - #kept
+  end
+end
+
+-- The first ready messages whose keys aren't reserved, and whether there may be more of them.
+local function unreserved()
+  local found, aside = {}, 0
+  while #found < limit do
+    if aside >= PIECE then return found, true end
+    local most = math.min(limit - #found + aside, PIECE)
+    local some = redis.call('ZRANGE', root .. ':ready', #found, #found + most - 1)
+    if #some == 0 then break end
+    local others = sift(some, now)
+    aside = aside + #some - #others
+    for i = 1, math.min(#others, limit - #found) do found[#found + 1] = others[i] end
+  end
+  return found, false
+end
+
+local reserved = has_reservations()
+local numbers, more, bytes = nil, false, 0
+if reserved then
+  release()
+  renew(now)
+  numbers, more = unreserved()
+else
+  numbers = redis.call('ZRANGE', root .. ':ready', 0, limit - 1)
+end
 local taken = {}
 for i, number in ipairs(numbers) do
   bytes = bytes + redis.call('HSTRLEN', root .. ':bodies', number)
@@ -12,28 +53,15 @@ for i, number in ipairs(numbers) do
   taken[i] = number
 end
 if #taken == 0 then
+  if more then return {'ok', '0', {}} end
   if ARGV[5] ~= '' then redis.call('ZADD', root .. ':waiters', text(now + ARGV[6]), ARGV[5]) end
+  if redis.call('EXISTS', root .. ':bodies') == 0 then redis.call('DEL', root .. ':marks') end
   local due = -1
-  for _, set in ipairs({':in_flight', ':delayed'}) do
+  for _, set in ipairs({':in_flight', ':delayed', ':reservations'}) do
     local first = redis.call('ZRANGE', root .. set, 0, 0, 'WITHSCORES')[2]
     if first and (due < 0 or first - now < due) then due = math.max(0, first - now) end
   end
-  return {'ok', text(due)}
+  return {'ok', text(due), {}}
 end
-
-local before = redis.call('HMGET', root .. ':deliveries', unpack(taken))
-local bodies = redis.call('HMGET', root .. ':bodies', unpack(taken))
-local attributes = redis.call('HMGET', root .. ':attributes', unpack(taken))
-local deliveries, hidden, told, until_us = {}, {}, {'ok', '0'}, text(now + ARGV[3])
-for i, number in ipairs(taken) do
-  local receives = text((tonumber(string.match(before[i] or '', '^%d+')) or 0) + 1)
-  deliveries[2 * i - 1], deliveries[2 * i] = number, receives .. ' ' .. ARGV[4]
-  hidden[2 * i - 1], hidden[2 * i] = until_us, number
-  local place = 4 * i - 2
-  told[place + 1], told[place + 2], told[place + 3] = number, receives, bodies[i]
-  told[place + 4] = attributes[i] or ''
-end
-redis.call('ZADD', root .. ':in_flight', unpack(hidden))
-redis.call('HSET', root .. ':deliveries', unpack(deliveries))
-redis.call('ZREM', root .. ':ready', unpack(taken))
-return told
+if reserved then redis.call('ZREM', root .. ':delayed', unpack(taken)) end
+return deliver(taken, now, ARGV[3], ARGV[4], '0')

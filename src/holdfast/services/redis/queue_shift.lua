@@ -2,7 +2,7 @@
 -- receives of each delivery. Returns the places, from 0 on, of those that don't count.
 local now, ends = now_us(), ARGV[2] == '1'
 local shows = text(now + ARGV[1])
-local stale, told = {}, 0
+local stale, told, shown, reserved = {}, 0, {}, has_reservations()
 for i = 4, #ARGV, 2 do
   local number, receives = ARGV[i], ARGV[i + 1]
   local delivery = redis.call('HGET', root .. ':deliveries', number)
@@ -11,6 +11,7 @@ for i = 4, #ARGV, 2 do
   elseif not ends then
     redis.call('ZADD', root .. ':in_flight', shows, number)
     redis.call('ZREM', root .. ':ready', number)
+    if reserved then redis.call('ZREM', root .. ':delayed', number) end
   else
     redis.call('HSET', root .. ':deliveries', number, receives)
     redis.call('ZREM', root .. ':in_flight', number)
@@ -18,10 +19,11 @@ for i = 4, #ARGV, 2 do
       redis.call('ZADD', root .. ':delayed', shows, number)
       redis.call('ZREM', root .. ':ready', number)
     else
-      redis.call('ZADD', root .. ':ready', number, number)
+      shown[#shown + 1] = number
     end
     told = told + 1
   end
 end
+appear(shown, now)
 if tonumber(ARGV[1]) < tonumber(ARGV[3]) then ring(told) end
 return {'ok', stale}

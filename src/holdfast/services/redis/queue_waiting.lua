@@ -7,6 +7,7 @@ while low < high do
   local middle = math.floor((low + high) / 2)
   if tonumber(redis.call('LINDEX', order, middle)) > tonumber(ARGV[3]) then high = middle else low = middle + 1 end
 end
+local marked = redis.call('EXISTS', root .. ':marks') == 1
 local told, bytes, found, limit = {'ok'}, 0, 0, tonumber(ARGV[1])
 while found < limit and bytes < tonumber(ARGV[2]) do
   local numbers = redis.call('LRANGE', order, low, low + limit - found - 1)
@@ -17,9 +18,12 @@ while found < limit and bytes < tonumber(ARGV[2]) do
     if body then
       local delivery = redis.call('HGET', root .. ':deliveries', number)
       local shows = redis.call('ZSCORE', root .. ':delayed', number)
+      shows = shows and tonumber(shows)
       told[#told + 1] = number
-      told[#told + 1] = delivery and string.match(delivery, '^%d+') or '0'
-      told[#told + 1] = text(math.max(0, (shows or 0) - now))
+      local receives = delivery and tonumber(string.match(delivery, '^%d+')) or 0
+      local excused = marked and tonumber(string.match(redis.call('HGET', root .. ':marks', number) or '', '^%d+')) or 0
+      told[#told + 1] = text(receives - excused)
+      told[#told + 1] = shows and shows % 1 == 0 and text(math.max(0, shows - now)) or '0'
       told[#told + 1] = body
       told[#told + 1] = redis.call('HGET', root .. ':attributes', number) or ''
       found, bytes = found + 1, bytes + #body
