@@ -245,6 +245,7 @@ def test_status_as_json_has_all_figures(holdfast: Any, arrange: Any) -> None:
         "next_timer_s": None,
         "due_s": None,
         "effects": None,
+        "runs": "",
     }
     (trouble,) = found["troubles"]
     assert trouble.startswith("node-a does not answer: ")

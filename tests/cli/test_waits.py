@@ -43,6 +43,22 @@ def alarm(message, context):
 def make(body, job):
     return 1
 """
+SLEEPING = """
+import time
+from holdfast import App
+
+app = App("sleeping")
+
+
+@app.stream("slow", seq="n", first_seq=0, timeout_s=300)
+def slow(message, context):
+    time.sleep(100)
+
+
+@app.stream("count", seq="n", first_seq=0)
+def count(message, context):
+    return 1
+"""
 PATIENCE_S = 60.0
 
 
@@ -161,6 +177,36 @@ def test_a_gap_is_named_with_the_time_that_is_left(holdfast: Any, arrange: Any, 
     (why,) = holdfast("why", "cam-1", "--json").lines
     assert why["reasons"][0].startswith("its node tells nothing of it: "), "as it is gone"
     assert status(holdfast)["troubles"][0].startswith("a does not answer: ")
+
+
+@pytest.mark.slow
+def test_a_slot_that_is_busy_with_another_key_is_named_everywhere(
+    holdfast: Any, arrange: Any, place: Path
+) -> None:
+    (place / "sleeping.py").write_text(SLEEPING)
+    node = Process("sleeping:app", "--name", "a", "--slots", "1")
+    try:
+        node.wait_for("joined")
+        send(arrange, "slow", 0)
+        until(lambda: [entry for entry in status(holdfast)["streams"] if entry["runs"]])
+        send(arrange, "count", 0)
+
+        def waits() -> list[str]:
+            return [entry["waits"] for entry in status(holdfast)["streams"] if entry["waits"]]
+
+        (said,) = until(waits)
+        assert said.startswith("waits for its slot ")
+        assert ", which has been busy with slow/cam-1 for " in said
+        (why,) = holdfast("why", "count/cam-1", "--json").lines
+        assert why["waits"].startswith("waits for its slot ")
+        assert why["waits_s"] > 0
+        assert "; it has waited for " in holdfast("why", "count/cam-1").out
+        assert "- message 0:0 runs in " in holdfast("why", "slow/cam-1").out
+        assert "message 0:0 runs in " in holdfast("status").out
+        assert node.wait_for("a stream waits")["key"] == "count/cam-1"
+    finally:
+        node.child.kill()
+        node.join()
 
 
 @pytest.mark.slow

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from holdfast.common.message import Place
 from holdfast.console.index import Question, StreamIndex
 from holdfast.console.life import StreamEvents
 from holdfast.errors import Unavailable
 from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.streams.rules.ledger import Checkpoint, RunLog
+from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 from holdfast.system.clock import SystemClock
 
@@ -119,6 +121,25 @@ async def test_streams_are_found_by_text_name_and_standing() -> None:
     assert keys(index, Question(standing="waiting")) == ["cameras/North-1"]
     assert keys(index, Question(standing="effects")) == ["doors/north-2"]
     assert keys(index, Question(standing="unowned")) == ["cameras/south-1", "doors/north-2"]
+
+
+async def test_a_stream_that_no_node_takes_is_known_though_nothing_of_it_is_stored() -> None:
+    index, _ = await filled([point("s/a")])
+    waits = Waits("s/b", "room", "a node that takes it: no node has room for a new stream", 7.0, None, 2)
+    index.reported({"a": NodeReport(waits=[waits])})
+    await index.read_once()
+    assert keys(index, Question(standing="waiting")) == ["s/b"]
+    assert index.standing("s/b") == waits.sentence
+    index.reported({"a": NodeReport()})
+    await index.read_once()
+    assert index.get("s/b") is None, "it waits no longer, and nothing tells of it"
+
+
+async def test_a_message_that_has_been_at_work_for_a_while_is_told_with_its_stream() -> None:
+    index, _ = await filled([point("s/a")], [Claim("s/a", "a", 1)])
+    work = SlotWork("a-1", "s/a", 95.0, 2.0, message=Place(0, 7).name)
+    index.reported({"a": NodeReport(works=[work, SlotWork("a-2", "a query of s/a", 3.0, 3.0)])})
+    assert index.standing("s/a") == "message 0:7 runs in a-1, for 95 s now"
 
 
 async def test_streams_are_sorted_by_each_column_up_and_down() -> None:

@@ -4392,15 +4392,15 @@ OTHERS = [
     _at(
         "src/holdfast/operate/survey.py",
         "members of other programs are called for what waits",
-        "ours = [member for member in members if not member.foreign]",
-        "ours = list(members)",
+        "    ours = [member for member in members if not member.foreign]\n    troubles",
+        "    ours = list(members)\n    troubles",
         "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
     ),
     _at(
         "src/holdfast/operate/survey.py",
         "members of other programs are called for targets",
-        "for member in members if not member.foreign))",
-        "for member in members))",
+        "    ours = [member for member in members if not member.foreign]\n    peer = services.caller()\n    told",
+        "    ours = list(members)\n    peer = services.caller()\n    told",
         "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
     ),
     _at(

@@ -119,6 +119,17 @@ async def test_a_stream_is_as_busy_as_its_handler_however_long_it_waits_for_the_
     await town.until_over()
 
 
+async def test_a_long_call_keeps_one_slot_busy_and_not_many_when_it_ends(town: Town) -> None:
+    node = await one_that_works(town)
+    seen = []
+    for _ in range(60):
+        await town.clock.sleep(1.0)
+        seen.append(node.work.load().busy)
+    assert max(seen) <= 1.0
+    assert min(seen[15:35]) > 0.9, "while it runs"
+    await town.until_over()
+
+
 async def test_a_stream_that_no_node_takes_says_why(town: Town) -> None:
     node = await town.start(
         app_of(gap_timeout_s=60.0), limits=msgspec.structs.replace(ONE_SLOT, streams_per_slot_max=1)
@@ -129,7 +140,9 @@ async def test_a_stream_that_no_node_takes_says_why(town: Town) -> None:
     await town.send(*numbers(0, 1, key="b"))
     await town.clock.sleep(20.0)
     waits = {each.key: each for each in (await reported(node)).waits}
-    assert waits["s/b"].sentence == "waits for a node that takes it: no node has room for a new stream"
+    assert waits["s/b"].sentence == (
+        "waits for a node that takes it: no node has room for a new stream: full are a (streams_per_slot_max)"
+    )
     assert waits["s/b"].since_s == pytest.approx(20.0, abs=1.0)
     assert waits["s/b"].kind == "room"
     assert node.work.standstills.longest()["room"] > 15.0

@@ -22,7 +22,14 @@ from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnkno
 from holdfast.extend.products import products
 from holdfast.legacy_env import ANY_BUCKET
 from holdfast.loading import declared, load_app
-from holdfast.operate.survey import PendingEffects, nobody_s, stream_names, what_waits
+from holdfast.operate.survey import (
+    PendingEffects,
+    archives_away,
+    nobody_s,
+    standing_still,
+    stream_names,
+    what_waits,
+)
 from holdfast.ports.coordinator import Member
 from holdfast.ports.objects import Objects
 from holdfast.ports.peer import Peer
@@ -406,7 +413,8 @@ async def _undeclared(services: Services, declared: Iterable[str]) -> Iterable[F
 
 
 async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
-    """The streams that a node can't run, and the targets that take nothing from it."""
+    """The streams that a node can't run, the archives and targets that take nothing from it, and slots
+    without progress."""
     told = await what_waits(peer, member)
     if isinstance(told, str):
         return []
@@ -415,7 +423,16 @@ async def _lacks(peer: Peer, member: Member) -> Iterable[Finding]:
         Finding(f"stream {stream} on {member.name}", "failed", reason, fix, exits.FAILED)
         for stream, reason in sorted(told.lacks.items())
     ]
-    return [*lacks, *_targets_away(member, told.effects)]
+    fix = "see that the service at the stream's `archive` can be reached from there, and takes objects"
+    away = [
+        Finding(f"archive of node {member.name}", "failed", text, fix, exits.FAILED)
+        for text in archives_away(member, told)
+    ]
+    fix = "see with `holdfast top` and `holdfast why` what runs there; lower its timeout_s, or raise slots"
+    still = [
+        Finding(f"slots of node {member.name}", "warning", text, fix) for text in standing_still(member, told)
+    ]
+    return [*lacks, *away, *still, *_targets_away(member, told.effects)]
 
 
 def _targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable[Finding]:

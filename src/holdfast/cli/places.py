@@ -11,6 +11,7 @@ from holdfast.cli.auditing import audited
 from holdfast.cli.names import NodeName
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.patience import ReadPatience
+from holdfast.common.duration import duration
 from holdfast.operate import nodes, streams
 from holdfast.operate.explanation import explain
 
@@ -80,11 +81,14 @@ async def why(
     place = "it has no place yet" if found.seq is None else f"it stands at run {found.run}, seq {found.seq}"
     if not found.node:
         output.say(f"{found.key} is on no node, epoch {found.epoch}; {place}")
+    elif found.here_s is None:
+        output.say(f"{found.key} is on {found.node}, epoch {found.epoch}; {place}")
     else:
-        output.say(f"{found.key} is on {found.node} since {found.here_s:.0f} s, epoch {found.epoch}; {place}")
+        here = duration(found.here_s)
+        output.say(f"{found.key} is on {found.node} since {here}, epoch {found.epoch}; {place}")
         output.say(
             f"it keeps {found.busy:.3f} slots busy; its node {found.node_load:.2f},"
             f" the mean for a node of that size {found.mean_load:.2f}"
         )
-    for reason in [*filter(None, [found.waits]), *found.to_do, *found.reasons]:
-        output.say(f"- {reason}")
+    for sentence in found.sentences:
+        output.say(f"- {sentence}")

@@ -81,7 +81,7 @@ def render(found: Activity) -> RenderableType:
             [
                 node.name,
                 node.load.busy,
-                node.load.slots,
+                node.load.slots_in_all,
                 f"{node.load.cpu:.0%}",
                 f"{node.load.memory:.0%}",
                 node.load.streams,

@@ -23,6 +23,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.ports.state import StateStore
 from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import TOLD_AFTER_S, Waits
 
 PAGE = 500
@@ -103,6 +104,7 @@ class StreamIndex:
 
     Attributes:
         waits: what streams wait for, by full key, as their owners tell.
+        runs: messages that have been at work for a while, by full key.
         effects: effects that no target has taken, by full key.
         lags: how far streams are behind, by full key. Those that are not aren't in it.
         others: claims that are not of streams, by full key.
@@ -137,6 +139,7 @@ class StreamIndex:
         self._round = 0
         self.revision = 0
         self.waits: dict[str, Waits] = {}
+        self.runs: dict[str, SlotWork] = {}
         self.effects: dict[str, PendingEffects] = {}
         self.lags: dict[str, StreamLag] = {}
         self.others: dict[str, Claim] = {}
@@ -155,6 +158,13 @@ class StreamIndex:
     def owner(self, stream: IndexedStream) -> Member | None:
         """Return the living member that owns a stream."""
         return self._members().get(stream.member)
+
+    def standing(self, key: str) -> str:
+        """Return what a stream waits for, or what it has worked at for a while, in words."""
+        waits, work = self.waits.get(key), self.runs.get(key)
+        if waits is not None:
+            return waits.sentence
+        return work.sentence if work is not None else ""
 
     def messages(self, key: str) -> int:
         """Return how many messages the node of a stream holds for it, as far as it waits or is behind."""
@@ -304,6 +314,10 @@ class StreamIndex:
     def _merge(self) -> None:
         reports = self._reports.values()
         self.waits = {waits.key: waits for report in reports for waits in report.waits}
+        self.runs = {work.of: work for report in reports for work in report.works if work.message}
+        for waits in self.waits.values():
+            if waits.kind == "room" and waits.key not in self._streams:
+                self._add(waits.key)  # neither a claim nor a checkpoint tells of it
         self.effects = {pending.key: pending for report in reports for pending in report.effects}
         self.lags = {lag.key: lag for report in reports for lag in report.lags}
 
@@ -362,7 +376,9 @@ class StreamIndex:
             idle_s = took_s * (1 / SHARE_IDLE - 1) if self.read_at is not None else watched_s
             await self._attention.pause(watched_s, idle_s)
         gone = [
-            key for key, stream in self._streams.items() if stream.round < self._round and not stream.member
+            key
+            for key, stream in self._streams.items()
+            if stream.round < self._round and not stream.member and key not in self.waits
         ]
         for key in gone:
             self._forget(key)

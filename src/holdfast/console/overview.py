@@ -12,6 +12,7 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
+from holdfast.common.duration import duration
 from holdfast.common.redaction import redact
 from holdfast.console.attention import Attention
 from holdfast.console.events import Events
@@ -20,7 +21,7 @@ from holdfast.console.latency import Latency
 from holdfast.console.prometheus import Hour, PrometheusHistory
 from holdfast.errors import HoldfastError
 from holdfast.extend.products import StatusTable, products
-from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, what_waits
+from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, troubles_of, untaken, what_waits
 from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
 from holdfast.tasks.rules.task import State
@@ -178,14 +179,9 @@ class Overview:
             refreshed = False
         ours = [member for member in self._view.members.values() if not member.foreign]
         told = await asyncio.gather(*(what_waits(self._host.peer, member) for member in ours))
-        troubles, reports = [], {}
-        for member, report in zip(ours, told, strict=True):
-            if not isinstance(report, NodeReport):
-                troubles.append(f"{member.name} does not answer: {report}")
-                continue
-            reports[member.id] = report
-            troubles += [f"{member.name} can't run {name}: {why}" for name, why in report.lacks.items()]
-        self.troubles = troubles
+        asked = list(zip(ours, told, strict=True))
+        reports = {member.id: report for member, report in asked if isinstance(report, NodeReport)}
+        self.troubles = [trouble for member, report in asked for trouble in troubles_of(member, report)]
         self._latency.take({member: report.took for member, report in reports.items()})
         self._heard = True
         self._index.reported(reports)
@@ -212,7 +208,7 @@ class Overview:
             some = names[start : start + AT_ONCE]
             found |= dict(zip(some, await asyncio.gather(*map(self._queue, some)), strict=True))
         self.queues, self._knows_queues = found, True
-        self.undeclared = nobody_s(filled, told)
+        self.undeclared = [*nobody_s(filled, told), *untaken(found.values(), self.members)]
         self._changed("overview", "letters")
 
     async def _queue(self, name: str) -> QueueStatus:
@@ -343,7 +339,7 @@ class Overview:
         yield from _named(
             "warn",
             "waits long",
-            [(waits.key, f"{waits.sentence}, for {waits.since_s:.0f} s") for waits in late[:NEEDS_EACH]],
+            [(waits.key, f"{waits.sentence}, for {duration(waits.since_s)}") for waits in late[:NEEDS_EACH]],
             len(late),
             "waiting",
             "holdfast why",

@@ -28,7 +28,7 @@ async def life_of(services: Services, index: StreamIndex, point: Checkpoint, why
     checkpoint, which the index has taken, and ``why`` tells who has the stream now."""
     letters = await _dead_letters(services, point.key)
     openings = index.openings(point.key)
-    if why.node:
+    if why.node and why.here_s is not None:
         now = services.clock.wall()
         openings.append(SeenOpening(point.key, why.node, now - why.here_s, now))
     events = [

@@ -9,14 +9,17 @@ import msgspec
 
 from holdfast.cluster.balancer import node_load
 from holdfast.cluster.rules.balance import BAND
+from holdfast.cluster.rules.placement import choose, shortage
+from holdfast.common.duration import duration
 from holdfast.common.protocol import Explain
 from holdfast.common.record import reading
 from holdfast.common.redaction import redact
 from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.operate.nodes import ask
-from holdfast.operate.survey import all_checkpoints, of_streams, target_errors
+from holdfast.operate.survey import all_checkpoints, node_reports, of_streams, target_errors
 from holdfast.ports.coordinator import Member
 from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services
 
@@ -29,22 +32,29 @@ class StreamReport(msgspec.Struct):
     rests_s: float
     parked: str
     waits: Waits | None = None
+    runs: SlotWork | None = None
+    archive: str = ""
 
 
 class Why(msgspec.Struct):
     """The node of a stream, what the stream waits for, and why it stays there. Loads are in busy slots.
-    ``node`` is empty where nobody owns it; ``waits`` where it waits for nothing. ``target_errors`` has the
-    last errors of targets of its effects that take nothing at present."""
+    ``node`` is empty where nobody owns it, and ``here_s`` null where its node tells nothing of it. ``waits``
+    is empty where it waits for nothing, ``runs`` where no handler is at work for it, and ``archive`` where
+    its archive takes what is committed. ``target_errors`` has the last errors of targets of its effects that
+    take nothing at present."""
 
     key: str
     node: str
     epoch: int
-    here_s: float
+    here_s: float | None
     busy: float
     node_load: float
     mean_load: float
     reasons: list[str]
     waits: str = ""
+    waits_s: float | None = None
+    runs: str = ""
+    archive: str = ""
     parked: str = ""
     run: int | None = None
     seq: int | None = None
@@ -69,19 +79,33 @@ class Why(msgspec.Struct):
             self.next_timer, self.next_timer_s = timer.name, timer.at - now
 
     @property
+    def sentences(self) -> list[str]:
+        """What it waits for, what it does, and why it stays, in words."""
+        said = []
+        if self.waits:
+            so_far = f"; it has waited for {duration(self.waits_s)}" if self.waits_s is not None else ""
+            said.append(self.waits + so_far)
+        if self.runs:
+            said.append(self.runs)
+        if self.archive:
+            said.append(f"its archive takes nothing, so committed messages stay in the queue: {self.archive}")
+        return [*said, *self.to_do, *self.reasons]
+
+    @property
     def to_do(self) -> list[str]:
-        """That, in words."""
+        """What it has to do though no message comes, in words."""
         said = []
         if self.oldest_effect_s is not None:
             target = self.oldest_target or "the dead letters"
             if error := self.target_errors.get(self.oldest_target):
                 target += f", whose last error is {error!r}"
+            age = duration(self.oldest_effect_s)
             said.append(
-                f"{self.pending_effects} effects are pending, the oldest for {self.oldest_effect_s:.0f} s,"
+                f"{self.pending_effects} effects are pending, the oldest for {age},"
                 f" for {target}: `holdfast streams effects {self.key}` lists them"
             )
         if self.next_timer_s is not None:
-            due = f"in {self.next_timer_s:.0f} s" if self.next_timer_s > 0 else "now"
+            due = f"in {duration(self.next_timer_s)}" if self.next_timer_s > 0 else "now"
             said.append(f"its next timer is {self.next_timer!r}, due {due}")
         return said
 
@@ -89,23 +113,45 @@ class Why(msgspec.Struct):
 async def explain(services: Services, key: str) -> Why:
     """Tell of the stream ``STREAM/KEY``, or of the one that has this plain key. Raises OperationRefused where
     nothing is known of it, or of more than one."""
-    key = await _full_key(services, key)
-    claim = await services.coordinator().lookup(key)
     members = await services.coordinator().members()
+    key = await _full_key(services, members, key)
+    claim = await services.coordinator().lookup(key)
     owner = next((member for member in members if claim is not None and member.id == claim.member), None)
     checkpoint = await services.state().peek(key) or Checkpoint(key)
-    found = Why(key, "", checkpoint.epoch, 0.0, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
+    found = Why(key, "", checkpoint.epoch, None, 0.0, 0.0, 0.0, [], parked=checkpoint.parked)
     errors = await target_errors(services) if checkpoint.effects else {}
     found.has(checkpoint, services.clock.wall(), errors)
     if checkpoint.log is not None:
         found.run, found.seq = checkpoint.log.run, checkpoint.log.last
-    if owner is not None:
+    if owner is not None and owner.foreign:
+        found.node = owner.name
+        found.reasons = ["another program owns it, which isn't asked: messages go back to the queue for it"]
+    elif owner is not None:
         await _look_at_owner(services, members, owner, found)
-    elif not checkpoint.parked:
-        found.reasons = ["no node owns it, as nothing of it waits at a node; the next message places it"]
-    else:
+    elif checkpoint.parked:
         found.waits = f"parked: {checkpoint.parked}"
+    else:
+        await _look_at_nodes(services, members, found)
     return found
+
+
+async def _look_at_nodes(services: Services, members: list[Member], found: Why) -> None:
+    """Note in ``found`` why no node owns the stream."""
+    reports = await node_reports(services, members)
+    for waits in (waits for report in reports.values() for waits in report.waits):
+        if waits.key == found.key and waits.kind == "room":
+            found.waits, found.waits_s = waits.sentence, waits.since_s
+    stream = found.key.partition("/")[0]
+    if choose(found.key, members) is not None:
+        reason = "as nothing of it waits at a node; the next message places it"
+    else:
+        reason = f"and none would take it: {shortage(found.key, members)}"
+    lacks = [
+        f"{name} can't run {stream}: {report.lacks[stream]}"
+        for name, report in reports.items()
+        if stream in report.lacks
+    ]
+    found.reasons = [f"no node owns it, {reason}", *lacks]
 
 
 async def _look_at_owner(services: Services, members: list[Member], owner: Member, found: Why) -> None:
@@ -125,11 +171,15 @@ async def _look_at_owner(services: Services, members: list[Member], owner: Membe
         found.reasons = [f"its node tells nothing of it: {error}"]
         return
     found.here_s, found.busy = told.here_s, told.busy
-    found.waits = told.waits.sentence if told.waits is not None else ""
+    if told.waits is not None:
+        found.waits = told.waits.sentence
+        found.waits_s = told.waits.since_s if told.waits.kind != "parked" else None
+    found.runs = told.runs.sentence if told.runs is not None else ""
+    found.archive = told.archive
     found.reasons = reasons(found, told.rests_s, len(known))
 
 
-async def _full_key(services: Services, key: str) -> str:
+async def _full_key(services: Services, members: list[Member], key: str) -> str:
     """The full key that is meant. Raises OperationRefused where nothing is known of it, or of more than
     one."""
     if await services.coordinator().lookup(key) or await services.state().peek(key):
@@ -137,6 +187,10 @@ async def _full_key(services: Services, key: str) -> str:
     claims = await services.coordinator().claims()
     known = {claim.key for claim in of_streams(claims)}
     known |= {point.key for point in await all_checkpoints(services.state())}
+    reports = await node_reports(services, members)
+    known |= {waits.key for report in reports.values() for waits in report.waits}
+    if key in known:
+        return key
     meant = sorted(full for full in known if full.partition("/")[2] == key)
     if len(meant) == 1:
         return meant[0]
@@ -156,7 +210,7 @@ def reasons(found: Why, rests_s: float, nodes: int) -> list[str]:
     if nodes < 2:
         said.append("there is no other node")
     if rests_s > 0:
-        said.append(f"it came lately and rests for another {rests_s:.0f} s (rest_s)")
+        said.append(f"it came lately and rests for another {duration(rests_s)} (rest_s)")
     if excess <= BAND * found.mean_load:
         said.append(f"its node is not hot: no more than {BAND:.0%} over the mean")
     elif found.busy > excess:

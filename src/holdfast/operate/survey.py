@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from holdfast.cluster.rules.placement import STREAMS, choose, shortage
+from holdfast.common.duration import duration
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
 from holdfast.errors import HoldfastError
@@ -22,6 +24,9 @@ from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services
 
 PAGE = 1000
+STILL_S = 30.0
+"""After how long without progress in any of its slots a node is told of as one that stands still."""
+
 ASK_TIMEOUT_S = 2.0
 """How long a node may take to tell what waits there."""
 
@@ -41,7 +46,8 @@ class QueueStatus(msgspec.Struct):
 
 class StreamStatus(msgspec.Struct):
     """One stream. ``owner`` is a node's name, or empty; ``quiet_s`` the time since its last commit; ``waits``
-    what it waits for, and ``effects`` what it has sent and no target has taken, as its owner tells. The next
+    what it waits for, ``runs`` what its handler has worked at for a while, and ``effects`` what it has sent
+    and no target has taken, as its owner tells. The next
     of its ``timers`` is due in ``next_timer_s``. ``due_s`` is in how long a node looks after it, though
     no message comes."""
 
@@ -60,17 +66,18 @@ class StreamStatus(msgspec.Struct):
     next_timer_s: float | None = None
     due_s: float | None = None
     effects: PendingEffects | None = None
+    runs: str = ""
 
     @property
     def to_do(self) -> str:
-        """The work that it has though no message comes, in words."""
-        said = []
+        """The work that it has in hand, or has though no message comes, in words."""
+        said = [self.runs] if self.runs else []
         if self.effects is not None:
             said.append(self.effects.sentence)
         elif self.due_s is not None and self.next_timer_s is None:
-            said.append(f"effects, again in {max(0.0, self.due_s):.0f} s")
+            said.append(f"effects, again in {duration(self.due_s)}")
         if self.next_timer_s is not None:
-            said.append(f"timer in {max(0.0, self.next_timer_s):.0f} s")
+            said.append(f"timer in {duration(self.next_timer_s)}")
         return "; ".join(said)
 
 
@@ -107,7 +114,7 @@ class PendingEffects(msgspec.Struct):
     def sentence(self) -> str:
         """That in words."""
         said = f": {self.error}" if self.error else ""
-        return f"{self.count} effects pending, the oldest for {self.oldest_s:.0f} s: {self.target}{said}"
+        return f"{self.count} effects pending, the oldest for {duration(self.oldest_s)}: {self.target}{said}"
 
 
 class StreamLag(msgspec.Struct):
@@ -151,7 +158,7 @@ async def survey(services: Services, only: tuple[str, ...] = (), declared: tuple
     queues = list(await asyncio.gather(*(_queue(services, name) for name in known)))
     shown = [entry for entry in streams if entry.stream in known]
     troubles = await _ask_what_waits(services, members, shown)
-    troubles += nobody_s((filled & {*known}) - {*declared}, told)
+    troubles += [*nobody_s((filled & {*known}) - {*declared}, told), *untaken(queues, members)]
     calls = calls_per_message(member.load for member in members)
     tables = await _of_products(services, members, claimed)
     return Survey(members, queues, shown, calls, troubles, tables)
@@ -175,6 +182,18 @@ def nobody_s(filled: Collection[str], told: Collection[str]) -> list[str]:
     ]
 
 
+def untaken(queues: Iterable[QueueStatus], members: Sequence[Member]) -> list[str]:
+    """Return a sentence for each stream whose queue holds messages, and of which no node takes new keys,
+    though some node runs it."""
+    served = {name for member in members for name in member.load.serves}
+    return [
+        f"no node takes new keys of {queue.stream!r}, whose queue holds messages: {shortage(key, members)}"
+        for queue in queues
+        if queue.stream in served and queue.ready + queue.delayed > 0
+        if choose(key := f"{queue.stream}/", members) is None
+    ]
+
+
 async def _queue(services: Services, name: str) -> QueueStatus:
     """One queue that can't be asked hides no other."""
     try:
@@ -189,7 +208,8 @@ async def _queue(services: Services, name: str) -> QueueStatus:
 async def _ask_what_waits(
     services: Services, members: list[Member], streams: list[StreamStatus]
 ) -> list[str]:
-    """Fill in what streams wait for, as their owners tell; returns what is wrong with nodes."""
+    """Fill in what streams wait for, as nodes tell, and add those that no node takes; returns what is wrong
+    with nodes."""
     by_key = {f"{entry.stream}/{entry.key}": entry for entry in streams}
     ours = [member for member in members if not member.foreign]
     troubles: list[str] = []
@@ -198,17 +218,54 @@ async def _ask_what_waits(
     peer = services.caller()
     answers = await asyncio.gather(*(what_waits(peer, member) for member in ours))
     for member, told in zip(ours, answers, strict=True):
+        troubles += troubles_of(member, told)
         if isinstance(told, str):
-            troubles.append(f"{member.name} does not answer: {told}")
             continue
-        troubles += [f"{member.name} can't run {name}: {reason}" for name, reason in told.lacks.items()]
         for waits in told.waits:
+            if waits.key not in by_key and waits.kind == "room":
+                by_key[waits.key] = _stream(waits.key, None, None, {}, 0.0)
+                streams.append(by_key[waits.key])
             if waits.key in by_key:
                 by_key[waits.key].waits = waits.sentence
+        for work in told.works:
+            if work.message and work.of in by_key:
+                by_key[work.of].runs = work.sentence
         for effects in told.effects:
             if effects.key in by_key:
                 by_key[effects.key].effects = effects
     return troubles
+
+
+def troubles_of(member: Member, told: NodeReport | str) -> list[str]:
+    """Return what is wrong with a node, by its report or by why it gave none."""
+    if isinstance(told, str):
+        return [f"{member.name} does not answer: {told}"]
+    lacks = [f"{member.name} can't run {name}: {reason}" for name, reason in told.lacks.items()]
+    return [*lacks, *archives_away(member, told), *standing_still(member, told)]
+
+
+def archives_away(member: Member, told: NodeReport) -> list[str]:
+    """Return a sentence for each archive that takes nothing from a node."""
+    return [
+        f"the archive of {name} takes nothing from {member.name}: {reason}"
+        for name, reason in told.archives.items()
+    ]
+
+
+def standing_still(member: Member, told: NodeReport) -> list[str]:
+    """Return a sentence for a node none of whose slots makes progress while streams wait for one."""
+    waiting = sum(waits.kind == "slot" for waits in told.waits)
+    still = [work for work in told.works if work.still_s >= STILL_S]
+    slots = next((work.slots for work in member.load.works if work.kind == STREAMS), member.load.slots)
+    if not waiting or len(still) < slots:
+        return []
+    streams = "1 stream waits" if waiting == 1 else f"{waiting} streams wait"
+    still_s, longest = min(work.still_s for work in still), still[0]
+    text = (
+        f"no slot of {member.name} has told of progress for {duration(still_s)}, and {streams} for one:"
+        f" {longest.of} has been in {longest.slot} longest, for {duration(longest.for_s)}"
+    )
+    return [text]
 
 
 async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
@@ -226,14 +283,19 @@ async def what_waits(peer: Peer, member: Member) -> NodeReport | str:
 async def target_errors(services: Services) -> dict[str, str]:
     """The last errors of targets that take nothing at present, by the name or URL that operators see, as far
     as nodes tell."""
-    members = await services.coordinator().members()
+    reports = await node_reports(services, await services.coordinator().members())
+    return {name: error for report in reports.values() for name, error in report.targets.items()}
+
+
+async def node_reports(services: Services, members: Iterable[Member]) -> dict[str, NodeReport]:
+    """The reports of the nodes that answer, by name."""
+    ours = [member for member in members if not member.foreign]
     peer = services.caller()
-    told = await asyncio.gather(*(what_waits(peer, member) for member in members if not member.foreign))
+    told = await asyncio.gather(*(what_waits(peer, member) for member in ours))
     return {
-        name: error
-        for report in told
+        member.name: report
+        for member, report in zip(ours, told, strict=True)
         if isinstance(report, NodeReport)
-        for name, error in report.targets.items()
     }
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -71,17 +73,21 @@ class Loads:
         before_s, before = self._noted.get(key, (0.0, 0))
         self._noted[key] = before_s + seconds, before + count
 
-    def roll(self) -> None:
-        """Update the averages with what was added since the last call."""
+    def roll(self, at_work: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Update the averages with what was added since the last call. ``at_work`` has the streams whose
+        handlers are at work, and for how many seconds they have been: a long call counts while it lasts, and
+        not all at once when it ends."""
         now = self._clock.monotonic()
         passed_s, self._rolled_at = now - self._rolled_at, now
         if passed_s <= 0:
             return
         self._period += 1
         self._busy *= 1 - SMOOTHING
+        for key, seconds in at_work.items():
+            self.note(key, seconds, 0)
         noted, self._noted = self._noted, {}
         for key, (seconds, count) in noted.items():
-            slots_busy, messages_per_s = seconds / passed_s, count / passed_s
+            slots_busy, messages_per_s = min(seconds, passed_s) / passed_s, count / passed_s
             if key in self._averages:
                 faded = self._drop(key)
                 slots_busy = faded.slots_busy + SMOOTHING * slots_busy

@@ -334,7 +334,7 @@ class Router:
             self._unplaced[key] = Unplaced(text, since, now, messages)
         if now >= self._shortage_told.get(stream, -math.inf) + TELL_EVERY_S:
             self._shortage_told[stream] = now
-            self._log.warning(text, stream=stream, key=key)
+            self._log.warning("no node takes a stream", stream=stream, key=key, reason=text)
 
     async def _claim(self, stream: str, key: str, acting: Collection[str] = ()) -> Claim | None:
         membership = self._host.membership

@@ -526,7 +526,7 @@ class StreamWork:
     async def _measure(self) -> None:
         while True:
             await self._host.clock.sleep(ROLL_S)
-            self.owners.loads.roll()
+            self.owners.loads.roll({work.of: work.for_s for work in self._works() if work.message})
             self.standstills.look()
 
     async def _shed(self, shed: Shed) -> Done:

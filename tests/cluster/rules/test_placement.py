@@ -12,6 +12,7 @@ from holdfast.cluster.rules.placement import (
     BUSY_STREAMS,
     COLD_STREAMS,
     STREAMS,
+    TASKS,
     Load,
     Member,
     Placed,
@@ -101,7 +102,24 @@ def test_a_node_that_lacks_a_model_is_no_candidate_for_the_streams_that_use_it()
     assert shortage("frames/cam-1", [lacking]) == (
         "a model of stream 'frames' does not load on a, and no other node takes it"
     )
-    assert shortage("tracks/cam-1", [member("c", room=0)]) == "no node has room for a new stream"
+    assert shortage("tracks/cam-1", [member("c", room=0), member("b", room=0)]) == (
+        "no node has room for a new stream: full are b, c (streams_per_slot_max)"
+    )
+
+
+def test_busy_slots_of_all_kinds_of_work_are_of_all_slots() -> None:
+    works = (WorkLoad(STREAMS, 4, 3.0, 0), WorkLoad(TASKS, 4, 3.0, 0))
+    assert Load(slots=4, busy=6.0, works=works).slots_in_all == 8
+    assert Load(slots=4, busy=3.0).slots_in_all == 4, "of a node that tells no kinds"
+
+
+def test_that_no_node_takes_a_stream_is_told_with_the_reason() -> None:
+    assert shortage("frames/cam-1", []) == "no living node runs stream 'frames'"
+    tracks, leaves = Member("a", "a", "", Load(serves=("tracks",))), Member("b", "b", "", Load(draining=True))
+    assert shortage("frames/cam-1", [tracks]) == "no living node runs stream 'frames'"
+    assert shortage("frames/cam-1", [tracks, leaves]) == (
+        "all nodes that run stream 'frames' are draining: b"
+    )
 
 
 def test_a_stream_goes_to_no_node_that_tells_it_reads_older_versions_of_its_state_only() -> None:

@@ -100,6 +100,11 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     """The kinds of work that have slots of their own."""
 
     @property
+    def slots_in_all(self) -> int:
+        """The number of its slots, for all kinds of work together: ``busy`` is of so many."""
+        return sum(work.slots for work in self.works) or self.slots
+
+    @property
     def is_full(self) -> bool:
         """Return True if the node should get a new stream only if all other nodes are full too."""
         return self.memory >= MEMORY_MOST
@@ -203,7 +208,20 @@ def shortage(key: str, members: Iterable[Member]) -> str:
             f"stream {stream!r} sends effects or sets timers, which {', '.join(older)} can't, being"
             " of an older version; and no other node takes it"
         )
+    serving = [member for member in known if not (member.foreign or stream in member.load.lacks)]
+    serving = [member for member in serving if not member.load.serves or stream in member.load.serves]
+    if not serving:
+        return f"no living node runs stream {stream!r}"
+    if all(member.load.draining for member in serving):
+        return f"all nodes that run stream {stream!r} are draining: {_names(serving)}"
+    able = [member for member in serving if member.load.takes_stream(stream, False, 0)]
+    if able and all(member.load.room < 1 for member in able):
+        return f"no node has room for a new stream: full are {_names(able)} (streams_per_slot_max)"
     return "no node has room for a new stream"
+
+
+def _names(members: Iterable[Member]) -> str:
+    return ", ".join(sorted(member.name for member in members))
 
 
 class Placed:

@@ -50,9 +50,9 @@ class StreamsQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 class ListedStream(msgspec.Struct):
     """A stream in the list. ``owner`` is a node's name, or empty; ``quiet_s`` is the time since its last
-    commit; ``waits`` says what it waits for. ``lag_s`` is how long its node has had the oldest of its
-    messages, from one second on; null if it is no further behind. ``messages`` is how many its node holds of
-    a stream that waits or is behind."""
+    commit; ``waits`` says what it waits for, and ``runs`` which message has been at work for a while.
+    ``lag_s`` is how long its node has had the oldest of its messages, from one second on; null if it is no
+    further behind. ``messages`` is how many its node holds of a stream that waits or is behind."""
 
     stream: str
     key: str
@@ -66,6 +66,7 @@ class ListedStream(msgspec.Struct):
     quiet_s: float | None
     lag_s: float | None
     waits: str
+    runs: str
     messages: int
 
 
@@ -298,6 +299,7 @@ class StreamOperations:
     def _listed(self, stream: IndexedStream) -> ListedStream:
         index, now = self._parts.index, self._parts.clock.wall()
         owner, waits, lag = index.owner(stream), index.waits.get(stream.key), index.lags.get(stream.key)
+        work = index.runs.get(stream.key)
         name, key = split_key(stream.key)
         return ListedStream(
             stream=name,
@@ -312,6 +314,7 @@ class StreamOperations:
             quiet_s=max(0.0, now - stream.at) if stream.at else None,
             lag_s=lag.lag_s if lag is not None else None,
             waits=waits.sentence if waits is not None else "",
+            runs=work.sentence if work is not None else "",
             messages=index.messages(stream.key),
         )
 
@@ -319,7 +322,8 @@ class StreamOperations:
         services, key, index = self._services, call.full_key, self._parts.index
         asked_at = services.clock.wall()
         found = await services.state().peek(key)
-        if found is None and await services.coordinator().lookup(key) is None:
+        is_known = found is not None or key in index.waits
+        if not is_known and await services.coordinator().lookup(key) is None:
             raise NotKnown(f"nothing is known of {key!r}; GET /api/v1/streams lists all")
         if found is not None:
             index.take(found, asked_at)

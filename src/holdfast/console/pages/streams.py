@@ -27,7 +27,7 @@ from holdfast.console.timeline import life_of
 from holdfast.errors import ConfigError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
-from holdfast.operate.explanation import Why, explain
+from holdfast.operate.explanation import explain
 from holdfast.operate.records import split_key
 from holdfast.streams.rules.ledger import Checkpoint
 
@@ -144,7 +144,7 @@ class StreamPages:
 
     def _row(self, stream: IndexedStream) -> StreamRow:
         index, now = self._parts.index, self._parts.clock.wall()
-        owner, waits, lag = index.owner(stream), index.waits.get(stream.key), index.lags.get(stream.key)
+        owner, lag = index.owner(stream), index.lags.get(stream.key)
         return StreamRow(
             stream.key,
             stream_path(stream.key),
@@ -157,7 +157,7 @@ class StreamPages:
             lag.lag_s if lag is not None else None,
             index.messages(stream.key),
             stream.parked,
-            waits.sentence if waits is not None else "",
+            index.standing(stream.key),
         )
 
     # --- one stream
@@ -193,7 +193,7 @@ class StreamPages:
     async def _make_stream(self, key: str) -> str:
         services, now = self._parts.services, self._parts.clock.wall()
         checkpoint = await services.state().peek(key)
-        if checkpoint is None and await services.coordinator().lookup(key) is None:
+        if checkpoint is None and not await self._is_known(key):
             raise RequestRefused(
                 404, "no-stream", "There is no such stream", f"nothing is known of {key}; the list shows all"
             )
@@ -206,7 +206,7 @@ class StreamPages:
             "parts/stream.html",
             key=key,
             why=why,
-            sentences=_sentences(why),
+            sentences=why.sentences,
             point=point,
             lag=self._parts.index.lags.get(key),
             now=now,
@@ -217,6 +217,12 @@ class StreamPages:
             effects=[
                 operations.effect_record(effect, why.target_errors) for effect in point.effects[:LISTED]
             ],
+        )
+
+    async def _is_known(self, key: str) -> bool:
+        """Return True for a stream without a checkpoint that is owned, or waits for a node."""
+        return (
+            key in self._parts.index.waits or await self._parts.services.coordinator().lookup(key) is not None
         )
 
     # --- what is done to one
@@ -299,11 +305,6 @@ class StreamPages:
 
 def _told(text: str, record: operations.StreamRecord) -> str:
     return f"{text}; {record.told} was told" if record.told else text
-
-
-def _sentences(why: Why) -> list[str]:
-    """Return in words what a stream waits for, what it has to do, and why it stays."""
-    return [*filter(None, [why.waits]), *why.to_do, *why.reasons]
 
 
 def _key(text: str) -> str:
