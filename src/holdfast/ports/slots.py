@@ -434,7 +434,7 @@ class Listener(Protocol):
         """An attempt advances, and says how far it is."""
 
     def said(self, slot: TaskSlot, number: int, level: str, event: str, values: Mapping[str, Any]) -> None:
-        """An attempt wrote to the log, or to its standard output (then ``values`` is empty)."""
+        """An attempt wrote to the log, or to its standard output (``values`` then says what was dropped)."""
 
 
 class TaskSlot(Slot, Protocol):

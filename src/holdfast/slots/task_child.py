@@ -28,6 +28,7 @@ from holdfast.common.storable import storable
 from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
+from holdfast.slots.output import DROPPED
 from holdfast.slots.thread import drive
 from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
@@ -101,7 +102,7 @@ class TaskChildHost:
             return
         if self._dropped:
             dropped, self._dropped = self._dropped, 0
-            self._send(wire.LogLine("warning", f"{dropped} lines were dropped: too many", {}), number)
+            self._send(wire.LogLine("warning", DROPPED, {"lines": dropped}), number)
         plain = {str(k): v if isinstance(v, bool | float | None) else _text(v) for k, v in values.items()}
         self._send(wire.LogLine(level, _text(event), plain), number)
 

@@ -19,7 +19,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.slots import Attempt, Listener, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.descendants import MIB
-from holdfast.slots.output import Output
+from holdfast.slots.output import DROPPED, Output
 from holdfast.slots.process import ProcessSetup, SlotProcess
 from holdfast.slots.slots import ForkserverSlots, SlotSettings
 from holdfast.slots.task_child import LOOK_SIGNAL, TRAY_BYTES
@@ -115,7 +115,7 @@ class ForkserverTaskSlot(SlotProcess):
         self._listener = listener
         self._tray = Tray()
         pipe, self._pen = os.pipe()
-        self._output = Output(pipe, given.clock, self._said)
+        self._output = Output(pipe, given.clock, self._said, self._dropped)
         self._given: dict[int, int] = {}
         """What each attempt that has not ended may use, in MiB, by its number, the oldest first."""
         self._seen = asyncio.Event()
@@ -207,6 +207,10 @@ class ForkserverTaskSlot(SlotProcess):
     def _said(self, line: str) -> None:
         """A line of its standard output: of the attempt at work, for its process runs one at a time."""
         self._listener.said(self, next(iter(self._given), 0), "info", line, {})
+
+    def _dropped(self, lines: int, size: int) -> None:
+        dropped = {"lines": lines, "bytes": size}
+        self._listener.said(self, next(iter(self._given), 0), "warning", DROPPED, dropped)
 
     def _found(self, number: int, text: str) -> None:
         if (look := self._looks.pop(number, None)) is not None:
