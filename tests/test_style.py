@@ -82,7 +82,7 @@ parameter is named. Strict types know of 3.12 and 3.13 alone. ``getattr`` with a
 def lacking(path: Path) -> list[str]:
     """The uses of what the oldest promised Python lacks."""
     text = path.read_text()
-    if not any(function in text for function in OLDEST_LACKS):
+    if "except*" not in text and not any(function in text for function in OLDEST_LACKS):
         return []
     used = []
     for node in ast.walk(ast.parse(text)):
@@ -91,6 +91,9 @@ def lacking(path: Path) -> list[str]:
                 used += [
                     f"{called}({each.arg}=)" for each in given if (called, each.arg) in OLDEST_LACKS.items()
                 ]
+            case ast.TryStar(handlers=handlers):  # it made a group of what was raised in it
+                inner = (each for handler in handlers for each in ast.walk(handler))
+                used += ["raise in except*"] * any(isinstance(each, ast.Raise) for each in inner)
             case ast.Attribute(attr=word) | ast.ImportFrom(names=[ast.alias(name=word)]):
                 used += [word] * (OLDEST_LACKS.get(word) == "")
     return [f"{name(path)}: {each}" for each in used]

@@ -1,7 +1,9 @@
 """What an image holds, and that it is the same wherever it is built."""
 
+import base64
 import errno
 import os
+import shutil
 import tarfile
 import time
 from pathlib import Path
@@ -139,7 +141,9 @@ CANARIES = (
     "server.key", "tls.pem", "store.p12", "app.sqlite", "holdfast.db", "holdfast.db-wal",
     ".venv/pyvenv.cfg", "build/lib.py", "SERVER.KEY", "venv/pyvenv.cfg", "service-account.json",
     "secrets.toml", "__pycache__/x.pyc", "holdfast-objects/1", "deep/down/.env", "deep/id_ed25519",
-    "other/pyvenv.cfg",
+    "other/pyvenv.cfg", "queue.sqlite3-wal", "kubeconfig", "deep/prod.kubeconfig", "netrc", "aws/credentials",
+    "docker/config.json", "deep/docker/config.json", "prod.tfvars", "prod.auto.tfvars.json",
+    "terraform.tfstate.backup", "secring.gpg", "streams.backup", "clients.keys", "console.tokens",
 )  # fmt: skip
 
 
@@ -162,17 +166,41 @@ def test_secrets_databases_and_what_begins_with_a_dot_stay_out(project: Path, bu
 
 @pytest.mark.slow
 def test_a_private_key_by_any_other_name_is_refused(project: Path, build: Any) -> None:
-    (project / "notes.txt").write_text("-----BEGIN EC PRIVATE KEY-----\nMHc\n")
-    outcome = build(code=2)
-    assert "notes.txt holds a private key" in outcome.err
+    pem = "-----BEGIN EC PRIVATE KEY-----\nMHc\n"
+    for content in (
+        pem.encode(),
+        b"-----BEGIN PGP PRIVATE KEY BLOCK-----\n\nlQ",
+        pem.encode("utf-16"),
+        pem.encode("utf-16-be"),
+        *(b"client-key-data: " + base64.b64encode(b"#" * before + pem.encode()) for before in range(3)),
+    ):
+        (project / "notes.txt").write_bytes(content)
+        outcome = build(code=2)
+        assert "notes.txt holds a private key" in outcome.err, content
     build("--exclude", "notes.txt")
 
 
 def test_a_link_out_of_the_project_is_refused(project: Path, build: Any, tmp_path_factory: Any) -> None:
     outside = tmp_path_factory.mktemp("outside") / "data.txt"
     outside.write_text("elsewhere")
-    (project / "data.txt").symlink_to(outside)
-    assert "outside the project" in build(code=2).err
+    for target in (outside, outside.parent):
+        (project / "data.txt").symlink_to(target)
+        assert f"data.txt is a link to {target}, outside the project" in build(code=2).err
+        (project / "data.txt").unlink()
+
+
+@pytest.mark.slow
+def test_a_link_to_a_folder_of_the_image_is_a_link_there_too(project: Path, build: Any) -> None:
+    (project / "releases/v1").mkdir(parents=True)
+    (project / "releases/v1/one.txt").write_text("1")
+    (project / "releases/current").symlink_to(project / "releases/v1")
+    (project / "deep").mkdir()
+    (project / "deep/latest").symlink_to("../releases/current")
+    (project / "round").symlink_to(".")
+    image = build()
+    links = {name: member.linkname for name, member in image.layers[-1].items() if member.issym()}
+    assert links == {"app/releases/current": "v1", "app/deep/latest": "../releases/v1", "app/round": "."}
+    assert "app/releases/v1/one.txt" in image.ours
 
 
 @pytest.mark.slow
@@ -196,6 +224,19 @@ def test_the_same_project_has_the_same_digest_elsewhere(
         time.tzset()
     assert second.digest == first.digest
     assert second.index == first.index  # the bills are the same too
+
+
+@pytest.mark.slow
+def test_the_digest_is_the_same_wherever_the_base_lies(
+    project: Path, build: Any, base: str, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere") / "another"
+    shutil.copytree(base.removeprefix("oci:"), elsewhere)
+    first, second = build(), build("--base", f"oci:{elsewhere}")
+    assert second.index == first.index
+    assert "org.opencontainers.image.base.name" not in first.config["config"]["Labels"]
+    for path in (first.folder / "blobs/sha256").iterdir():
+        assert base.removeprefix("oci:").encode() not in path.read_bytes()
 
 
 @pytest.mark.slow
@@ -416,6 +457,7 @@ def test_a_link_to_what_stays_out_is_refused(project: Path, build: Any) -> None:
     link = project / "settings.txt"
     for target, options in (
         (".env", ()),
+        ("env", ()),
         ("env/pyvenv.cfg", ()),
         ("secret.txt", ("--exclude", "secret.txt")),
     ):

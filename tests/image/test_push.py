@@ -36,13 +36,13 @@ def push(place: Path, holdfast: Holdfast, base: str, tmp_path_factory: pytest.Te
     (place / "requirements.txt").write_text("native\nlarge\n")
     cache = tmp_path_factory.mktemp("images")
 
-    def run(address: str, *options: str, name: str = "team/doors:1") -> Any:
+    def run(address: str, *options: str, name: str = "team/doors:1", code: int = 0) -> Any:
         given = [*options, *(() if "--base" in options else ("--base", base))]
         given += [] if "--platform" in options else ["--platform", "linux/amd64"]
         outcome = holdfast("image", "build", "doors:app", "-t", f"{address}/{name}", "--push", "--json",
                            "--cache", str(cache), *given)  # fmt: skip
-        assert outcome.code == 0, outcome.err
-        return outcome.lines[0]
+        assert outcome.code == code, outcome.err
+        return outcome.err if code else outcome.lines[0]
 
     return run
 
@@ -58,6 +58,21 @@ def test_an_image_is_pushed_for_others_to_pull(server: DockerRegistryServer, pus
     seen = skopeo("inspect", "--tls-verify=false", f"docker://{server.address}/team/doors:1")
     assert seen["Digest"] == told["digest"]
     assert seen["Labels"]["holdfast.app"] == "doors:app"
+
+
+@pytest.mark.slow
+def test_a_push_that_fails_says_why_in_one_line(push: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "PAUSE_S", 0.05)
+    guarded = DockerRegistryServer(login=True)
+    asyncio.run(guarded.start())
+    try:
+        refused = push(guarded.address, code=2)
+    finally:
+        asyncio.run(guarded.stop())
+    unreachable = push(guarded.address, code=3)
+    assert f"{guarded.address} wants a login for team/doors: docker login" in refused
+    assert f"{guarded.address} can't be reached" in unreachable
+    assert "Traceback" not in refused + unreachable
 
 
 @pytest.mark.slow

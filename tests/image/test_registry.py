@@ -12,8 +12,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 
-from holdfast.errors import ConfigError, HoldfastError, LoginRefused, NotKnown, Unavailable
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    LoginRefused,
+    NotKnown,
+    OperationRefused,
+    Unavailable,
+)
 from holdfast.image import credentials
 from holdfast.image import registry as registries
 from holdfast.image.blobs import Blobs
@@ -380,6 +389,47 @@ async def test_a_push_goes_on_where_what_only_tidies_or_asks_gets_no_answer(
         note.write_text(f"http://{strict.address}/v2/team/app/blobs/uploads/of-before")
         await registry.push_blob("team/app", descriptor, path)
         assert ("team/app", descriptor.digest) in strict.blobs
+
+
+def odd(headers: dict[str, str], token: str = "") -> web.Application:
+    """A server that answers each request so; ``HOST`` in headers is its own address."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/token":
+            return web.Response(text=token)
+        said = {name: value.replace("HOST", request.host) for name, value in headers.items()}
+        if "WWW-Authenticate" in said:
+            return web.Response(status=401, headers=said)
+        return web.Response(status=202 if request.method == "POST" else 307, headers=said)
+
+    app = web.Application()
+    app.add_routes([web.route("*", "/{path:.*}", answer)])
+    return app
+
+
+LOGIN = {"WWW-Authenticate": 'Bearer realm="http://HOST/token"'}
+
+
+@pytest.mark.parametrize(
+    "app, why",
+    [
+        (odd({}), "its header Location is ''"),
+        (odd({"Location": "ftp://elsewhere/x"}), "its header Location is 'ftp"),
+        (odd({"Location": "http://[::1/x"}), "its header Location is 'http"),
+        (odd({"WWW-Authenticate": 'Bearer realm="nowhere"'}), "a login at 'nowhere', which is no URL"),
+        (odd(LOGIN, token="<html>"), "with no token"),
+        (odd(LOGIN, token="[]"), "with no token"),
+        (odd(LOGIN, token='{"expires_in": 5}'), "with no token"),
+    ],
+)
+async def test_an_odd_answer_of_a_registry_is_told(blobs: Blobs, app: web.Application, why: str) -> None:
+    descriptor, path = blob(blobs, 100)
+    missing = Descriptor(media_type="application/octet-stream", digest=digest_of(b"none"), size=4)
+    async with TestServer(app) as server, RegistryClient(f"127.0.0.1:{server.port}", blobs) as registry:
+        with pytest.raises(OperationRefused, match=why):
+            await registry.push_blob("team/app", descriptor, path)
+        with pytest.raises(OperationRefused, match=why):
+            await registry.pull_blob("team/app", missing)
 
 
 @pytest.mark.parametrize("kept", ["[]", '{"auths": []}', '{"auths": {"h": 1}}', '{"credsStore": 1}', "{"])

@@ -17,6 +17,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 
+from holdfast.common import record
 from holdfast.errors import ConfigError, Damaged, Unavailable
 from holdfast.image.blobs import CHUNK, Blobs
 from holdfast.image.layer import Layer, compressed
@@ -45,9 +46,11 @@ REGISTRY/NAME:TAG, oci:FOLDER, oci:FOLDER:TAG, oci-archive:FILE or docker-archiv
 
 @dataclass(frozen=True)
 class Base:
-    """An image to build on, for one platform. ``bring`` gets a layer's blob, if it isn't here yet."""
+    """An image to build on, for one platform. ``reference`` is its name in a registry, empty if it comes from
+    this machine. ``bring`` gets a layer's blob, if it isn't here yet."""
 
     name: str
+    reference: str
     digest: str
     config: dict[str, Any]
     layers: tuple[Layer, ...]
@@ -80,9 +83,11 @@ class _Saved(msgspec.Struct, frozen=True, rename="pascal"):
 
 
 class BaseSource(Protocol):
-    """A source of a base: an archive, a layout or a registry."""
+    """A source of a base: an archive, a layout or a registry. ``published`` is true of a registry, where the
+    name means the same to others."""
 
     name: str
+    published: bool
 
     async def root(self) -> Descriptor:
         """Return the descriptor of what the base's name means: a manifest or an index."""
@@ -98,7 +103,7 @@ async def open_base(source: BaseSource, platform: Platform) -> Base:
     """Return the image of a platform. Raises ConfigError where there is none."""
     try:
         return await _of_platform(source, await _root(source), platform)
-    except msgspec.DecodeError as error:
+    except record.UNREADABLE as error:
         raise ConfigError(f"base {source.name} can't be read as an image: {error}; give {FORMS}") from None
 
 
@@ -133,6 +138,7 @@ async def _of_platform(source: BaseSource, root: Descriptor, platform: Platform)
             raise ConfigError(f"{source.name} has a layer of type {layer.media_type!r}, which can't be used")
     return Base(
         source.name,
+        source.name if source.published else "",
         fitting[0].digest,
         config,
         tuple(
@@ -181,6 +187,8 @@ def _told(platform: dict[str, str]) -> str:
 class Layout:
     """An image in a folder or an archive of OCI's layout."""
 
+    published = False
+
     def __init__(self, name: str, place: Path, tag: str, blobs: Blobs) -> None:
         self.name = name
         self._place = place
@@ -216,6 +224,8 @@ class Layout:
 
 class DockerArchive:
     """An image in an archive that ``docker save`` wrote."""
+
+    published = False
 
     def __init__(self, name: str, place: Path, blobs: Blobs) -> None:
         self.name = name

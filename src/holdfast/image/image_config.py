@@ -55,7 +55,7 @@ def make(
     }
     kept = {name: before[name] for name in ("Volumes", "ExposedPorts") if before.get(name)}
     told = {
-        "org.opencontainers.image.base.name": base.name,
+        **({"org.opencontainers.image.base.name": base.reference} if base.reference else {}),
         "org.opencontainers.image.base.digest": base.digest,
         "holdfast.app": app,
         "holdfast.version": holdfast.__version__,

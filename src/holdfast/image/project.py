@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import os
 import posixpath
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,14 +25,34 @@ NEVER_AT_TOP = ("build", "dist")
 """Deeper down they may be packages of the app."""
 
 NEVER_FILES = (
-    "*.db", "*.db-*", "*.jks", "*.kdbx", "*.key", "*.log", "*.p12", "*.pem", "*.pfx", "*.pyc", "*.sqlite",
-    "*.sqlite-*", "*.sqlite3", "credentials*.json", "id_dsa*", "id_ecdsa*", "id_ed25519*", "id_rsa*", "*.ppk",
-    "*.keystore", "*.ovpn", "*.tfstate", "*.env", "secrets.json", "secrets.toml", "secrets.y*ml",
-    "service-account*.json", "holdfast.toml",
+    "credentials", "*credentials*.json", "*.db", "*.db-*", "*.env", "*.gpg", "id_dsa*", "id_ecdsa*",
+    "id_ed25519*", "id_rsa*", "*.jks", "*.kdbx", "*.key", "*.keystore", "*.keytab", "kubeconfig",
+    "*.kubeconfig", "kubeconfig.y*ml", "*.log", "netrc", "_netrc", "*.ovpn", "*.p12", "*.p8", "*.pem",
+    "*.pfx", "*.pgp", "*.ppk", "*.pyc", "secrets.json", "secrets.toml", "secrets.y*ml",
+    "service-account*.json", "*.sqlite", "*.sqlite-*", "*.sqlite3", "*.sqlite3-*", "*.tfstate", "*.tfstate.*",
+    "*.tfvars", "*.tfvars.json", "holdfast.toml", "*.backup", "*.keys", "*.tokens",
 )  # fmt: skip
-"""Besides all whose name begins with a dot, such as ``.env``, ``.git`` and ``.venv``."""
+"""Besides all whose name begins with a dot, such as ``.env`` and ``.git``. The last four are ours."""
 
-_PRIVATE_KEY = b"PRIVATE KEY-----"
+NEVER_PATHS = ("docker/config.json", "*/docker/config.json")
+
+
+def _forms(text: bytes) -> Iterator[bytes]:
+    """Yield a text of a file as other files hold it: in UTF-16, and in Base64 wherever that begins."""
+    yield text
+    yield text.decode().encode("utf-16-le")
+    for before in range(3):
+        coded = base64.b64encode(bytes(before) + text)
+        yield coded[-(-before * 4 // 3) : (before + len(text)) * 4 // 3]
+
+
+_PRIVATE_KEY = re.compile(
+    b"|".join(
+        re.escape(form)
+        for text in (b"PRIVATE KEY-----", b"PGP PRIVATE KEY BLOCK-----")
+        for form in _forms(text)
+    )
+)
 _LAYOUT_MARK = "oci-layout"
 """A file that each image in OCI's form has. Its name is among the first in an archive."""
 _HEAD_BYTES = 4096
@@ -102,13 +124,16 @@ def _sorted(folder: Path, models: Iterable[str], excluded: Sequence[str]) -> Fil
 
 
 def _entry(folder: Path, path: str) -> ImageFile:
-    """A file of the project. Raises ConfigError if it holds a private key."""
+    """A file of the project, or a link to a folder of it. Raises ConfigError for a private key."""
     source = folder / path
+    if source.is_dir():
+        root = folder.resolve()
+        return ImageFile(f"{APP}/{path}", os.path.relpath(source.resolve(), (root / path).parent))
     executable = os.access(source, os.X_OK) and _is_script(source)
     if source.stat().st_size >= MODEL_BYTES:
         return ImageFile(f"{APP}/{path}", source, executable)
     content = source.read_bytes()
-    if _PRIVATE_KEY in content:
+    if _PRIVATE_KEY.search(content):
         raise ConfigError(
             f"{path} holds a private key, which doesn't belong in an image: move it out of the project, or"
             f" leave it out by --exclude {path}"
@@ -124,42 +149,45 @@ def _walk(folder: Path, below: str, excluded: Sequence[str]) -> Iterator[str]:
         path = f"{below}/{entry.name}".lstrip("/")
         if _stays_out(folder, path, excluded):
             continue
-        if entry.is_dir():
-            if not entry.is_symlink():
-                yield from _walk(folder, path, excluded)
+        if entry.is_symlink() and (entry.is_dir() or entry.is_file()):
+            _check_link(folder, path, excluded)
+            yield path
+        elif entry.is_dir():
+            yield from _walk(folder, path, excluded)
         elif entry.is_file():
-            if entry.is_symlink():
-                _check_link(folder, path, excluded)
             yield path
 
 
 def _stays_out(folder: Path, path: str, excluded: Sequence[str]) -> bool:
-    """Return whether a file or folder itself stays out, whatever becomes of the folders that it is in."""
+    """Return whether a file or folder itself stays out, whatever becomes of the folders that it is in. Of a
+    link only the name counts."""
     name, place = posixpath.basename(path), folder / path
-    if passed_over(name) or _matches(path, excluded):
+    if passed_over(name) or _matches(path, excluded) or _is_never(name.lower(), path, place):
         return True
+    if place.is_symlink():
+        return False
     if place.is_dir():
-        return (
-            _matches(name.lower(), NEVER_FOLDERS)
-            or path in NEVER_AT_TOP
-            or any((place / mark).exists() for mark in (ENVIRONMENT, _LAYOUT_MARK))
-        )
-    return _matches(name.lower(), NEVER_FILES) or (
-        name.endswith(".tar") and place.is_file() and _is_image(place)
-    )
+        return any((place / mark).exists() for mark in (ENVIRONMENT, _LAYOUT_MARK))
+    return name.endswith(".tar") and place.is_file() and _is_image(place)
+
+
+def _is_never(name: str, path: str, place: Path) -> bool:
+    if place.is_dir():
+        return _matches(name, NEVER_FOLDERS) or path in NEVER_AT_TOP
+    return _matches(name, NEVER_FILES) or _matches(path.lower(), NEVER_PATHS)
 
 
 def _check_link(folder: Path, path: str, excluded: Sequence[str]) -> None:
     """Raise ConfigError unless what a link leads to may itself be in the image."""
     target, root = (folder / path).resolve(), folder.resolve()
-    if root not in target.parents:
+    if root not in (target, *target.parents):
         raise ConfigError(f"{path} is a link to {target}, outside the project")
     parts = target.relative_to(root).parts
     for end in range(1, len(parts) + 1):
         if _stays_out(root, "/".join(parts[:end]), excluded):
             raise ConfigError(
-                f"{path} is a link to {'/'.join(parts)}, which stays out of images: put the file itself in"
-                f" its place if it may be there, or leave the link out by --exclude {path}"
+                f"{path} is a link to {'/'.join(parts)}, which stays out of images: put what it leads"
+                f" to in its place if that may be there, or leave the link out by --exclude {path}"
             )
 
 

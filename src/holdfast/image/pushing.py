@@ -9,11 +9,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import HoldfastError, NotKnown
+from holdfast.common.record import UNREADABLE
+from holdfast.errors import NotKnown, OperationRefused
 from holdfast.image.base import Base
 from holdfast.image.blobs import Blobs
 from holdfast.image.builder import Built, Image
-from holdfast.image.oci import INDEX, INDEXES, MANIFESTS, Descriptor, document
+from holdfast.image.oci import INDEX, INDEXES, MANIFESTS, Descriptor, Index, document
 from holdfast.image.reference import Reference
 from holdfast.image.registry import RegistryClient
 
@@ -23,6 +24,8 @@ AT_ONCE = 3
 
 class RegistryBase:
     """A base in a registry."""
+
+    published = True
 
     def __init__(self, reference: Reference, registry: RegistryClient, blobs: Blobs) -> None:
         self.name = str(reference)
@@ -92,7 +95,7 @@ async def push(
         async with asyncio.TaskGroup() as group:
             for descriptor, base in _blobs_of(built).values():
                 group.create_task(bring_there(descriptor, base))
-    except* HoldfastError as errors:
+    except BaseExceptionGroup as errors:  # except* makes a group of what is raised in it, before 3.11.4
         raise errors.exceptions[0] from None
     for image in built.images:
         await _put(image.manifest, image.manifest.digest, target, registry, blobs)
@@ -132,7 +135,13 @@ async def _attach(image: Image, target: Reference, registry: RegistryClient, blo
     known: list[Descriptor] = []
     with contextlib.suppress(NotKnown):
         _, data = await registry.manifest(target.repository, tag)
-        known = msgspec.convert(msgspec.json.decode(data)["manifests"], list[Descriptor])
+        try:
+            known = msgspec.json.decode(data, type=Index).manifests
+        except UNREADABLE as error:
+            raise OperationRefused(
+                f"{registry.host} has no index of OCI's form under the tag {tag} of {target.repository},"
+                f" where the bill of materials belongs: {error}; delete that tag, and push again"
+            ) from None
     if bill.digest not in {each.digest for each in known}:
         index = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [*known, bill]}
         await registry.put_manifest(target.repository, tag, INDEX, document(index))

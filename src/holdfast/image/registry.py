@@ -17,7 +17,8 @@ import msgspec
 from yarl import URL
 
 from holdfast.common.http_errors import describe_http_error
-from holdfast.errors import Damaged, LoginRefused, NotKnown, OperationRefused, Unavailable
+from holdfast.common.record import UNREADABLE
+from holdfast.errors import ConfigError, Damaged, LoginRefused, NotKnown, OperationRefused, Unavailable
 from holdfast.image import credentials
 from holdfast.image.blobs import CHUNK, Blobs
 from holdfast.image.oci import INDEXES, MANIFESTS, Descriptor, digest_of
@@ -38,6 +39,14 @@ _LOCAL = re.compile(r"(localhost|127(\.\d+){3}|\[::1\])(:\d+)?")
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 
 
+class _Issued(msgspec.Struct, frozen=True):
+    """A token, as a registry issues it."""
+
+    token: str | None = None
+    access_token: str | None = None
+    expires_in: float | None = None
+
+
 class _RegistryAnswer:
     """A status, headers and a short body."""
 
@@ -49,8 +58,9 @@ class _RegistryAnswer:
 
     @property
     def location(self) -> URL:
-        """The URL of the next request that the registry wants. Its header may leave out scheme and host."""
-        return self.url.join(URL(self.headers["Location"], encoded=True))
+        """The URL of the next request that the registry wants. Its header may leave out scheme and host.
+        Raises OperationRefused where there is none."""
+        return _joined(self.url, self.headers)
 
 
 class RegistryClient:
@@ -60,7 +70,10 @@ class RegistryClient:
         self.host = host
         self.sent_bytes = 0
         plain = insecure or _LOCAL.fullmatch(host) is not None
-        self._root = URL(f"{'http' if plain else 'https'}://{host}")
+        try:
+            self._root = URL(f"{'http' if plain else 'https'}://{host}")
+        except ValueError as error:
+            raise ConfigError(f"registry {host!r} must be HOST or HOST:PORT: {error}") from None
         self._blobs = blobs
         self._http: aiohttp.ClientSession | None = None
         self._basic: dict[str, str] = {}
@@ -148,7 +161,7 @@ class RegistryClient:
         except LoginRefused:
             return False  # of the other repository
         if answer.status == 202:  # an upload has begun instead; the registry forgets it some day anyway
-            with contextlib.suppress(Unavailable, LoginRefused):
+            with contextlib.suppress(Unavailable, LoginRefused, OperationRefused):
                 await self._ask("DELETE", answer.location, _push(repository))
         return answer.status == 201
 
@@ -218,7 +231,10 @@ class RegistryClient:
         if answer.status in (404, 416):
             raise Unavailable(f"{self.host} has given up an upload, or has another part of it than was sent")
         self._check(answer, repository, 202)
-        return answer.location, _received(answer.headers) or end
+        received = _received(answer.headers) or end
+        if received <= done:
+            raise Unavailable(f"{self.host} has taken nothing of a part of an upload")
+        return answer.location, received
 
     async def _part(self, path: Path, begin: int, end: int) -> AsyncIterator[bytes]:
         with path.open("rb") as file:  # a local file, in small pieces
@@ -242,7 +258,7 @@ class RegistryClient:
                     url, headers=headers | given, allow_redirects=False, proxy=_proxy(url)
                 ) as response:
                     if response.status in (301, 302, 303, 307, 308):
-                        url = url.join(URL(response.headers["Location"], encoded=True))
+                        url = _joined(url, response.headers)
                         continue
                     if response.status == 401 and url.origin() == self._root:
                         authorization = await self._log_in(
@@ -367,7 +383,13 @@ class RegistryClient:
     async def _token(
         self, told: Mapping[str, str], scopes: Sequence[str], known: credentials.RegistryLogin | None
     ) -> tuple[str, float]:
-        realm = URL(told["realm"])
+        try:
+            realm = URL(told["realm"])
+            realm.origin()
+        except ValueError:
+            raise OperationRefused(
+                f"{self.host} wants a login at {told['realm']!r:.200}, which is no URL"
+            ) from None
         if realm.scheme != "https" and self._root.scheme == "https":
             raise LoginRefused(
                 f"{self.host} wants credentials sent to {realm.origin()}, without TLS: not done"
@@ -390,8 +412,28 @@ class RegistryClient:
                 f"{realm.host} answers {answer.status} to the login for {self.host}: log in anew, with docker"
                 " login or podman login"
             )
-        issued = msgspec.json.decode(answer.body)
-        return issued.get("token") or issued["access_token"], float(issued.get("expires_in") or TOKEN_S)
+        try:
+            issued = msgspec.json.decode(answer.body, type=_Issued)
+        except UNREADABLE as error:
+            raise OperationRefused(
+                f"{realm.host} answers the login for {self.host} with no token: {error}"
+            ) from None
+        if not (token := issued.token or issued.access_token):
+            raise OperationRefused(f"{realm.host} answers the login for {self.host} with no token")
+        return token, issued.expires_in or TOKEN_S
+
+
+def _joined(url: URL, headers: Mapping[str, str]) -> URL:
+    """Return where an answer leads. Raises OperationRefused if it leads nowhere."""
+    place = headers.get("Location", "")
+    with contextlib.suppress(ValueError):
+        found = url.join(URL(place, encoded=True))
+        if place and found.scheme in ("http", "https") and found.host:
+            return found
+    raise OperationRefused(
+        f"{url.host} should say where to go on, and its header Location is {place!r:.200}: it is no registry,"
+        " or a proxy before it changes its answers"
+    )
 
 
 def _received(headers: Mapping[str, str]) -> int:

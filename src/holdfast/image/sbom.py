@@ -43,7 +43,7 @@ def make(app: str, version: str, base: Base, packages: Iterable[Package]) -> byt
         {
             "type": "container",
             "bom-ref": base.digest,
-            "name": base.name,
+            "name": base.reference or "base",
             "version": base.digest,
             "hashes": [{"alg": "SHA-256", "content": base.digest.partition(":")[2]}],
         }
