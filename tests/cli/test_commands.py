@@ -473,6 +473,35 @@ def test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id(
     assert [letter["id"] for letter in holdfast("dlq", "ls", "--json").lines] == [timer.id]
 
 
+def test_letters_that_would_come_back_are_named_before_they_are_sent_again(
+    holdfast: Any, arrange: Any
+) -> None:
+    def letter(key: str, place: Place) -> DeadLetter:
+        stream, _, plain = key.partition("/")
+        seq = place.id or place.name[2:]
+        return DeadLetter(f"{key}:{place.name}", b"{}", "failed", {}, "", stream, plain, place.run, seq)
+
+    async def skipped(services: Services) -> None:
+        await commit(services)
+        opening = await opened(services, "notes/a")
+        skips = Commit(
+            "notes/a", opening.epoch, 1, "a", RunLog(0, 0, 1), identities=("!0:gone",), window=9, skipped=1
+        )
+        await services.state().commit(skips)
+        places = [Place(0, 1), Place(0, 2), Place(0, 3)]
+        await services.queue("detect").bury([letter(KEY, place) for place in places])
+        notes = [letter("notes/a", Place(0, 0, "gone")), letter("notes/a", Place(0, 0, "new"))]
+        await services.queue("notes").bury(notes)
+
+    arrange(skipped)
+    sent = holdfast("dlq", "redrive", "--stream", "detect", "--all")
+    assert (sent.code, sent.out) == (0, "3 redriven\n")
+    assert f"passed the places of 2 of these, such as {KEY}:{Place(0, 1).name}: no handler" in sent.err
+    sent = holdfast("dlq", "redrive", "notes/a:0:gone", "notes/a:0:new")
+    assert "passed the places of 1 of these, such as notes/a:0:gone:" in sent.err
+    assert "have passed" not in holdfast("dlq", "redrive", "notes/a:0:new").err
+
+
 OF_QUEUES = {
     "ids": ["detect/x"],
     "--stream": ["--stream", "detect"],

@@ -334,6 +334,9 @@ async def test_what_was_previewed_is_sent_again_and_nothing_else(
     assert "a bad frame" in page.text
     preview = await operator.post("/dead-letters/preview", queue="cameras", key="one", do="purge", all="yes")
     assert "Remove 1 for good?" in shown(preview.text)
+    assert "have passed" not in shown(preview.text)
+    again = await operator.post("/dead-letters/preview", queue="cameras", key="one", do="redrive", all="yes")
+    assert "Streams have passed the places of 1 of these, such as cameras/one:0:" in shown(again.text)
     [identity] = PREVIEW.findall(preview.text)
     cameras.send({"camera": "one", "frame": 1, "bad": True})
     while len([each for each in await letters(services) if "/one:" in each]) < 2:

@@ -312,6 +312,8 @@ async def _act(
         chosen = {stream: ids} if stream and ids else await dead_letters.by_queue(services, ids, complain)
         action = dead_letters.PURGE_ACTION if done == "purged" else dead_letters.REDRIVE_ACTION
         wish = {"count": len(ids), "ids": " ".join(ids)}
+        if done == "redriven" and (warning := (await dead_letters.passed(services, ids)).warning):
+            output.remark(warning)
         async with audited(services, action, " ".join(chosen), wish):
             count = await act(services, chosen, complain)
     if json:

@@ -10,6 +10,7 @@ import msgspec
 from holdfast.common.acts import HOPS, Effect
 from holdfast.common.progress import chunks
 from holdfast.common.traceparent import TRACEPARENT
+from holdfast.ports.dead_letters import batches
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.target import OutgoingEffect
 
@@ -65,7 +66,7 @@ async def guard(queue: Queue, letters: Sequence[DeadLetter]) -> list[str]:
     plain = [letter.id for letter in letters if not letter.id.endswith(AGAIN)]
     for some in chunks(guards, queue.max_batch):
         await queue.bury([letter for letter in some if letter not in letters])
-    for ids in chunks(plain, queue.max_batch):
+    for ids in batches(queue, plain):
         await queue.purge(ids)
     return list(dict.fromkeys(letter.id for letter in guards))
 

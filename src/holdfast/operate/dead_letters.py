@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.cluster.effect_dead_letters import EFFECT, TARGET
+from holdfast.common.message import Place
 from holdfast.common.redaction import redact
 from holdfast.errors import ConfigError, HoldfastError, TooLarge
 from holdfast.operate.records import Shows, body, moment, seq, split_key
 from holdfast.operate.survey import stream_names
 from holdfast.operate.tasks import counts, runners, services_of
-from holdfast.ports.dead_letters import PAGE, Reads, at_once, dead_letters, in_order
+from holdfast.ports.dead_letters import PAGE, Reads, at_once, batches, dead_letters, in_order
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.streams import operations
 from holdfast.tasks.names import task_queue
@@ -27,6 +28,13 @@ REDRIVE_ACTION, PURGE_ACTION = "send dead letters again", "remove dead letters"
 
 READ_MAX = 10_000
 """How many dead letters are read to find some of them."""
+
+KEYS_LOOKED_AT = 100
+"""The most streams that are looked at before dead letters are sent again: each is a call to the state
+store."""
+
+NAMES_MAX = 10_000
+"""The most identities of a stream that are read to find those that it has passed."""
 
 Act = Callable[[Queue, Sequence[str]], Awaitable[int]]
 """What is done with some dead letters of a queue; returns how many there were."""
@@ -101,6 +109,48 @@ def _prefix(letter_id: str) -> str:
     return split_key(letter_id)[0]
 
 
+class Passed(NamedTuple):
+    """The dead letters that would only come back: their streams have passed their places. There may be
+    ``more``."""
+
+    ids: Sequence[str] = ()
+    more: bool = False
+
+    @property
+    def warning(self) -> str:
+        """What to say before they are sent again; "" for none."""
+        if not self.ids:
+            return ""
+        count = f"{len(self.ids)} or more" if self.more else f"{len(self.ids)}"
+        return (
+            f"streams have passed the places of {count} of these, such as {self.ids[0]}: no handler will see"
+            " them, and they come back as dead letters. To have one handled, send its body under a new seq or"
+            " run, or reset its stream first"
+        )
+
+
+async def passed(services: Services, ids: Sequence[str]) -> Passed:
+    """Find the letters of messages, of those with these ids, whose handlers won't see them when they are sent
+    again. Of at most ``KEYS_LOOKED_AT`` streams; none where the state store doesn't answer."""
+    places: dict[str, list[tuple[str, Place]]] = {}
+    for letter_id in ids:
+        if len(parts := letter_id.rsplit(":", 2)) == 3 and parts[1].isdecimal():
+            place = Place.named(":".join(parts[1:]))
+            places.setdefault(parts[0], []).append((letter_id, place))
+    state, found = services.state(), list[str]()
+    for key, some in list(places.items())[:KEYS_LOOKED_AT]:
+        try:
+            checkpoint = await state.peek(key)
+            if checkpoint is None:
+                continue
+            recent = await state.identities(key, NAMES_MAX) if any(place.id for _, place in some) else ()
+        except HoldfastError:
+            return Passed()
+        known = msgspec.structs.replace(checkpoint, recent=tuple(recent))
+        found += [letter_id for letter_id, place in some if operations.is_passed(known, place)]
+    return Passed(found, len(places) > KEYS_LOOKED_AT)
+
+
 async def redrive(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
     """Send these dead letters, by their queues, again: messages and tasks to their queues, the latter with
     all their tries, and effects to their targets. Returns how many there were."""
@@ -149,8 +199,7 @@ async def _each_queue(services: Services, ids: Mapping[str, Sequence[str]], fail
     for name, some in ids.items():
         try:
             queue = services.queue(name)
-            for start in range(0, len(some), queue.max_batch):
-                batch = some[start : start + queue.max_batch]
+            for batch in batches(queue, some):
                 try:
                     count += await act(queue, batch)
                 except TooLarge:  # which of them it is shows when they go one by one

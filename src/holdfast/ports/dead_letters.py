@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from holdfast.common.progress import chunks
 from holdfast.ports.queue import DeadLetter, Queue
 
 T = TypeVar("T")
@@ -33,7 +34,15 @@ async def dead_letters(
     while found := await read(partial(queue.dead_letters, page, after, key)):
         for letter in found:
             yield letter
+        if queue.hides_dead_letters and len(found) < page:
+            return  # another look would read them all again
         after = found[-1].id
+
+
+def batches(queue: Queue, items: Sequence[T]) -> list[Sequence[T]]:
+    """Cut dead letters, or their ids, into calls of ``redrive`` or ``purge``: as few as may be where each
+    reads all dead letters."""
+    return chunks(items, PAGE if queue.hides_dead_letters else queue.max_batch)
 
 
 def in_order(letter: DeadLetter) -> tuple[str, int, str]:

@@ -110,7 +110,7 @@ class Queue(Protocol):
         delay_max_s: the longest delay of a single message; 0 if messages can't be delayed.
         tells_lag: whether ``depth`` knows the age of the oldest message.
         hides_dead_letters: whether reading dead letters hides them from other readers for a while, and costs
-            calls for all of them.
+            calls for all of them. A redrive or a purge then reads them too, and takes any number of ids.
         tells_stale: whether a receipt becomes stale at the next delivery of its message, and every call then
             refuses and returns it. If not, an old receipt may still extend, give back or delete the later
             delivery.

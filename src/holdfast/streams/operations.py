@@ -17,7 +17,7 @@ from holdfast.common.protocol import Done, Poke
 from holdfast.common.redaction import redact
 from holdfast.errors import Fenced, HoldfastError, NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Coordinator
-from holdfast.ports.dead_letters import dead_letters, in_order
+from holdfast.ports.dead_letters import batches, dead_letters, in_order
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
@@ -63,8 +63,8 @@ async def resume(state: StateStore, queue: Queue, key: str) -> tuple[Checkpoint,
     ]
     overflow.sort(key=in_order)
     sent = 0
-    for start in range(0, len(overflow), queue.max_batch):
-        sent += await queue.redrive([letter.id for letter in overflow[start : start + queue.max_batch]])
+    for some in batches(queue, overflow):
+        sent += await queue.redrive([letter.id for letter in some])
     return checkpoint, sent
 
 
@@ -243,7 +243,7 @@ def _unchanged(now: Checkpoint) -> Commit:
     )
 
 
-def _is_passed(now: Checkpoint, place: Place) -> bool:
+def is_passed(now: Checkpoint, place: Place) -> bool:
     """Return True if a commit covers the place, even if its mark is still there."""
     if place.run == TIMER_RUN:
         return all(place_of(timer) != place for timer in now.timers)
@@ -255,7 +255,7 @@ def _is_passed(now: Checkpoint, place: Place) -> bool:
 def _is_skipped(now: Checkpoint, place: Place) -> bool:
     """Return True if the checkpoint says that the place was skipped."""
     if place.run == TIMER_RUN:
-        return _is_passed(now, place)
+        return is_passed(now, place)
     if SKIP_MARK + place.name in now.recent:
         return True
     logs = (now.log, *now.past)
@@ -320,7 +320,7 @@ def _skipped_place(now: Checkpoint, through: int | None, run: int | None) -> Pla
     if through is not None:
         current = now.log.run if now.log else 0
         return Place(current if run is None else run, through)
-    if now.started is not None and not _is_passed(now, head := Place.named(now.started.head)):
+    if now.started is not None and not is_passed(now, head := Place.named(now.started.head)):
         return head
     by_identity = any(not name.startswith(SKIP_MARK) for name in now.recent)
     if now.log is None or by_identity:

@@ -27,9 +27,10 @@ async def redrive(
     targets. ``tell`` is called with the full key of each stream that has effects to hand over again, and
     ``failed`` with the id of each letter that stays, such as a timer's, which is no message. Returns how many
     letters were sent."""
-    found: list[DeadLetter] = []
-    for key in sorted({_plain_key(id_) for id_ in ids if _may_be_of_effect(id_)}):
-        found += [each async for each in dead_letters(queue, key) if each.id in ids and is_of_effect(each)]
+    asked, found = {*ids}, list[DeadLetter]()
+    keys = sorted({_plain_key(id_) for id_ in ids if _may_be_of_effect(id_)})
+    for key in [None] if keys and queue.hides_dead_letters else keys:
+        found += [each async for each in dead_letters(queue, key) if each.id in asked and is_of_effect(each)]
     known = {letter.id for letter in found}
     sent = await queue.redrive([id_ for id_ in ids if id_ not in known])
     changed: dict[str, None] = {}

@@ -13,7 +13,6 @@ import msgspec
 
 from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key, check_text
-from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import TRACEPARENT
@@ -27,7 +26,7 @@ from holdfast.errors import (
     ValueLost,
 )
 from holdfast.ports.clock import Clock
-from holdfast.ports.dead_letters import Reads, at_once, dead_letters
+from holdfast.ports.dead_letters import Reads, at_once, batches, dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.system.spans import sending
@@ -451,8 +450,7 @@ class Producer:
         return sent + await self._resend_effects(queue, of_effects)
 
     async def _redrive_all(self, queue: Queue, letters: Sequence[DeadLetter]) -> int:
-        batches = chunks(letters, queue.max_batch)
-        return sum([await self._redrive(queue, batch) for batch in batches])
+        return sum([await self._redrive(queue, some) for some in batches(queue, letters)])
 
     async def _redrive(self, queue: Queue, some: Sequence[DeadLetter]) -> int:
         traces = [letter.key for letter in some if letter.key]

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.cluster.effect_dead_letters import EFFECT, effect_again, guard, is_of_effect
 from holdfast.common.acts import Effect, decode_effects, encode_effects
-from holdfast.common.progress import chunks
+from holdfast.ports.dead_letters import batches
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.body import Body
@@ -64,7 +64,7 @@ async def resend_effects(
             log.warning("dead letters can't be sent again for now", task=trace, letters=guards)
             continue
         await queue.send([_to_look(app, task)])
-        for ids in chunks(guards, queue.max_batch):
+        for ids in batches(queue, guards):
             await queue.purge(ids)  # an effect that is sent twice has one id
         count += len(some)
     return count

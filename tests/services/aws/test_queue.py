@@ -435,6 +435,32 @@ async def test_letters_are_given_back_though_a_look_fails(troubled: SqsQueue, fa
     assert len(await troubled.dead_letters(20)) == 11
 
 
+async def test_many_letters_are_sent_again_with_one_look_and_in_order(
+    troubled: SqsQueue, faults: SqsFaults, meter: Meter
+) -> None:
+    names = [f"{number:02d}" for number in range(30)]
+    for start in range(0, 30, 10):
+        await troubled.bury([DeadLetter(name, name.encode(), "bad") for name in names[start : start + 10]])
+    assert await troubled.redrive(names) == 30
+    assert meter.calls["sqs", "ReceiveMessage"] <= 3 + 3, "one for each ten, and those in vain"
+    assert await troubled.dead_letters(10) == []
+    assert sorted(delivery.body.decode() for delivery in await receive(troubled, 30)) == names
+
+
+async def test_of_letters_that_are_sent_again_only_the_last_ten_may_come_twice(
+    troubled: SqsQueue, faults: SqsFaults
+) -> None:
+    names = [f"{number:02d}" for number in range(30)]
+    for start in range(0, 30, 10):
+        await troubled.bury([DeadLetter(name, b"x", "bad") for name in names[start : start + 10]])
+    faults.plan.add(Rule(fault=CallFault.FAIL_ENTRIES, operation="DeleteMessage*", times=3, share=1.0))
+    with pytest.raises(OutcomeUnknown):
+        await troubled.redrive(names)
+    assert len(await receive(troubled, 10)) == 10
+    assert (await troubled.depth()).ready == 0
+    assert len(await troubled.dead_letters(40)) == 30
+
+
 async def test_a_look_takes_no_more_than_it_may(queue: SqsQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     await queue.bury([DeadLetter(str(i), b"x", "bad") for i in range(10)])
     await queue.bury([DeadLetter("10", b"x", "bad")])

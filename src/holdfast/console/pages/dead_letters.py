@@ -273,6 +273,10 @@ class DeadLetterPages:
             self._parts.clock.monotonic(),
             whole,
         ).lightened()
+        warning = ""
+        if preview.act == "redrive":
+            chosen = [letter.id for letter in preview.letters]
+            warning = (await operations.passed(self._parts.services, chosen)).warning
         identity = self._parts.clock.new_id()
         self._previews.keep(identity, preview)
         return self._parts.renderer.page(
@@ -281,6 +285,7 @@ class DeadLetterPages:
             title="Send again" if preview.act == "redrive" else "Remove",
             preview=preview,
             identity=identity,
+            warning=warning,
             shown=ROWS,
             back=f"/dead-letters?{question._replace(look=False).query}",
         )

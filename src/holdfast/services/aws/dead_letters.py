@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.common.progress import chunks
 from holdfast.common.record import UNREADABLE
 from holdfast.errors import HoldfastError, TooLarge
 from holdfast.ports.clock import Clock
@@ -82,18 +83,24 @@ class DeadLetters:
             return [listed[name] for name in sorted(listed)]
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        """Send dead letters to the queue again, in that order, then remove them; returns how many. If this is
-        interrupted, some come twice."""
-        async with self._taken(lambda found: found.letter.id in ids) as taken:
-            first = {item.letter.id: item for item in reversed(taken)}
-            again = [first[name] for name in dict.fromkeys(ids) if name in first]
-            entries = [encode(item.letter.body, item.letter.attributes) for item in again]
-            await self._queue.send(entries, [item.group or item.letter.key for item in again])
-            return await self._drop(taken)
+        """Send dead letters to the queue again, in that order, and remove them, ten by ten; returns how many.
+        If this is interrupted, up to ten come twice."""
+        wanted = dict.fromkeys(ids)
+        async with self._taken(lambda found: found.letter.id in wanted) as taken:
+            same: dict[str, list[HeldDeadLetter]] = {}
+            for item in taken:
+                same.setdefault(item.letter.id, []).append(item)
+            for names in chunks([name for name in wanted if name in same], 10):
+                again = [same[name][0] for name in names]
+                entries = [encode(item.letter.body, item.letter.attributes) for item in again]
+                await self._queue.send(entries, [item.group or item.letter.key for item in again])
+                await self._drop([item for name in names for item in same[name]])
+            return len(same)
 
     async def purge(self, ids: Sequence[str]) -> int:
         """Remove letters for good; returns how many."""
-        async with self._taken(lambda found: found.letter.id in ids) as taken:
+        wanted = {*ids}
+        async with self._taken(lambda found: found.letter.id in wanted) as taken:
             return await self._drop(taken)
 
     async def expire(self, before: float) -> int:
@@ -109,8 +116,8 @@ class DeadLetters:
         return sum(int(counts.get(name, 0)) for name in COUNTS)
 
     async def _drop(self, taken: Sequence[HeldDeadLetter]) -> int:
-        for start in range(0, len(taken), 10):
-            await self.dead.delete([item.receipt for item in taken[start : start + 10]])
+        for some in chunks(taken, 10):
+            await self.dead.delete([item.receipt for item in some])
         return len({item.letter.id for item in taken})
 
     @contextlib.asynccontextmanager
@@ -155,7 +162,7 @@ class DeadLetters:
             async with limit:
                 await self.dead.hide(some, 0)
 
-        await asyncio.gather(*(give_back(receipts[i : i + 10]) for i in range(0, len(receipts), 10)))
+        await asyncio.gather(*(give_back(some) for some in chunks(receipts, 10)))
 
     def _read(self, message: SqsMessage) -> HeldDeadLetter:
         body, attributes, said = decode(message)

@@ -148,11 +148,9 @@ class SqsQueue:
         return await (await self._dead_letters()).page(limit, after, key)
 
     async def redrive(self, ids: Sequence[str]) -> int:
-        check_batch(ids, self.max_batch)
         return await (await self._dead_letters()).redrive(ids) if ids else 0
 
     async def purge(self, ids: Sequence[str]) -> int:
-        check_batch(ids, self.max_batch)
         return await (await self._dead_letters()).purge(ids) if ids else 0
 
     async def expire(self, dead_before: float) -> int:
