@@ -11,10 +11,14 @@ import pytest
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.services.postgres import messages as module
 from holdfast.services.postgres.lane import Connection
-from holdfast.services.postgres.messages import PostgresMessages, ReceiveAnswer, ReceiveCall
+from holdfast.services.postgres.messages import FoundRow, PostgresMessages, ReceiveAnswer, ReceiveCall
 from holdfast.services.postgres.queue import PostgresQueue, filled
 from holdfast.system.clock import SystemClock
-from holdfast.testing.conformance import QueueConformance, QueueTransferConformance
+from holdfast.testing.conformance import (
+    KeyedQueueConformance,
+    QueueConformance,
+    QueueTransferConformance,
+)
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 
@@ -38,7 +42,7 @@ def make_queue(postgresql_server: PostgresqlServer, make_database: MakeDatabase)
     return make
 
 
-class TestOnOneServer(QueueConformance, QueueTransferConformance):
+class TestOnOneServer(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
     def queue(self, make_queue: MakeQueue) -> Queue:
         return make_queue()
@@ -49,7 +53,7 @@ class TestOnOneServer(QueueConformance, QueueTransferConformance):
 
 
 @pytest.mark.slow
-class TestWithoutWhatAPoolerTakesAway(QueueConformance):
+class TestWithoutWhatAPoolerTakesAway(KeyedQueueConformance, QueueConformance):
     """Nothing is prepared or set for a connection, and nobody listens."""
 
     @pytest.fixture
@@ -451,8 +455,9 @@ async def test_a_look_that_does_not_bring_all_is_gone_on_with() -> None:
     now, margin = 2_000_000_000_000_000, round(module.MARGIN_S * 1e6)
     old = module._least_id(now - margin) - 1000
 
-    def row(visible_at: int | None, number: int, total: int) -> tuple[int | None, int, int, int]:
-        return visible_at, number, total, now
+    def row(visible_at: int | None, number: int, total: int) -> FoundRow:
+        kind, at = (2, number) if visible_at is None else (1, visible_at)
+        return FoundRow(kind, at, number, 1, 0, number, "", b"", total, 0, now)
 
     marks = module._Marks()
     marks.move([row(5, 1, 9), row(7, 2, 9)], 10, now)  # the rest would be too many bytes
@@ -539,11 +544,18 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
         )
         await connection.execute("ANALYZE holdfast.messages")
         call: dict[str, Any] = {"queue": "q", "limit": 10, "visibility": 1, "holder": "me", "bytes": 100}
+        call |= {"key": b"k", "after": 0, "kept": 1, "due_from": 0, "fresh_from": 0, "ended_from": 0}
+        reservations = queue._reservations
         asked: list[tuple[bytes, Any]] = [
-            (queue._messages._receive, {**call, "due_from": 0, "fresh_from": 0}),
+            (queue._messages._receive, call),
             (queue._messages._settle, [["q"] * 9, list(range(9)), [1] * 9, [None] * 9, [False] * 9]),
-            (queue._messages._free, ("q", "me")),
-            (queue._messages._next_due, ("q", 1)),
+            (queue._messages._free, {"queue": "q", "holder": "me"}),
+            (queue._messages._next_due, {"queue": "q", "soon": 1}),
+            (queue._messages._sort, call),
+            (queue._messages._tidy, call),
+            (reservations._take, call),
+            (reservations._put_back, [["q"] * 9, list(range(9)), [1] * 9, [b"k"] * 9, [False] * 9, 1]),
+            (reservations._keep, {"queue": "q", "keys": [b"k"], "holder": "me", "lasts": 1}),
         ]
         found = []
         for statement, parameters in asked:
@@ -551,9 +563,11 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
             found.append("\n".join(line for (line,) in await told.fetchall()))
         return found
 
-    receive, settle, free, due = await queue._lane.write(plans)
-    for plan in (receive, settle, free, due):
+    receive, *_, take, _, _ = plans_ = await queue._lane.write(plans)
+    for plan in plans_:
         assert "Seq Scan" not in plan, plan
+    assert "Index Scan using messages_kept" in receive, receive
+    assert "Index Scan using messages_kept" in take, take
     assert "Index Scan using messages_fresh" in receive, receive
     assert "Index Scan using messages_due" in receive, receive
     assert "Tid Scan" in receive, receive

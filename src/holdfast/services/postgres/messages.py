@@ -46,47 +46,141 @@ WIDE_S = 1.0
 WIDE_SHARE = 0.02
 """The largest part of the time that receives spend on looking so."""
 
+SORT_MAX = 1000
+"""How many ready messages one statement looks at to set aside what is of reserved keys."""
+
+KEPT_MICROS = 15 * 60 * 10**6
+"""After how many microseconds what is set aside shows again to nodes of versions that know no keys."""
+
+TIDY_S = 10.0
+"""The least time between two looks for what reservations leave to do."""
+
 EPOCH_MS = 1_577_836_800_000
 COUNT_BITS = 20
 
 SEND = """
-INSERT INTO {schema}.messages (queue, visible_at, attributes, body)
-SELECT queue, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, attributes, body
-FROM unnest(%b::text[], %s::bigint[], %b::text[], %b::bytea[]) AS sent (queue, delay, attributes, body)
+INSERT INTO {schema}.messages (queue, visible_at, key, attributes, body)
+SELECT queue, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, nullif(key, ''),
+    attributes, body
+FROM unnest(%b::text[], %s::bigint[], %b::bytea[], %b::text[], %b::bytea[])
+    AS sent (queue, delay, key, attributes, body)
 RETURNING id"""
 
-# What comes again comes first, oldest first. Nobody waits for the disk, here and below: what a crash of the
-# server takes back of a delivery, or of its end, is delivered again.
+# First what reservations kept that have ended, in its order. Then what comes again, oldest first, and what is
+# new. What is of a reserved key is set aside instead. Nobody waits for the disk, here and below: what a crash
+# of the server takes back of a delivery, or of its end, is delivered again.
 RECEIVE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
+), known AS MATERIALIZED (
+    SELECT key, ends_at, ends_at > {schema}.micros(statement_timestamp()) AS lives
+    FROM {schema}.reservations WHERE queue = %(queue)s
+), shown AS MATERIALIZED (
+    SELECT kept.* FROM known CROSS JOIN LATERAL (
+        SELECT ctid AS place, id, coalesce(turn, id) AS turn, octet_length(body) AS size
+        FROM {schema}.messages AS m
+        WHERE m.queue = %(queue)s AND m.key = known.key AND reserved AND holder IS NULL
+        ORDER BY coalesce(turn, id) LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ) AS kept
+    WHERE NOT lives AND ends_at > %(ended_from)s LIMIT %(limit)s
 ), due AS MATERIALIZED (
-    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    SELECT ctid AS place, id, visible_at, key, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at > %(due_from)s
         AND visible_at <= {schema}.micros(statement_timestamp())
-    ORDER BY visible_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ORDER BY visible_at, id LIMIT %(limit)s - (SELECT count(*) FROM shown) FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
-    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    SELECT ctid AS place, id, key, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s
-    ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due) FOR UPDATE SKIP LOCKED
+    ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM shown) - (SELECT count(*) FROM due)
+    FOR UPDATE SKIP LOCKED
 ), found AS MATERIALIZED (
-    SELECT place, visible_at, count(*) OVER () AS total,
-        sum(size) OVER (ORDER BY visible_at NULLS LAST, id) AS upto, size
-    FROM (SELECT * FROM due UNION ALL SELECT * FROM fresh) AS both_kinds
+    SELECT place, kind, at, kept, count(*) OVER () AS total,
+        sum(CASE WHEN kept THEN 0 ELSE size END) OVER (ORDER BY kind, at, id) AS upto, size
+    FROM (
+        SELECT place, 0 AS kind, turn AS at, id, false AS kept, size FROM shown
+        UNION ALL SELECT place, 1, visible_at, id, key IN (SELECT key FROM known WHERE lives), size FROM due
+        UNION ALL SELECT place, 2, id, id, key IN (SELECT key FROM known WHERE lives), size FROM fresh
+    ) AS all_kinds
 )
 UPDATE {schema}.messages AS m
-SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
-    holder = %(holder)s
+SET visible_at = {schema}.micros(clock_timestamp()) + CASE WHEN kept THEN %(kept)s ELSE %(visibility)s END,
+    receives = receives + CASE WHEN kept THEN 0 ELSE 1 END,
+    holder = CASE WHEN kept THEN NULL ELSE %(holder)s END, reserved = coalesce(kept, false)
 FROM fast, found WHERE m.ctid = found.place AND m.queue = %(queue)s
-    AND (found.upto = found.size OR found.upto <= %(bytes)s)
-RETURNING found.visible_at, m.id, m.receives, m.attributes, m.body, found.total,
-    {schema}.micros(statement_timestamp())"""
+    AND (kept OR found.upto = found.size OR found.upto <= %(bytes)s)
+RETURNING found.kind, found.at, m.id, m.receives, m.excused, coalesce(m.turn, m.id),
+    CASE WHEN kept THEN NULL ELSE m.attributes END, CASE WHEN kept THEN NULL ELSE m.body END,
+    found.total, (SELECT count(*) FROM known), {schema}.micros(statement_timestamp())"""
 
 # Only what comes soon, to pass over few rows that were deleted meanwhile.
 NEXT_DUE = """
-SELECT {schema}.micros(statement_timestamp()), min(visible_at) FROM {schema}.messages
-WHERE queue = %s AND visible_at > {schema}.micros(statement_timestamp())
-    AND visible_at < {schema}.micros(statement_timestamp()) + %s"""
+SELECT {schema}.micros(statement_timestamp()), least(
+    (SELECT min(visible_at) FROM {schema}.messages
+        WHERE queue = %(queue)s AND visible_at > {schema}.micros(statement_timestamp())
+            AND visible_at < {schema}.micros(statement_timestamp()) + %(soon)s),
+    (SELECT min(ends_at) FROM {schema}.reservations
+        WHERE queue = %(queue)s AND ends_at > {schema}.micros(statement_timestamp()))),
+    (SELECT count(*) FROM {schema}.reservations WHERE queue = %(queue)s)"""
+
+# Sets aside what is of reserved keys among the first ready messages, and locks no others.
+SORT = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), living AS MATERIALIZED (
+    SELECT key FROM {schema}.reservations
+    WHERE queue = %(queue)s AND ends_at > {schema}.micros(statement_timestamp())
+), due AS MATERIALIZED (
+    SELECT id, visible_at, key FROM {schema}.messages
+    WHERE queue = %(queue)s AND visible_at > %(due_from)s
+        AND visible_at <= {schema}.micros(statement_timestamp())
+    ORDER BY visible_at, id LIMIT %(limit)s
+), fresh AS MATERIALIZED (
+    SELECT id, key FROM {schema}.messages
+    WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s
+    ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due)
+), kept AS MATERIALIZED (
+    SELECT m.ctid AS place FROM (
+        SELECT id FROM due WHERE key IN (SELECT key FROM living)
+        UNION ALL SELECT id FROM fresh WHERE key IN (SELECT key FROM living)
+    ) AS first JOIN {schema}.messages AS m ON m.queue = %(queue)s AND m.id = first.id
+    WHERE m.visible_at IS NULL OR m.visible_at <= {schema}.micros(statement_timestamp())
+    FOR UPDATE OF m SKIP LOCKED
+), aside AS (
+    UPDATE {schema}.messages AS m
+    SET visible_at = {schema}.micros(clock_timestamp()) + %(kept)s, holder = NULL, reserved = true
+    FROM kept WHERE m.ctid = kept.place AND m.queue = %(queue)s
+)
+SELECT (SELECT count(*) FROM due), (SELECT max(visible_at) FROM due), (SELECT count(*) FROM fresh),
+    (SELECT max(id) FROM fresh), {schema}.micros(statement_timestamp())
+FROM fast"""
+
+# Forgets reservations that ended a minute ago and have nothing left: by then, whoever found one alive has set
+# aside what it wanted to. What is kept is renewed in pieces, long before it would show to nodes of versions
+# that know no keys.
+TIDY = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), ended AS MATERIALIZED (
+    SELECT key FROM {schema}.reservations AS r
+    WHERE queue = %(queue)s AND ends_at < {schema}.micros(statement_timestamp()) - 60000000 AND NOT EXISTS (
+        SELECT FROM {schema}.messages AS m
+        WHERE m.queue = %(queue)s AND m.key = r.key AND m.reserved AND m.holder IS NULL)
+    ORDER BY key LIMIT 1000 FOR UPDATE OF r SKIP LOCKED
+), forgotten AS (
+    DELETE FROM {schema}.reservations AS r USING ended WHERE r.queue = %(queue)s AND r.key = ended.key
+), lapsing AS MATERIALIZED (
+    SELECT ctid AS place FROM {schema}.messages
+    WHERE queue = %(queue)s AND visible_at > {schema}.micros(statement_timestamp())
+        AND visible_at < {schema}.micros(statement_timestamp()) + %(kept)s / 3
+        AND reserved AND holder IS NULL AND key IN (
+            SELECT key FROM {schema}.reservations
+            WHERE queue = %(queue)s AND ends_at > {schema}.micros(statement_timestamp()))
+    ORDER BY visible_at LIMIT 1000 FOR UPDATE SKIP LOCKED
+), renewed AS (
+    UPDATE {schema}.messages AS m SET visible_at = {schema}.micros(clock_timestamp()) + %(kept)s
+    FROM lapsing WHERE m.ctid = lapsing.place AND m.queue = %(queue)s
+)
+SELECT count(lapsing.*) FROM fast LEFT JOIN lapsing ON true"""
 
 # The rows are locked in one order, whoever asks, and changed then. One without delay is to be deleted.
 SETTLE = """
@@ -115,11 +209,18 @@ WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), held AS MATERIALIZED (
     SELECT queue, id FROM {schema}.messages
-    WHERE queue = %s AND visible_at > {schema}.micros(statement_timestamp()) AND holder = %s
+    WHERE queue = %(queue)s AND visible_at > {schema}.micros(statement_timestamp()) AND holder = %(holder)s
     ORDER BY id FOR UPDATE SKIP LOCKED
 ), freed AS (
     UPDATE {schema}.messages AS m SET visible_at = {schema}.micros(clock_timestamp())
     FROM held WHERE m.queue = held.queue AND m.id = held.id RETURNING m.id
+), reserved AS MATERIALIZED (
+    SELECT key FROM {schema}.reservations
+    WHERE queue = %(queue)s AND holder = %(holder)s AND ends_at > {schema}.micros(statement_timestamp())
+    ORDER BY key FOR UPDATE
+), ended AS (
+    UPDATE {schema}.reservations AS r SET ends_at = {schema}.micros(clock_timestamp())
+    FROM reserved WHERE r.queue = %(queue)s AND r.key = reserved.key
 )
 SELECT count(freed.*) FROM fast LEFT JOIN freed ON true"""
 
@@ -129,6 +230,7 @@ class SentMessage(NamedTuple):
 
     queue: str
     delay: int
+    key: bytes
     attributes: str
     body: bytes
 
@@ -143,11 +245,41 @@ class ReceiveCall(NamedTuple):
 
 
 class ReceiveAnswer(NamedTuple):
-    """The deliveries of a receive. If there are none, ``due_s`` is in how many seconds a message shows;
-    infinite if that isn't soon."""
+    """The deliveries of a receive. If there are none, ``due_s`` is in how many seconds a message may show:
+    0 if there may be more to set aside, infinite if that isn't soon."""
 
     deliveries: list[Delivery]
     due_s: float
+
+
+class FoundRow(NamedTuple):
+    """A message that a receive has delivered or set aside. ``kind``: 0 was kept, 1 comes again, 2 is new.
+    ``at``: its place among those of its kind: a turn, the time in microseconds when it showed, or an id. What
+    is set aside has no ``body``. ``total`` is how many messages were found, ``known`` how many reservations,
+    and ``now`` the server's time in microseconds."""
+
+    kind: int
+    at: int
+    number: int
+    receives: int
+    excused: int
+    turn: int
+    attributes: str | None
+    body: bytes | None
+    total: int
+    known: int
+    now: int
+
+
+class SortAnswer(NamedTuple):
+    """The messages that were looked at to set aside those of reserved keys: how many that come again and that
+    are new, the time and the id of the last of them, and the server's time in microseconds."""
+
+    due: int
+    last_due: int | None
+    fresh: int
+    last_fresh: int | None
+    now: int
 
 
 class SettleCall(NamedTuple):
@@ -162,12 +294,17 @@ class SettleCall(NamedTuple):
 
 @dataclass(slots=True)
 class _Marks:
-    """From where receives look: a time in microseconds, and an id. ``seen_at`` is the server's time of the
+    """From where receives look: two times in microseconds, and an id. ``seen_at`` is the server's time of the
     last look, in microseconds; ``wide_at`` and ``full_at`` are when the next one looks back farther."""
 
     due_from: int = 0
     fresh_from: int = 0
+    ended_from: int = 0
+    """Reservations that ended until then have nothing left."""
     seen_at: int = 0
+    known: int = 0
+    """How many reservations the queue knows, those that have ended too."""
+    tidy_at: float = -math.inf
     wide_at: float = -math.inf
     full_at: float = -math.inf
 
@@ -177,6 +314,7 @@ class _Marks:
             since = 0 if now >= self.full_at else self.seen_at - round(WIDE_MARGIN_S * 1e6)
             self.due_from = min(self.due_from, since)
             self.fresh_from = min(self.fresh_from, _least_id(since))
+            self.ended_from = min(self.ended_from, since)
 
     def end(self, began_at: float, now: float) -> None:
         """End a look: the longer it took, the later is the next one of its kind."""
@@ -186,30 +324,64 @@ class _Marks:
         elif began_at >= self.wide_at:
             self.wide_at = next_at
 
-    def move(self, rows: Sequence[Sequence[Any]], limit: int, seen_at: int) -> None:
+    def move(self, rows: Sequence[FoundRow], limit: int, seen_at: int) -> None:
         """Move over what a look has passed."""
         self.seen_at = seen_at
         until = seen_at - round(MARGIN_S * 1e6)
-        due = [visible_at for visible_at, *_ in rows if visible_at is not None]
-        fresh = [number for visible_at, number, *_ in rows if visible_at is None]
-        all_due, all_fresh = until, _least_id(until)
-        if rows and (len(rows) == limit or len(rows) < rows[0][-2]):  # there may be more
-            all_due = all_due if fresh else min(all_due, max(due) - 1)
+        due, fresh = ([row.at for row in rows if row.kind == kind] for kind in (1, 2))
+        all_ended, all_due, all_fresh = until, until, _least_id(until)
+        if rows and (len(rows) == limit or len(rows) < rows[0].total):  # there may be more
+            all_ended = all_ended if due or fresh else 0
+            all_due = all_due if fresh else min(all_due, max(due, default=1) - 1)
             all_fresh = min(all_fresh, max(fresh, default=0))
+        self.ended_from = max(self.ended_from, all_ended)
         self.due_from = max(self.due_from, all_due)
         self.fresh_from = max(self.fresh_from, all_fresh)
 
 
+@dataclass(slots=True)
+class _Sorting:
+    """A look through all ready messages, in parts, to set aside those of reserved keys. Ended, it goes on with
+    what is new, and from the beginning at ``again_at``, for what was committed late."""
+
+    due_from: int = 0
+    fresh_from: int = 0
+    ended: bool = False
+    spent_s: float = 0.0
+    again_at: float = -math.inf
+
+    def start(self, now: float) -> None:
+        """Begin a look."""
+        if self.ended and now >= self.again_at:
+            self.due_from = self.fresh_from = 0
+            self.ended, self.spent_s = False, 0.0
+
+    def move(self, looked: SortAnswer, began_at: float, now: float) -> None:
+        """Move over what a look has passed."""
+        self.spent_s += now - began_at
+        if looked.due + looked.fresh >= SORT_MAX:
+            last_due = looked.last_due or 0
+            self.due_from = last_due - 1 if last_due > self.due_from + 1 else max(self.due_from, last_due)
+            self.fresh_from = max(self.fresh_from, looked.last_fresh or 0)
+            return
+        until = looked.now - round(MARGIN_S * 1e6)
+        self.due_from, self.fresh_from = max(self.due_from, until), max(self.fresh_from, _least_id(until))
+        if not self.ended:
+            self.ended, self.again_at = True, now + max(WIDE_S, self.spent_s / WIDE_SHARE)
+
+
 class PostgresMessages:
-    """The messages in a database. ``send``, ``receive``, ``settle`` and ``free`` are operations of a lane, of
-    one statement each; ``send_in_parts`` needs a transaction."""
+    """The messages in a database. ``send``, ``receive``, ``settle`` and ``free`` are operations of a lane;
+    ``send_in_parts`` needs a transaction."""
 
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self.database = database
         self._clock = clock
         self._marks: dict[str, _Marks] = {}
+        self._sortings: dict[str, _Sorting] = {}
         self._send, self._receive, self._next_due = map(database.sql, (SEND, RECEIVE, NEXT_DUE))
         self._settle, self._free = map(database.sql, (SETTLE, FREE))
+        self._sort, self._tidy = map(database.sql, (SORT, TIDY))
 
     async def send(self, connection: Connection, batches: Sequence[Sequence[SentMessage]]) -> list[list[str]]:
         """Add all messages; returns their ids."""
@@ -265,8 +437,26 @@ class PostgresMessages:
 
     async def free(self, connection: Connection, asked: Sequence[tuple[str, str]]) -> list[int]:
         """Show what the dead holder of a queue's deliveries had; returns how many."""
-        freed = [await (await connection.execute(self._free, one)).fetchone() or (0,) for one in asked]
-        return [int(count) for (count,) in freed]
+        freed = []
+        for queue, holder in asked:
+            done = await connection.execute(self._free, {"queue": queue, "holder": holder})
+            [count] = await done.fetchone() or (0,)
+            freed.append(int(count))
+        return freed
+
+    async def sort(self, connection: Connection, queue: str) -> bool:
+        """Set aside what is of reserved keys, among the next ready messages; return True if all were looked
+        at by now."""
+        sorting = self._sortings.setdefault(queue, _Sorting())
+        begin_at = self._clock.monotonic()
+        sorting.start(begin_at)
+        looked = await self._look(connection, queue, sorting.due_from, sorting.fresh_from)
+        sorting.move(looked, begin_at, self._clock.monotonic())
+        return sorting.ended
+
+    def sort_anew(self, queue: str) -> None:
+        """Have ``sort`` begin at the first ready message, because a key was reserved."""
+        self._sortings.pop(queue, None)
 
     async def close(self) -> None:
         """Nothing is to be closed: the database is closed by who made it."""
@@ -276,36 +466,69 @@ class PostgresMessages:
     async def _take(self, connection: Connection, asked: ReceiveCall) -> ReceiveAnswer:
         marks = self._marks.setdefault(asked.queue, _Marks())
         begin_at = self._clock.monotonic()
+        if marks.known and begin_at >= marks.tidy_at:
+            tidied = await connection.execute(self._tidy, {"queue": asked.queue, "kept": KEPT_MICROS})
+            [renewed] = await tidied.fetchone() or (0,)
+            marks.tidy_at = begin_at + (WIDE_S if renewed else TIDY_S)
         marks.start(begin_at)
-        call = {**asked._asdict(), "due_from": marks.due_from, "fresh_from": marks.fresh_from}
-        taken = await connection.execute(self._receive, {**call, "bytes": CALL_BYTES}, binary=True)
-        rows = sorted(await taken.fetchall(), key=_in_turn)
+        taken = await connection.execute(
+            self._receive,
+            {
+                **asked._asdict(),
+                "due_from": marks.due_from,
+                "fresh_from": marks.fresh_from,
+                "ended_from": marks.ended_from,
+                "bytes": CALL_BYTES,
+                "kept": KEPT_MICROS,
+            },
+            binary=True,
+        )
+        rows = sorted(map(FoundRow._make, await taken.fetchall()))
         end_at = self._clock.monotonic()
         if rows:
-            seen_at, due_s = rows[0][-1], 0.0
+            seen_at, due_s, marks.known = rows[0].now, 0.0, rows[0].known
         else:
-            seen_at, due_s = await self._due(connection, asked.queue)
+            seen_at, due_s, marks.known = await self._due(connection, asked.queue)
             seen_at -= math.ceil((self._clock.monotonic() - begin_at) * 1e6)  # it was looked then
         marks.move(rows, asked.limit, seen_at)
         marks.end(begin_at, end_at)
-        deliveries = [
-            Delivery(
-                make_receipt(number, receives), str(number), body, decode_attributes(attributes), receives
-            )
-            for _, number, receives, attributes, body, *_ in rows
-        ]
+        deliveries = [delivery_of(*row[2:8]) for row in rows if row.body is not None]
+        if rows and not deliveries:
+            await self._look(connection, asked.queue, marks.due_from, marks.fresh_from)
         return ReceiveAnswer(deliveries, due_s)
 
-    async def _due(self, connection: Connection, queue: str) -> tuple[int, float]:
-        """The server's time in microseconds, and in how many seconds something shows, if it is soon."""
-        looked = await connection.execute(self._next_due, (queue, round(SAFETY_S * 1e6)), binary=True)
-        now, due = await looked.fetchone() or (0, None)
-        return now, math.inf if due is None else max(0.0, (due - now) / 1e6)
+    async def _look(self, connection: Connection, queue: str, due_from: int, fresh_from: int) -> SortAnswer:
+        asked = {
+            "queue": queue,
+            "due_from": due_from,
+            "fresh_from": fresh_from,
+            "limit": SORT_MAX,
+            "kept": KEPT_MICROS,
+        }
+        looked = await connection.execute(self._sort, asked, binary=True)
+        return SortAnswer(*await looked.fetchone() or (0, None, 0, None, 0))
+
+    async def _due(self, connection: Connection, queue: str) -> tuple[int, float, int]:
+        """The server's time in microseconds, in how many seconds something shows, if it is soon, and how many
+        reservations the queue knows."""
+        asked = {"queue": queue, "soon": round(SAFETY_S * 1e6)}
+        looked = await connection.execute(self._next_due, asked, binary=True)
+        now, due, known = await looked.fetchone() or (0, None, 0)
+        return now, math.inf if due is None else max(0.0, (due - now) / 1e6), known
 
 
-def _in_turn(row: Sequence[Any]) -> tuple[bool, int, int]:
-    visible_at, number, *_ = row
-    return visible_at is None, visible_at or 0, number
+def delivery_of(
+    number: int, receives: int, excused: int, turn: int, attributes: str | None, body: bytes | None
+) -> Delivery:
+    """A delivery as its row has it."""
+    return Delivery(
+        make_receipt(number, receives),
+        str(number),
+        body or b"",
+        decode_attributes(attributes or ""),
+        receives - excused,
+        turn=turn,
+    )
 
 
 def _least_id(at: int) -> int:
@@ -337,13 +560,13 @@ def micros(seconds: float) -> int:
 def sent_message(queue: str, message: Outgoing) -> SentMessage:
     """A message as it is added."""
     attributes = encode_attributes(message.attributes).decode()
-    return SentMessage(queue, micros(message.delay_s), attributes, message.body)
+    return SentMessage(queue, micros(message.delay_s), message.key.encode(), attributes, message.body)
 
 
 def sent_columns(messages: Sequence[SentMessage]) -> tuple[Any, ...]:
     """The parameters of ``SEND``."""
-    queues, delays, attributes, bodies = zip(*messages, strict=True)
-    return list(queues), numbers(delays), list(attributes), list(bodies)
+    queues, delays, keys, attributes, bodies = zip(*messages, strict=True)
+    return list(queues), numbers(delays), list(keys), list(attributes), list(bodies)
 
 
 def body_bytes(message: SentMessage) -> int:

@@ -29,6 +29,8 @@ from holdfast.ports.queue import (
     Delivery,
     Depth,
     Outgoing,
+    PutBack,
+    Taken,
     WaitingMessage,
 )
 from holdfast.services.postgres.bells import SAFETY_S
@@ -45,13 +47,21 @@ from holdfast.services.postgres.messages import (
     sent_message,
     topic_of,
 )
+from holdfast.services.postgres.reservations import (
+    KeepCall,
+    PostgresReservations,
+    PutBackCall,
+    ReserveCall,
+    TakeCall,
+    UnreserveCall,
+)
 
 EXPIRE_BATCH = 1000
 """Dead letters that one transaction looks at to drop them, so that others don't wait for it."""
 
 DEPTH = """
 SELECT count(*), count(*) FILTER (WHERE visible_at > at AND holder IS NOT NULL),
-    count(*) FILTER (WHERE visible_at > at AND holder IS NULL),
+    count(*) FILTER (WHERE visible_at > at AND holder IS NULL AND NOT reserved),
     (SELECT count(*) FROM {schema}.dead_letters WHERE queue = %(queue)s),
     (max(at) / 1000 - {schema}.sent_ms(min(id))) / 1000.0
 FROM {schema}.messages, {schema}.micros(statement_timestamp()) AS at WHERE queue = %(queue)s"""
@@ -63,11 +73,11 @@ SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = CAST(:schema AS text) AN
 IDENTITY = "SELECT CAST(id AS text) FROM {schema}.identity"
 
 ADD = """
-INSERT INTO {schema}.messages (queue, visible_at, attributes, body)
+INSERT INTO {schema}.messages (queue, visible_at, key, attributes, body)
 VALUES (
     :queue,
     CASE WHEN CAST(:delay AS bigint) > 0 THEN {schema}.micros(clock_timestamp()) + CAST(:delay AS bigint) END,
-    :attributes, :body)
+    :key, :attributes, :body)
 RETURNING id"""
 
 # As many steps as there are queues, however many messages.
@@ -91,26 +101,30 @@ WITH RECURSIVE named (queue) AS (
 SELECT queue FROM named WHERE queue IS NOT NULL"""
 
 WAITING = """
-SELECT id, CASE WHEN holder IS NULL THEN visible_at - {schema}.micros(statement_timestamp()) END, receives,
-    attributes, body
+SELECT id,
+    CASE WHEN holder IS NULL AND NOT reserved THEN visible_at - {schema}.micros(statement_timestamp()) END,
+    receives - excused, key, attributes, body
 FROM {schema}.messages WHERE queue = %s AND id > %s ORDER BY id LIMIT %s"""
 
 RESTORE = """
-INSERT INTO {schema}.messages (queue, visible_at, receives, attributes, body)
-SELECT %b, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, receives, attributes, body
-FROM unnest(%b::bigint[], %b::integer[], %b::text[], %b::bytea[]) AS m (delay, receives, attributes, body)
+INSERT INTO {schema}.messages (queue, visible_at, receives, key, attributes, body)
+SELECT %b, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, receives, nullif(key, ''),
+    attributes, body
+FROM unnest(%b::bigint[], %b::integer[], %b::bytea[], %b::text[], %b::bytea[])
+    AS m (delay, receives, key, attributes, body)
 RETURNING id"""
 
 # Nobody else writes these rows, but who buries the same ones: all lock in order of id.
 BURY = """
-INSERT INTO {schema}.dead_letters (queue, id, key, at, record, attributes, body)
-SELECT queue, id, key, coalesce(at, {schema}.micros(clock_timestamp())), record, attributes, body
-FROM unnest(%b::text[], %b::bytea[], %b::bytea[], %b::bigint[], %b::text[], %b::text[], %b::bytea[])
-    AS letter (queue, id, key, at, record, attributes, body)
+INSERT INTO {schema}.dead_letters (queue, id, key, turn, at, record, attributes, body)
+SELECT queue, id, key, turn, coalesce(at, {schema}.micros(clock_timestamp())), record, attributes, body
+FROM unnest(
+    %b::text[], %b::bytea[], %b::bytea[], %b::bigint[], %b::bigint[], %b::text[], %b::text[], %b::bytea[])
+    AS letter (queue, id, key, turn, at, record, attributes, body)
 ORDER BY queue, id ON CONFLICT DO NOTHING"""
 
 DEAD_LETTERS = """
-SELECT id, at, record, attributes, body FROM {schema}.dead_letters
+SELECT id, at, turn, record, attributes, body FROM {schema}.dead_letters
 WHERE queue = %s AND id > %b AND (%b::bytea IS NULL OR key = %b) ORDER BY id LIMIT %s"""
 
 LOCKED = """
@@ -128,10 +142,13 @@ SELECT count(*) FROM purged"""  # noqa: S608
 
 REDRIVE = f"""{LOCKED}, dropped AS (
     DELETE FROM {{schema}}.dead_letters AS d USING locked WHERE queue = %s AND d.id = locked.id
-    RETURNING place, d.queue, attributes, body
+    RETURNING place, d.queue, d.key, turn, attributes, body
 ), sent AS (
-    INSERT INTO {{schema}}.messages (queue, attributes, body)
-    SELECT queue, attributes, body FROM dropped ORDER BY place RETURNING 1
+    INSERT INTO {{schema}}.messages (id, queue, key, turn, attributes, body)
+    SELECT id, queue, nullif(key, ''), CASE WHEN turn < id THEN turn END, attributes, body FROM (
+        SELECT {{schema}}.new_message_id() AS id, again.* FROM (SELECT * FROM dropped ORDER BY place) AS again
+    ) AS numbered
+    RETURNING 1
 )
 SELECT count(*) FROM sent"""  # noqa: S608
 
@@ -181,7 +198,7 @@ class PostgresQueue:
     hides_dead_letters = False
     tells_stale = True
     frees_on_evict = True
-    by_key = False
+    by_key = True
 
     def __init__(
         self,
@@ -195,6 +212,7 @@ class PostgresQueue:
         self.max_batch = max_batch
         self.max_bytes = max_bytes
         self._messages = messages
+        self._reservations = PostgresReservations(messages)
         self._bells = messages.database.bells
         self._lane = messages.database.lane("queue")
         self._name = name
@@ -246,6 +264,7 @@ class PostgresQueue:
                     "queue": self._name,
                     "delay": micros(message.delay_s),
                     "attributes": encode_attributes(message.attributes).decode(),
+                    "key": message.key.encode() or None,
                     "body": message.body,
                 }
                 ids.append(str((yield CallerStatement(add, row))))
@@ -283,8 +302,7 @@ class PostgresQueue:
 
     async def free(self, holder: str) -> int:
         freed = await self._lane.run_once(self._messages.free, (self._name, holder), writes=True)
-        if freed:
-            self._bells.ring([self._topic])
+        self._bells.ring([self._topic])  # also for what its reservations kept
         return freed
 
     async def depth(self) -> Depth:
@@ -294,6 +312,60 @@ class PostgresQueue:
             return Depth(total - in_flight - delayed, in_flight, delayed, dead, max(0.0, float(lag_s or 0)))
 
         return await self._lane.read(read)
+
+    # --- reservations
+
+    async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
+        asked = ReserveCall(self._name, key.encode(), holder, epoch, micros(for_s))
+        return await self._lane.run_once(self._reservations.reserve, asked, writes=True)
+
+    async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
+        if not keys:
+            return []
+        asked = KeepCall(self._name, [key.encode() for key in keys], holder, micros(for_s))
+        kept = set(
+            await self._lane.run_once(
+                self._reservations.keep, asked, writes=True, weight=weight_of(len(keys))
+            )
+        )
+        return [key for key in keys if key.encode() not in kept]
+
+    async def unreserve(self, key: str, holder: str) -> None:
+        asked = UnreserveCall(self._name, key.encode(), holder)
+        await self._lane.run_once(self._reservations.unreserve, asked, writes=True)
+        self._bells.ring([self._topic])
+
+    async def take(
+        self, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
+    ) -> Taken | None:
+        """Deliver what is kept. Cancelled half-way, it puts back what it got."""
+        check_batch(range(limit), self.max_batch)
+        asked = TakeCall(self._name, key.encode(), holder, limit, micros(visibility_s), after)
+
+        async def take(connection: Connection, calls: Sequence[TakeCall]) -> list[Taken | None]:
+            return [await self._reservations.take(connection, each) for each in calls]
+
+        taking = asyncio.ensure_future(self._lane.run_once(take, asked, writes=True, weight=weight_of(limit)))
+        try:
+            return await asyncio.shield(taking)
+        except asyncio.CancelledError:
+            with contextlib.suppress(HoldfastError):
+                if taken := await taking:
+                    await self.put_back([PutBack(d.receipt, key) for d in taken.deliveries])
+            raise
+
+    async def put_back(self, returned: Sequence[PutBack]) -> list[str]:
+        check_batch(returned, self.max_batch)
+        if not returned:
+            return []
+        stale = await self._lane.run_once(
+            self._reservations.put_back,
+            PutBackCall(self._name, returned),
+            writes=True,
+            weight=weight_of(len(returned)),
+        )
+        self._bells.ring([self._topic])
+        return stale
 
     # --- dead letters
 
@@ -342,9 +414,14 @@ class PostgresQueue:
             rows = await connection.execute(self._waiting, (self._name, int(after or 0), limit), binary=True)
             return [
                 WaitingMessage(
-                    str(number), body, decode_attributes(attributes), max(0, delay or 0) / 1e6, receives
+                    str(number),
+                    body,
+                    decode_attributes(attributes),
+                    max(0, delay or 0) / 1e6,
+                    receives,
+                    key=(key or b"").decode(),
                 )
-                for number, delay, receives, attributes, body in await rows.fetchall()
+                for number, delay, receives, key, attributes, body in await rows.fetchall()
             ]
 
         return await self._lane.read(read)
@@ -354,7 +431,7 @@ class PostgresQueue:
         if not messages:
             return
         rows = [
-            (micros(m.delay_s), m.receives, encode_attributes(m.attributes).decode(), m.body)
+            (micros(m.delay_s), m.receives, m.key.encode(), encode_attributes(m.attributes).decode(), m.body)
             for m in messages
         ]
         columns = [list(column) for column in zip(*rows, strict=True)]
@@ -429,6 +506,7 @@ class PostgresQueue:
                 self._name,
                 letter.id.encode(),
                 letter.key.encode(),
+                letter.turn,
                 at,
                 _record(letter),
                 encode_attributes(letter.attributes).decode(),
@@ -463,7 +541,7 @@ def _record(letter: DeadLetter) -> str:
 
 
 def _dead_letter(row: Sequence[Any]) -> DeadLetter:
-    letter, at, record, attributes, body = row
+    letter, at, turn, record, attributes, body = row
     name = letter.decode()
     with reading(f"dead letter {name!r}"):
         known = dead_letter_record.decode(record)
@@ -478,4 +556,5 @@ def _dead_letter(row: Sequence[Any]) -> DeadLetter:
             int(known.run),
             known.seq,
             at / 1e6,
+            turn,
         )

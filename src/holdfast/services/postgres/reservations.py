@@ -1,0 +1,235 @@
+"""The reservations of keys: they keep the messages of a key for one membership, in order of arrival.
+
+What a reservation keeps is set aside as it is found among the ready messages, once each, and stays so when
+the reservation ends: receives then find it by its key. A statement that set something aside while the
+reservation was ended by another may be late, so reservations that have ended are known for a while longer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.common.queue_calls import read_receipt
+from holdfast.ports.queue import Delivery, PutBack, Taken
+from holdfast.services.postgres.arrays import numbers
+from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.messages import CALL_BYTES, KEPT_MICROS, PostgresMessages, delivery_of
+
+RESERVE = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+INSERT INTO {schema}.reservations AS r (queue, key, holder, epoch, ends_at)
+SELECT %(queue)s, %(key)b, %(holder)s, %(epoch)s, {schema}.micros(clock_timestamp()) + %(lasts)s FROM fast
+ON CONFLICT (queue, key) DO UPDATE
+SET holder = excluded.holder, ends_at = excluded.ends_at,
+    epoch = CASE WHEN r.holder = excluded.holder AND r.ends_at > {schema}.micros(clock_timestamp())
+        THEN greatest(r.epoch, excluded.epoch) ELSE excluded.epoch END
+WHERE r.holder = excluded.holder OR r.epoch < excluded.epoch
+    OR r.ends_at <= {schema}.micros(clock_timestamp())
+RETURNING 1"""
+
+# In order, as everybody locks them.
+KEEP = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), living AS MATERIALIZED (
+    SELECT key FROM {schema}.reservations
+    WHERE queue = %(queue)s AND key = ANY (%(keys)b::bytea[]) AND holder = %(holder)s
+        AND ends_at > {schema}.micros(statement_timestamp())
+    ORDER BY key FOR UPDATE
+)
+UPDATE {schema}.reservations AS r SET ends_at = {schema}.micros(clock_timestamp()) + %(lasts)s
+FROM fast, living WHERE r.queue = %(queue)s AND r.key = living.key
+RETURNING r.key"""
+
+# Who holds the key, what is kept of it, and its delivery are one step. What another has locked is waited for:
+# passed over, it would come behind later ones.
+TAKE = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), held AS MATERIALIZED (
+    SELECT FROM {schema}.reservations
+    WHERE queue = %(queue)s AND key = %(key)b AND holder = %(holder)s
+        AND ends_at > {schema}.micros(statement_timestamp())
+), kept AS MATERIALIZED (
+    SELECT ctid AS place, coalesce(turn, id) AS turn, octet_length(body) AS size FROM {schema}.messages
+    WHERE queue = %(queue)s AND key = %(key)b AND reserved AND holder IS NULL
+        AND coalesce(turn, id) > %(after)s AND EXISTS (SELECT FROM held)
+    ORDER BY coalesce(turn, id) LIMIT %(limit)s + 1 FOR UPDATE
+), found AS MATERIALIZED (
+    SELECT place, row_number() OVER in_turn AS nth, sum(size) OVER in_turn AS upto
+    FROM kept WINDOW in_turn AS (ORDER BY turn ROWS UNBOUNDED PRECEDING)
+), taken AS (
+    UPDATE {schema}.messages AS m
+    SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
+        holder = %(holder)s, reserved = false
+    FROM found WHERE m.ctid = found.place AND m.queue = %(queue)s
+        AND nth <= %(limit)s AND (nth = 1 OR upto <= %(bytes)s)
+    RETURNING m.id, m.receives, m.excused, coalesce(m.turn, m.id), m.attributes, m.body
+)
+SELECT EXISTS (SELECT FROM held), (SELECT count(*) FROM kept), taken.* FROM fast LEFT JOIN taken ON true"""
+
+PUT_BACK = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+), asked AS MATERIALIZED (
+    SELECT * FROM unnest(%b::text[], %s::bigint[], %s::integer[], %b::bytea[], %s::boolean[])
+    WITH ORDINALITY AS asked (queue, id, receives, key, counted, place)
+), known AS MATERIALIZED (
+    SELECT place, m.queue, m.id, coalesce(m.key, nullif(asked.key, '')) AS key, counted,
+        m.receives = asked.receives AND m.holder IS NOT NULL AS stands
+    FROM asked JOIN {schema}.messages AS m ON m.queue = asked.queue AND m.id = asked.id
+    ORDER BY m.queue, m.id FOR UPDATE OF m
+), returned AS MATERIALIZED (
+    SELECT queue, id, key, counted, EXISTS (
+        SELECT FROM {schema}.reservations AS r
+        WHERE r.queue = known.queue AND r.key = known.key
+            AND r.ends_at > {schema}.micros(statement_timestamp())
+    ) AS kept
+    FROM known WHERE stands
+), shown AS (
+    UPDATE {schema}.messages AS m
+    SET visible_at = {schema}.micros(clock_timestamp()) + CASE WHEN kept THEN %s ELSE 0 END, holder = NULL,
+        reserved = kept, key = returned.key, excused = excused + CASE WHEN counted THEN 0 ELSE 1 END
+    FROM returned WHERE m.queue = returned.queue AND m.id = returned.id
+)
+SELECT place, stands FROM fast, known"""
+
+UNRESERVE = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true)
+)
+UPDATE {schema}.reservations AS r SET ends_at = {schema}.micros(clock_timestamp())
+FROM fast WHERE queue = %(queue)s AND key = %(key)b AND holder = %(holder)s
+    AND ends_at > {schema}.micros(clock_timestamp())"""
+
+
+class ReserveCall(NamedTuple):
+    """A reservation to make, for ``lasts`` microseconds."""
+
+    queue: str
+    key: bytes
+    holder: str
+    epoch: int
+    lasts: int
+
+
+class KeepCall(NamedTuple):
+    """Reservations to renew, for ``lasts`` microseconds."""
+
+    queue: str
+    keys: Sequence[bytes]
+    holder: str
+    lasts: int
+
+
+class UnreserveCall(NamedTuple):
+    """A reservation to give up."""
+
+    queue: str
+    key: bytes
+    holder: str
+
+
+class TakeCall(NamedTuple):
+    """A take. ``visibility`` is in microseconds."""
+
+    queue: str
+    key: bytes
+    holder: str
+    limit: int
+    visibility: int
+    after: int
+
+
+class PutBackCall(NamedTuple):
+    """Deliveries of a queue to put back."""
+
+    queue: str
+    returned: Sequence[PutBack]
+
+
+class PostgresReservations:
+    """The reservations in a database. All are operations of a lane. A take is to run alone: what it has taken
+    would be lost if another one failed."""
+
+    def __init__(self, messages: PostgresMessages) -> None:
+        self._messages = messages
+        sql = messages.database.sql
+        self._reserve, self._keep, self._unreserve = map(sql, (RESERVE, KEEP, UNRESERVE))
+        self._take, self._put_back = map(sql, (TAKE, PUT_BACK))
+        self._deep: set[tuple[str, bytes]] = set()
+        """The queues and keys of which the last take has left something."""
+
+    async def reserve(self, connection: Connection, asked: Sequence[ReserveCall]) -> list[bool]:
+        """Make or renew reservations; returns whether each is held."""
+        held = []
+        for one in asked:
+            made = await connection.execute(self._reserve, one._asdict(), binary=True)
+            held.append(await made.fetchone() is not None)
+        for queue in {one.queue for one in asked}:
+            self._messages.sort_anew(queue)
+        return held
+
+    async def keep(self, connection: Connection, asked: Sequence[KeepCall]) -> list[list[bytes]]:
+        """Renew reservations; returns the keys of those that are."""
+        kept = []
+        for one in asked:
+            call = {**one._asdict(), "keys": list(one.keys)}
+            renewed = await connection.execute(self._keep, call, binary=True)
+            kept.append([key for (key,) in await renewed.fetchall()])
+        return kept
+
+    async def unreserve(self, connection: Connection, asked: Sequence[UnreserveCall]) -> list[None]:
+        """Give up reservations."""
+        for one in asked:
+            await connection.execute(self._unreserve, one._asdict())
+        return [None for _ in asked]
+
+    async def take(self, connection: Connection, asked: TakeCall) -> Taken | None:
+        """Deliver what is kept of a key to its holder. Unless the last take has left something, what is ready
+        is set aside first."""
+        place = (asked.queue, asked.key)
+        deep = place in self._deep
+        all_sorted = not deep and await self._messages.sort(connection, asked.queue)
+        taken = await connection.execute(self._take, {**asked._asdict(), "bytes": CALL_BYTES}, binary=True)
+        rows = await taken.fetchall()
+        held, found = rows[0][:2]
+        deliveries = sorted((delivery_of(*row[2:]) for row in rows if row[2] is not None), key=_turn)
+        if found > len(deliveries):
+            self._deep.add(place)
+        else:
+            self._deep.discard(place)
+            if deep and held and not deliveries:
+                return await self.take(connection, asked)
+        return Taken(deliveries, found > len(deliveries) or not all_sorted) if held else None
+
+    async def put_back(self, connection: Connection, asked: Sequence[PutBackCall]) -> list[list[str]]:
+        """End deliveries that nothing has begun; returns the stale receipts of each call."""
+        rows: dict[tuple[str, int, int], tuple[bytes, bool]] = {}
+        for one in asked:
+            for each in one.returned:
+                if said := read_receipt(each.receipt):
+                    rows[(one.queue, *said)] = (each.key.encode(), each.counted)
+        standing: set[tuple[str, int, int]] = set()
+        if rows:
+            queues, numbers_, receives = zip(*rows, strict=True)
+            keys, counted = zip(*rows.values(), strict=True)
+            columns = (list(queues), numbers(numbers_), numbers(receives), list(keys), numbers(counted))
+            told = await connection.execute(self._put_back, (*columns, KEPT_MICROS), binary=True)
+            places = list(rows)
+            standing = {places[place - 1] for place, stands in await told.fetchall() if stands}
+        return [
+            [
+                each.receipt
+                for each in one.returned
+                if (one.queue, *(read_receipt(each.receipt) or (0, 0))) not in standing
+            ]
+            for one in asked
+        ]
+
+
+def _turn(delivery: Delivery) -> int:
+    return delivery.turn or 0
