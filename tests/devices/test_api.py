@@ -110,6 +110,7 @@ async def test_devices_are_listed_with_what_holds_them_up(api: Api, store: Outbo
     now = await store.now()
     turn = Turn(
         outbox="doors",
+        shards=3,
         grants=grants,
         sendable=[0, 1, 2],
         now=now,

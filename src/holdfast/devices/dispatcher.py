@@ -507,6 +507,13 @@ class Dispatcher:
             if self._spans is not None:
                 self._spans.closed(entry)
         self.in_flight = max(0, self.in_flight + len(turned.sendings) - turned.repeats - turned.freed)
+        if turned.moved and self._once.first("shards"):
+            self._log.warning(
+                "a program adds commands for another number of shards; they are moved to their own",
+                outbox=self._spec.name,
+                device=turned.moved[0],
+                fix=f"declare shards={self._spec.shards} in that program, and update its Holdfast",
+            )
         for stray in turned.strays:
             self._odd(stray.device, str(stray.correlation), "it fits no command that is out")
         if turned.lost:  # nothing of theirs was written

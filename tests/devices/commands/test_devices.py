@@ -33,6 +33,7 @@ def office(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
             await store.turn(
                 Turn(
                     outbox="faces",
+                    shards=1,
                     grants={0: epoch},
                     sendable=[0],
                     now=now,

@@ -38,7 +38,7 @@ def commands(url: str) -> list[int]:
         added += [{"device": "d2", "command": {"n": n}} for n in range(3)]
         ids = await store.add(outbox.new(added))
         epoch = await store.open("faces", 0, 0, "me")
-        turn = Turn(outbox="faces", grants={0: epoch}, sendable=[0], now=clock.wall())
+        turn = Turn(outbox="faces", shards=1, grants={0: epoch}, sendable=[0], now=clock.wall())
         sendings = (await store.turn(turn)).sendings
         refusal = [
             Heard(s.device, s.correlation, b'{"code":500}', ok=False) for s in sendings if s.device == "d1"
@@ -232,6 +232,7 @@ def test_a_replaced_command_is_not_retried(capsys: pytest.CaptureFixture[str], u
         await store.turn(
             Turn(
                 outbox="faces",
+                shards=1,
                 grants={0: await store.open("faces", 0, 0, "me")},
                 sendable=[],
                 now=1.0,

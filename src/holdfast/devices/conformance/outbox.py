@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
+from zlib import crc32
 
 import msgspec
 import pytest
@@ -45,7 +46,8 @@ PATIENCE_S = 30.0
 class ManualDispatcher:
     """Takes turns at its own time; owns all shards unless told otherwise."""
 
-    def __init__(self, store: OutboxStore, member: str = "member") -> None:
+    def __init__(self, store: OutboxStore, member: str = "member", shards: int = SHARDS) -> None:
+        self.shards = shards
         self.store = store
         self.member = member
         self.now = NOW
@@ -55,13 +57,13 @@ class ManualDispatcher:
     async def open(self, *shards: int) -> None:
         """Open shards, or all."""
         standing = await self.store.epochs(OUTBOX)
-        for shard in shards or range(SHARDS):
+        for shard in shards or range(self.shards):
             self.grants[shard] = await self.store.open(OUTBOX, shard, standing[shard], self.member)
 
     async def turn(self, *, tell: bool = True, **brought: Any) -> Turned:
         """Take a turn."""
         brought.setdefault("sendable", list(self.grants))
-        brought.setdefault("shards", SHARDS)
+        brought.setdefault("shards", self.shards)
         turn = Turn(outbox=OUTBOX, grants=self.grants, now=self.now, patience=PATIENCE, **brought)
         return await self.store.turn(turn, self._hear if tell else None)
 
@@ -76,6 +78,11 @@ class ManualDispatcher:
 def new(device: str, body: bytes = b"do", **fields: Any) -> NewCommand:
     """A command to add."""
     return NewCommand(outbox=OUTBOX, device=device, shard=shard_of(device, SHARDS), body=body, **fields)
+
+
+def elsewhere(device: str, shard: int = 9, **fields: Any) -> NewCommand:
+    """A command of a program that takes the outbox for one with other shards."""
+    return msgspec.structs.replace(new(device, **fields), shard=shard)
 
 
 def answer(sending: Sending, body: bytes = b"done", **fields: Any) -> Heard:
@@ -259,8 +266,9 @@ class OutboxConformance:
         assert sent == [b"high", b"high too", b"low"]
 
     async def test_lanes_of_a_device_go_side_by_side(
-        self, dispatcher: ManualDispatcher, begin: Begin
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
+        await store.prepare(OUTBOX, SHARDS, Adding(lanes=2))
         with begin() as db:
             db.add([new("d1", b"%d" % n, lane=n % 2) for n in range(4)])
         sendings = await dispatcher.send()
@@ -764,6 +772,60 @@ class OutboxConformance:
             await store.prepare(OUTBOX, SHARDS + 1)
         assert await store.epochs(OUTBOX) == dispatcher.grants
 
+    async def test_what_is_added_goes_to_the_outbox_s_own_shards_and_lanes(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        """A program may take it for one with other numbers of these."""
+        await store.prepare(OUTBOX, SHARDS, Adding(lanes=2))
+        devices = [f"d{n}" for n in range(9)]
+        with begin() as db:
+            db.add([new(device, lane=7, supersede_key=device) for device in devices])
+            db.add([elsewhere("again", lane=3), elsewhere("again", 1, supersede_key="again")])
+        found = await store.commands(OUTBOX)
+        assert {entry.device: entry.shard for entry in found} == {
+            device: shard_of(device, SHARDS) for device in [*devices, "again"]
+        }
+        lanes = [crc32(device.encode()) % 2 for device in devices]
+        assert [entry.lane for entry in found] == [*lanes, 1, crc32(b"again") % 2]
+        sent = {sending.device for sending in await dispatcher.send()}
+        assert sent == {*devices, "again"}
+
+    async def test_what_was_added_before_a_node_came_goes_to_its_device_s_shard(
+        self, store: OutboxStore, begin: Begin
+    ) -> None:
+        """Then only the program that adds has said how many shards there are."""
+        await store.prepare("another", 1)
+        with begin() as db:
+            db.add([elsewhere(f"d{n}", shard) for n in range(4) for shard in (0, 1, 2, 9, -1)])
+        await store.prepare(OUTBOX, SHARDS)
+        dispatcher = ManualDispatcher(store)
+        await dispatcher.open()
+        moved: set[str] = set()
+        sent: dict[str, int] = {}
+        for _ in range(4):
+            turned = await dispatcher.turn(sweep=True)
+            moved |= {*turned.moved}
+            sent |= {sending.device: sending.shard for sending in turned.sendings}
+        assert sent == {f"d{n}": shard_of(f"d{n}", SHARDS) for n in range(4)}
+        assert moved == {f"d{n}" for n in range(4)}
+        found = await store.commands(OUTBOX)
+        assert [entry.shard for entry in found] == [shard_of(entry.device, SHARDS) for entry in found]
+        assert (await dispatcher.turn(sweep=True)).moved == []
+
+    async def test_a_cancel_of_what_was_added_elsewhere_is_heard(
+        self, store: OutboxStore, begin: Begin
+    ) -> None:
+        await store.prepare("another", 1)
+        with begin() as db:
+            [number] = db.add([elsewhere("d1", 9, not_before=NOW + 60)])
+            assert db.cancel(OUTBOX, device="d1") == 1
+        await store.prepare(OUTBOX, SHARDS)
+        dispatcher = ManualDispatcher(store)
+        await dispatcher.open()
+        await dispatcher.turn(sweep=True)
+        turned = await dispatcher.turn(sweep=True)
+        assert [(entry.id, entry.reason) for entry in turned.closed] == [(number, "cancelled")]
+
     # --- results
 
     async def test_how_to_add_is_what_it_was_last_made_ready_with(self, store: OutboxStore) -> None:
@@ -790,6 +852,7 @@ class OutboxConformance:
 
         turn = Turn(
             outbox=OUTBOX,
+            shards=SHARDS,
             grants=dispatcher.grants,
             sendable=[],
             now=NOW,
@@ -798,7 +861,7 @@ class OutboxConformance:
         turned = await store.turn(turn, on_result)
         assert len(turned.closed) == 3, "a failing business holds up no device"
         dispatcher.told.clear()
-        sweep = Turn(outbox=OUTBOX, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
+        sweep = Turn(outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 2, "what isn't told is kept"
         await store.turn(sweep, on_result)
         assert {entry.body for entry in dispatcher.told} == {b"1"}

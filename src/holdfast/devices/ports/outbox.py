@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
+from zlib import crc32
 
 import msgspec
 
-from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand
+from holdfast.devices.rules.device_queue import CommandState, HeadPhase, StoredCommand, shard_of
 from holdfast.devices.rules.device_turn import Rollout, Turn, Turned
 
 OnResult = Callable[[Any, StoredCommand], None]
@@ -20,7 +21,8 @@ OnResult = Callable[[Any, StoredCommand], None]
 
 
 class NewCommand(msgspec.Struct, frozen=True, kw_only=True):
-    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them.
+    """A command to be added. See ``Outbox.add`` for the fields; ``shard`` and ``lane`` follow from them, and
+    from the numbers of these with which the outbox was made ready, once it was.
 
     ``created_at`` is what the caller's clock says; its other times are meant from then on. That clock may be
     wrong: a store moves all of them by as much as its own is ahead of it. With 0 they are the store's own."""
@@ -52,6 +54,16 @@ def timed(command: NewCommand, now: float) -> NewCommand:
         not_before=command.not_before + ahead_s if command.not_before else 0.0,
         expires_at=None if command.expires_at is None else command.expires_at + ahead_s,
     )
+
+
+def placed(command: NewCommand, shards: int, lanes: int) -> NewCommand:
+    """Return ``command`` where an outbox with so many shards and lanes has it, whatever its program says."""
+    key = command.supersede_key
+    lane = command.lane if key is None else crc32(key.encode())
+    shard = shard_of(command.device, shards)
+    if (command.shard, command.lane) == (shard, lane % lanes):
+        return command
+    return msgspec.structs.replace(command, shard=shard, lane=lane % lanes)
 
 
 class Adding(msgspec.Struct, frozen=True):

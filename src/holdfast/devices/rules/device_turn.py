@@ -157,7 +157,7 @@ class Turn(msgspec.Struct, frozen=True, kw_only=True):
     limit: int = 1_000
     away: Set[str] = frozenset()
     back: Sequence[str] = ()
-    shards: int = 1
+    shards: int
     seen: Mapping[str, float | None] = {}
     pause_s: float = 1.0
     shift_s: float = 0.0
@@ -234,6 +234,7 @@ class Turned(msgspec.Struct):
         more: the limits were reached; take another turn at once.
         late: answers to a try that another had followed already.
         paused: nothing is sent, whatever is due.
+        moved: devices whose commands were added for another number of shards, and now have their own.
     """
 
     sendings: list[Sending] = []
@@ -245,6 +246,7 @@ class Turned(msgspec.Struct):
     more: bool = False
     late: int = 0
     paused: bool = False
+    moved: list[str] = []
 
 
 class OutboxRows(Protocol):
@@ -268,6 +270,15 @@ class OutboxRows(Protocol):
 
     def put_off(self, shards: Collection[int], until: float) -> None:
         """Let no command that is out, or held after it was, be due before ``until``."""
+
+    def astray(self, shards: int, limit: int) -> list[Arrival]:
+        """Arrivals of shards that there aren't, of so many, up to ``limit``."""
+
+    def gather_cancels(self, shards: int) -> None:
+        """Give cancels of shards that there aren't, of so many, to the first shard."""
+
+    def move(self, arrivals: Sequence[Arrival]) -> None:
+        """Store the shards of ``arrivals``, and give them to all scheduled commands of their devices."""
 
     def drop(self, arrivals: Sequence[Arrival]) -> None:
         """Remove them."""
@@ -499,7 +510,7 @@ class _Turn:
     def _welcome(self) -> list[Head]:
         """Heads whose devices have new commands or have come back, and have nothing else under way."""
         turn, rows, found = self._turn, self._rows, self._found
-        arrivals = [arrival for arrival in found.arrivals if arrival.shard in self._mine]
+        arrivals = self._move(arrival for arrival in found.arrivals if arrival.shard in self._mine)
         self._done.more |= len(found.arrivals) >= turn.limit
         if arrivals:
             rows.drop(arrivals)
@@ -513,7 +524,8 @@ class _Turn:
             # What is held though its device is there was held by a pause, which may be over.
             resumed = head.phase is HeadPhase.HELD and head.device not in turn.away
             if head.phase in (HeadPhase.IDLE, HeadPhase.WAITING) or (resumed and pair not in self._freed):
-                arrived.append(msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now))
+                phase, shard = HeadPhase.WAITING, mark.shard
+                arrived.append(msgspec.structs.replace(head, phase=phase, shard=shard, due=self._now))
         arrived += [
             msgspec.structs.replace(head, phase=HeadPhase.WAITING, due=self._now)
             for head in found.held
@@ -527,6 +539,23 @@ class _Turn:
         if seen:
             rows.save_seen(seen, turn.away)
         return arrived
+
+    def _move(self, arrivals: Iterable[Arrival]) -> list[Arrival]:
+        """Give those of other devices to their own shards, and return the rest. A program that adds commands
+        may take the outbox for one with another number of shards."""
+        moved = []
+        own = []
+        for arrival in arrivals:
+            shard = queue.shard_of(arrival.device, self._turn.shards)
+            if shard == arrival.shard:
+                own.append(arrival)
+            else:
+                moved.append(msgspec.structs.replace(arrival, shard=shard))
+        if moved:
+            self._rows.move(moved)
+            self._done.moved += sorted({arrival.device for arrival in moved})
+            self._done.more = True
+        return own
 
     def _cancel(self) -> None:
         """Take back what callers want back and is not out."""
@@ -546,6 +575,9 @@ class _Turn:
 
     def _sweep(self) -> None:
         self._write_first()
+        if 0 in self._mine:
+            self._rows.gather_cancels(self._turn.shards)
+            self._move(self._rows.astray(self._turn.shards, self._turn.limit))
         overdue = self._rows.overdue(self._mine, self._now, self._turn.limit)
         self._done.more |= len(overdue) >= self._turn.limit
         for entry in overdue:
@@ -640,13 +672,16 @@ class _Turn:
         rate counts, at its first try."""
         turn, now = self._turn, self._now
         # Another program may have written the row, and one command must not hold up all others.
-        spoilt = entry.spoilt or (
-            "" if entry.shard == head.shard else "its row names a shard of other devices"
-        )
+        shard = queue.shard_of(entry.device, turn.shards)
+        spoilt = entry.spoilt or ("" if entry.shard == shard else "its row names a shard of other devices")
         if spoilt:
             cause = Cause.CANCEL if entry.state is CommandState.SCHEDULED else Cause.GIVE_UP
             self._close(entry, cause, reason=spoilt)
             return False
+        if head.shard != shard:  # it is its own shard's to send
+            self._done.freed += head.phase is HeadPhase.OUT
+            self._put(msgspec.structs.replace(head, shard=shard, phase=HeadPhase.WAITING, due=now))
+            return True
         away = entry.device in turn.away
         phase = HeadPhase.HELD if head.phase is HeadPhase.HELD else HeadPhase.WAITING
         paused = entry.device in self._found.paused

@@ -12,7 +12,16 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
 from holdfast.devices.conformance import OutboxConformance
-from holdfast.devices.conformance.outbox import NOW, OUTBOX, Begin, ManualDispatcher, answer, bodies, new
+from holdfast.devices.conformance.outbox import (
+    NOW,
+    OUTBOX,
+    SHARDS,
+    Begin,
+    ManualDispatcher,
+    answer,
+    bodies,
+    new,
+)
 from holdfast.devices.rules.device_queue import CommandState, StoredCommand
 from holdfast.devices.rules.device_turn import Turn
 from holdfast.devices.services.sqlalchemy.outbox import SqlOutbox
@@ -103,8 +112,8 @@ class SqlConformance(OutboxConformance):
         with begin() as db:
             ids = db.add([new(f"d{n}", b"%d" % n) for n in range(3)])
         heard = [answer(sending) for sending in await dispatcher.send()]
-        turn = Turn(outbox=OUTBOX, grants=dispatcher.grants, sendable=[], now=NOW, heard=heard)
-        sweep = Turn(outbox=OUTBOX, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
+        turn = Turn(outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, heard=heard)
+        sweep = Turn(outbox=OUTBOX, shards=SHARDS, grants=dispatcher.grants, sendable=[], now=NOW, sweep=True)
         try:
             assert len((await store.turn(turn, on_result)).closed) == 3
             assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 3}

@@ -100,7 +100,7 @@ async def test_a_server_that_dies_is_unavailable_and_comes_back(
     store = SqlOutbox(postgresql_server.url, SystemClock())
     await store.prepare("doors", 1)
     epoch = await store.open("doors", 0, 0, "me")
-    turn = Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=0.0)
+    turn = Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=0.0)
     await store.turn(turn)
     await store.arrived("doors", 0.01)
     postgresql_server.kill()
@@ -137,7 +137,9 @@ async def test_a_server_that_is_gone_without_a_word_is_given_up(postgresql_serve
 async def test_a_full_disk_of_the_server_is_unavailable(postgresql_server: PostgresqlServer) -> None:
     store, outbox = SqlOutbox(postgresql_server.url, SystemClock()), App("office").outbox("doors")
     await store.prepare("doors", 1)
-    turn = Turn(outbox="doors", grants={0: await store.open("doors", 0, 0, "me")}, sendable=[0], now=0.0)
+    turn = Turn(
+        outbox="doors", shards=1, grants={0: await store.open("doors", 0, 0, "me")}, sendable=[0], now=0.0
+    )
     await store.add(outbox.new([{"device": "d1", "command": {}}]))
     with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
         connection.execute(full_disk.FULL)
@@ -191,7 +193,7 @@ async def test_an_end_is_on_sqlites_disk_before_anybody_hears_of_it(
     store = SqlOutbox(url, SystemClock())
     await store.prepare("doors", 1)
     epoch = await store.open("doors", 0, 0, "me")
-    turn = Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=1.0, brief=True)
+    turn = Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=1.0, brief=True)
     later = msgspec.structs.replace(turn, now=100.0)
     synced: list[int] = []
     asked, go_on = threading.Event(), threading.Event()

@@ -77,7 +77,7 @@ async def test_they_go_where_those_of_python_go(store: SqlOutbox, engine: Engine
 async def test_a_dispatcher_sends_and_closes_them(store: SqlOutbox, engine: Engine) -> None:
     add(engine, device="d1", body='{"n": 1}', supersede_key="951")
     add(engine, device="d1", body='{"n": 2}', supersede_key="951")
-    dispatcher = ManualDispatcher(store)
+    dispatcher = ManualDispatcher(store, shards=SHARDS)
     standing = await store.epochs(OUTBOX)
     for shard, epoch in standing.items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
@@ -286,6 +286,24 @@ async def test_a_spoilt_cancellation_of_sqlite_is_named_and_dropped(
     assert (line["table"], line["row"][:3]) == ("holdfast_outbox_cancel", "1, ")
 
 
+@pytest.mark.parametrize("late", [False, True], ids=["out", "done"])
+async def test_a_device_that_another_number_of_shards_has_left_elsewhere_goes_on(
+    store: SqlOutbox, engine: Engine, late: bool
+) -> None:
+    add(engine, device="d1", body="first", supersede_key="k")
+    dispatcher = await owner_of_all(store)
+    [sending] = (await dispatcher.turn()).sendings
+    if late:
+        await dispatcher.turn(heard=[answer(sending)])
+    with engine.begin() as connection:
+        connection.execute(text(f"UPDATE holdfast_outbox_head SET shard = {(sending.shard + 1) % SHARDS}"))
+    add(engine, device="d1", body="second", supersede_key="k")
+    dispatcher.now = sending.due
+    sent = [*(await dispatcher.turn()).sendings, *(await dispatcher.turn()).sendings]
+    assert [(each.body, each.shard) for each in sent] == [(b"second" if late else b"first", sending.shard)]
+    assert await store.in_flight(OUTBOX, [sending.shard]) == 1
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "spoil", ["epoch = 'abc'", "epoch = x'00'", "epoch = 99999999999", "epoch = -1", "shard = 999"]
@@ -386,7 +404,7 @@ async def test_an_end_whose_time_was_spoilt_is_told_once(
 
 async def owner_of_all(store: SqlOutbox) -> ManualDispatcher:
     """A dispatcher that owns all shards, now."""
-    dispatcher = ManualDispatcher(store)
+    dispatcher = ManualDispatcher(store, shards=SHARDS)
     for shard, epoch in (await store.epochs(OUTBOX)).items():
         dispatcher.grants[shard] = await store.open(OUTBOX, shard, epoch, "member")
     dispatcher.now = time.time()

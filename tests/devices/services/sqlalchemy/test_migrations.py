@@ -138,7 +138,9 @@ async def test_the_jobs_of_an_outbox_made_before_are_rollouts_that_go_on(engine:
     assert known == [(1, "firmware", 1, 1, False), (3, "faces", 0, 1, True)]
     assert [each.rollout for each in await store.commands("doors")] == [1, 3, None]
     epoch = await store.open("doors", 0, 0, "me")
-    turned = await store.turn(Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=1e9, sweep=True))
+    turned = await store.turn(
+        Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=1e9, sweep=True)
+    )
     assert [(each.id, each.reason) for each in turned.closed] == [(2, "its rollout was aborted")]
     await store.close()
     outbox = App("office").outbox("doors")

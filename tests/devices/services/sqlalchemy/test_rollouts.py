@@ -30,7 +30,7 @@ async def rolled_out(store: SqlOutbox, engine: Engine, does: Callable[[str], boo
         nonlocal answers
         heard, answers = answers, []
         turned = await store.turn(
-            Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=now, heard=heard, sweep=sweep)
+            Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=now, heard=heard, sweep=sweep)
         )
         answers = [answer(sending, ok=does(sending.device)) for sending in turned.sendings]
         sent.extend(sending.device for sending in turned.sendings)

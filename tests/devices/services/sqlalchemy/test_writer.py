@@ -218,7 +218,7 @@ async def test_a_business_pauses_and_takes_back_with_its_own_change(
         await outbox.pause(session)
     assert list(await store.paused("doors")) == ["", "d1"]
     epoch = await store.open("doors", 0, 0, "me")
-    turn = Turn(outbox="doors", grants={0: epoch}, sendable=[0], now=time.time())
+    turn = Turn(outbox="doors", shards=1, grants={0: epoch}, sendable=[0], now=time.time())
     turned = await store.turn(turn)
     assert ([entry.reason for entry in turned.closed], turned.paused) == (["cancelled"] * 2, True)
     async with AsyncSession(async_engine) as session, session.begin():

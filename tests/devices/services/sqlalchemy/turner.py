@@ -40,6 +40,7 @@ async def main(url: str) -> None:
     while True:
         turn = Turn(
             outbox="doors",
+            shards=1,
             grants={0: epoch},
             sendable=[0],
             now=clock.wall(),

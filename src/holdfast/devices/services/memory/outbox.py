@@ -9,7 +9,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.devices.ports.outbox import Adding, DeviceStatus, KnownDevice, NewCommand, OnResult, timed
+from holdfast.devices.ports.outbox import (
+    Adding,
+    DeviceStatus,
+    KnownDevice,
+    NewCommand,
+    OnResult,
+    placed,
+    timed,
+)
 from holdfast.devices.rules import device_queue as queue
 from holdfast.devices.rules import device_turn
 from holdfast.devices.rules.device_queue import (
@@ -40,6 +48,7 @@ class Tables:
         self.cancels: dict[int, tuple[str, Cancel]] = {}
         self.paused: dict[tuple[str, str], float] = {}
         self.shards: dict[tuple[str, int], int] = {}
+        self.lanes: dict[str, int] = {}
         self.seen: dict[tuple[str, str], tuple[float | None, bool]] = {}
         self.rollouts: dict[int, tuple[str, Rollout]] = {}
         self.cursors: dict[tuple[str, str], str] = {}
@@ -107,6 +116,8 @@ class MemoryTransaction:
         return self.tables.paused.pop((outbox, device), None) is not None
 
     def _add(self, new: NewCommand) -> int:
+        if shards := sum(outbox == new.outbox for outbox, _ in self.tables.shards):
+            new = placed(new, shards, self.tables.lanes[new.outbox])
         new = timed(new, self._clock.wall())
         self.added.add(new.outbox)
         for outbox, entry in self.tables.commands.values():
@@ -159,6 +170,7 @@ class MemoryOutbox:
             )
         for shard in range(shards):
             self.tables.shards.setdefault((outbox, shard), 0)
+        self.tables.lanes[outbox] = adding.lanes
         self._settings[outbox] = adding
 
     async def names(self) -> list[str]:
@@ -479,6 +491,21 @@ class MemoryRows:
             a for name, a in self._tables.arrivals.values() if name == self._outbox and a.shard in shards
         ]
         return found[:limit]
+
+    def astray(self, shards: int, limit: int) -> list[Arrival]:
+        found = [a for name, a in self._tables.arrivals.values() if name == self._outbox]
+        return [arrival for arrival in found if arrival.shard not in range(shards)][:limit]
+
+    def gather_cancels(self, shards: int) -> None:
+        for name, mark in list(self._tables.cancels.values()):
+            if name == self._outbox and mark.shard not in range(shards):
+                self._tables.cancels[mark.id] = (name, msgspec.structs.replace(mark, shard=0))
+
+    def move(self, arrivals: Sequence[Arrival]) -> None:
+        for arrival in arrivals:
+            self._tables.arrivals[arrival.id] = (self._outbox, arrival)
+            of_device = [entry for entry in self._scheduled() if entry.device == arrival.device]
+            self.save([msgspec.structs.replace(entry, shard=arrival.shard) for entry in of_device])
 
     def drop(self, arrivals: Sequence[Arrival]) -> None:
         for arrival in arrivals:

@@ -151,7 +151,7 @@ SAVED = ("id", "state", "tries", "spent", "epoch", "published_at", "closed_at", 
 
 CONFLICT = """
 ON CONFLICT (outbox, device, lane) DO UPDATE
-SET phase = excluded.phase, command = excluded.command, due = excluded.due"""
+SET shard = excluded.shard, phase = excluded.phase, command = excluded.command, due = excluded.due"""
 
 SAVE_HEADS = {
     False: """
@@ -201,6 +201,20 @@ class Statements:
         put_off = bring_in.replace(":latest", ":until") + "due < :until AND "
         self.put_off = [made(put_off + "phase = 'out'"), made(put_off + "phase = 'held' AND command <> 0")]
         self.arrivals = made(ARRIVALS)
+        self.astray = made(
+            "SELECT id, device, lane, shard, command, supersede_key FROM {A}"
+            " WHERE outbox = :outbox AND (shard < 0 OR shard >= :shards) LIMIT :limit"
+        )
+        self.gather_cancels = made(
+            "UPDATE {X} SET shard = 0 WHERE outbox = :outbox AND (shard < 0 OR shard >= :shards)"
+        )
+        self.move = [
+            made("UPDATE {A} SET shard = :shard WHERE id = :id"),
+            made(
+                "UPDATE {C} SET shard = :shard WHERE outbox = :outbox AND device = :device"
+                " AND state = 'scheduled' AND shard <> :shard"
+            ),
+        ]
         self.drop_arrivals = made("DELETE FROM {A} WHERE id IN [ids]")
         self.older = made(
             "SELECT <c.command> FROM @marks <join> {C} c <by command_supersede> ON c.outbox = :outbox"
@@ -381,6 +395,22 @@ class SqlRows:
     def put_off(self, shards: Collection[int], until: float) -> None:
         for statement in self._sql.put_off:
             self._transaction.write(*self._query(statement, shards=self._list(shards), until=until))
+
+    def astray(self, shards: int, limit: int) -> list[Arrival]:
+        found = self._rows(self._sql.astray, shards=shards, limit=limit)
+        sound = self._sound.only("arrival", found, ARRIVAL_KINDS)
+        self._drop_others(self._sql.drop_arrivals, found, sound)
+        return [Arrival(*row) for row in sound]
+
+    def gather_cancels(self, shards: int) -> None:
+        self._transaction.write(*self._query(self._sql.gather_cancels, shards=shards))
+
+    def move(self, arrivals: Sequence[Arrival]) -> None:
+        arrival, commands = self._sql.move
+        self._transaction.write(arrival, *({"id": each.id, "shard": each.shard} for each in arrivals))
+        devices = {each.device: each.shard for each in arrivals}
+        for device, shard in sorted(devices.items()):
+            self._transaction.write(*self._query(commands, device=device, shard=shard))
 
     def drop(self, arrivals: Sequence[Arrival]) -> None:
         ids = self._list([arrival.id for arrival in arrivals])

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.orm import Session
 
-from holdfast.devices.ports.outbox import NewCommand, timed
+from holdfast.devices.ports.outbox import NewCommand, placed, timed
 from holdfast.devices.services.sqlalchemy import engine as engines
 from holdfast.devices.services.sqlalchemy import tables
 from holdfast.devices.services.sqlalchemy.bell import ring_at_commit
@@ -49,6 +49,9 @@ class SqlWriter:
 
     def _add(self, commands: Sequence[NewCommand]) -> list[int]:
         now = ring_at_commit(self._connection, commands[0].outbox)
+        shards, lanes = self._parts(commands[0].outbox)
+        if shards:
+            commands = [placed(command, shards, lanes) for command in commands]
         commands = [timed(command, now) for command in commands]
         ids: list[int] = []
         fresh: list[tuple[NewCommand, int]] = []
@@ -126,6 +129,14 @@ class SqlWriter:
             self._connection.execute(insert(tables.arrival).from_select(columns, heads))
             ring_at_commit(self._connection, outbox)
         return ended.rowcount > 0
+
+    def _parts(self, outbox: str) -> tuple[int, int]:
+        """Return how many shards and lanes the outbox has; no shards where no node has made it ready."""
+        s = tables.shard.c
+        shards = select(func.count()).select_from(tables.shard).where(s.outbox == outbox).scalar_subquery()
+        lanes = select(tables.setting.c.lanes).where(tables.setting.c.outbox == outbox).scalar_subquery()
+        counted, divided = self._connection.execute(select(shards, lanes)).one()
+        return int(counted), divided or 1
 
     @property
     def _dialect(self) -> Any:
