@@ -303,7 +303,7 @@ class _Marks:
     """Reservations that ended until then have nothing left."""
     seen_at: int = 0
     known: int = 0
-    """How many reservations the queue knows, those that have ended too."""
+    """The number of reservations that the queue knows, with those that have ended."""
     tidy_at: float = -math.inf
     wide_at: float = -math.inf
     full_at: float = -math.inf
@@ -341,8 +341,8 @@ class _Marks:
 
 @dataclass(slots=True)
 class _Sorting:
-    """A look through all ready messages, in parts, to set aside those of reserved keys. Ended, it goes on with
-    what is new, and from the beginning at ``again_at``, for what was committed late."""
+    """A look through all ready messages, in parts, to set aside those of reserved keys. Ended, it goes on
+    with what is new, and from the beginning at ``again_at``, for what was committed late."""
 
     due_from: int = 0
     fresh_from: int = 0
