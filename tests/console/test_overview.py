@@ -23,6 +23,7 @@ class Nodes:
             cast("Any", SimpleNamespace(clock=clock, log=Log(), peer=None)),
             cast("Any", self),
             cast("Any", SimpleNamespace(reported=lambda reports: None)),
+            cast("Any", None),
             cast("Any", SimpleNamespace(publish=lambda *topics: None)),
             cast("Any", None),
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from html import unescape
 from io import BytesIO
@@ -21,6 +22,7 @@ from holdfast.errors import Unavailable
 from holdfast.operate import periodic, tasks
 from holdfast.operate.dead_letters import ids_in_order
 from holdfast.operate.survey import PendingEffects, QueueStatus
+from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import Risk
 from holdfast.ports.target import OutgoingEffect
@@ -471,3 +473,17 @@ async def test_an_action_ends_though_its_browser_hangs_up(
         while "cameras/front is paused" not in text:
             text = shown((await operator.get("/audit")).text)
     await operator.post("/stream/resume", key="cameras/front")
+
+
+async def test_a_node_that_was_killed_stays_in_the_overview_as_lost(
+    reader: Browser, services: Services
+) -> None:
+    killed = Member("killed", "node-killed", "http://127.0.0.1:1", Load(serves=("nothing",)))
+    await services.coordinator().join(killed, 600.0)
+    await reader.until("node-killed", "/")
+    await services.coordinator().evict("killed")
+    page = await reader.until("node-killed ended without a drain", "/")
+    assert "it had no streams lost" in shown(page.text)
+    answer = await reader.get("/api/v1/overview")
+    (lost,) = json.loads(answer.text)["lost"]
+    assert (lost["name"], lost["streams"]) == ("node-killed", 0)

@@ -4,6 +4,7 @@ death."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 from holdfast.cluster.host import Host
 from holdfast.common.protocol import Probe, Stranger
@@ -18,7 +19,8 @@ PROBES = 2
 class View:
     """The living members by id. It reports changes of members and claims to the host's ``news``.
 
-    ``changed`` is set when members come or go; the code that waits for it clears it."""
+    ``changed`` is set when members come or go; the code that waits for it clears it. ``on_left`` is called
+    with each member that has ended, as it was last known; again once the coordinator tells how it ended."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
@@ -26,6 +28,7 @@ class View:
         self._backoff = Backoff(host.limits.ttl_s / 20, host.limits.ttl_s)
         self._suspects: dict[str, None] = {}
         self.changed = asyncio.Event()
+        self.on_left: list[Callable[[Member], None]] = []
         self.members: dict[str, Member] = {}
 
     def start(self) -> None:
@@ -53,6 +56,7 @@ class View:
                     self._set(change.member)
                 elif change.kind == "left" and change.member is not None:
                     self._drop(change.member.id)
+                    self._tell_left(change.member)
                 elif change.kind == "claim" and change.claim is not None:
                     self._host.news.claimed(change.claim)
 
@@ -80,9 +84,14 @@ class View:
         self.members[member.id] = member
 
     def _drop(self, member: str) -> None:
-        if self.members.pop(member, None) is not None:
+        if (known := self.members.pop(member, None)) is not None:
             self.changed.set()
+            self._tell_left(known)
             self._host.news.left(member)
+
+    def _tell_left(self, member: Member) -> None:
+        for tell in self.on_left:
+            tell(member)
 
     async def suspect(self, member: str) -> None:
         """Probe a member whose connection failed, and evict it if its process is gone."""

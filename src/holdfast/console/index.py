@@ -166,6 +166,15 @@ class StreamIndex:
             return waits.sentence
         return work.sentence if work is not None else ""
 
+    def owned(self, member: str) -> list[str]:
+        """Return the full keys of the streams that a membership has claimed."""
+        return [key for key, stream in self._streams.items() if stream.member == member]
+
+    def claimer(self, key: str) -> str:
+        """Return the membership that has claimed a stream; "" for none."""
+        stream = self._streams.get(key)
+        return stream.member if stream is not None else ""
+
     def messages(self, key: str) -> int:
         """Return how many messages the node of a stream holds for it, as far as it waits or is behind."""
         told = self.lags.get(key) or self.waits.get(key)

@@ -18,6 +18,7 @@ from holdfast.console.attention import Attention
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex
 from holdfast.console.latency import Latency
+from holdfast.console.lost import LostNodes, lost_since
 from holdfast.console.prometheus import Hour, PrometheusHistory
 from holdfast.errors import HoldfastError
 from holdfast.extend.products import StatusTable, products
@@ -88,6 +89,7 @@ class Overview:
     """The state of a cluster as a console knows it, without the streams.
 
     Attributes:
+        lost: the nodes that ended without a drain lately.
         queues: the queues by name.
         tasks: the tasks of each app.
         tables: what products tell.
@@ -106,6 +108,7 @@ class Overview:
         host: Host,
         view: View,
         index: StreamIndex,
+        lost: LostNodes,
         events: Events,
         attention: Attention,
     ) -> None:
@@ -114,6 +117,7 @@ class Overview:
         self._clock = host.clock
         self._view = view
         self._index = index
+        self.lost = lost
         self._events = events
         self._attention = attention
         self._handled: dict[str, int] = {}
@@ -392,6 +396,9 @@ class Overview:
             )
         for trouble in self.troubles[: 2 * NEEDS_EACH]:
             yield Need("bad", "node", trouble, command="holdfast doctor")
+        now = self._clock.wall()
+        for node in self.lost.all()[:NEEDS_EACH]:
+            yield Need("warn", "lost", lost_since(node, now), command="holdfast status")
         for queue in [queue for queue in self.queues.values() if queue.error][:NEEDS_EACH]:
             yield Need(
                 "bad", "queue", f"{queue.stream} can't be asked: {queue.error}", command="holdfast doctor"

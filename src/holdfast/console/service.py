@@ -24,6 +24,7 @@ from holdfast.console.caching import PartCache
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex
 from holdfast.console.life import StreamEvents
+from holdfast.console.lost import LostNodes
 from holdfast.console.overview import Overview
 from holdfast.console.pages import audit, dead_letters, entry, overview, streams, tasks
 from holdfast.console.parts import ConsoleParts
@@ -89,6 +90,8 @@ class Console(Startable):
         self.host.news.on_claim += [index.claimed, lambda claim: events.publish("streams")]
         self.host.news.on_left.append(index.left)
         self.host.news.on_missed.append(index.missed)
+        lost = LostNodes(clock, view.members.values, index.owned, index.claimer)
+        view.on_left += [lost.left, lambda member: events.publish("overview")]
         self.parts = ConsoleParts(
             services=services,
             host=self.host,
@@ -100,7 +103,7 @@ class Console(Startable):
             attention=attention,
             index=index,
             life=life,
-            overview=Overview(services, self.host, view, index, events, attention),
+            overview=Overview(services, self.host, view, index, lost, events, attention),
             assets=assets,
             renderer=Renderer(assets, self._more),
             cache=cache,

@@ -13,6 +13,7 @@ from holdfast.console.audit import AuditEntry
 from holdfast.console.overview import Need, Sample, TaskTotals
 from holdfast.console.parts import ConsoleParts
 from holdfast.operate import nodes
+from holdfast.operate.records import moment
 from holdfast.operate.survey import QueueStatus
 from holdfast.ports.coordinator import Member
 
@@ -31,6 +32,18 @@ class NodeRecord(msgspec.Struct):
     queues: list[str]
 
 
+class LostNodeRecord(msgspec.Struct):
+    """A node that ended without a drain within the last hour, at this time. It had ``streams``: of these,
+    ``elsewhere`` are on other nodes now, and the rest on none."""
+
+    name: str
+    id: str
+    address: str
+    at: str
+    streams: int
+    elsewhere: int
+
+
 class StreamCounts(msgspec.Struct):
     """The numbers of all streams, and of those that are parked, wait for something, or have effects that
     no target has taken."""
@@ -43,12 +56,13 @@ class StreamCounts(msgspec.Struct):
 
 
 class OverviewAnswer(msgspec.Struct):
-    """The cluster at a glance. ``needs`` is what needs somebody, the worst first. ``products`` is what
-    products tell. ``samples`` are those of the last hour, the oldest first. ``age_s`` and ``index_age_s`` are
-    how old this is: what nodes tell, and what is known of streams; null while that is being read for the
-    first time."""
+    """The cluster at a glance. ``lost`` are nodes that ended without a drain within the last hour, the last
+    one first. ``needs`` is what needs attention, the worst first. ``products`` is what products tell.
+    ``samples`` are those of the last hour, the oldest first. ``age_s`` and ``index_age_s`` are how old this
+    is: what nodes tell, and what is known of streams; null while that is being read for the first time."""
 
     nodes: list[NodeRecord]
+    lost: list[LostNodeRecord]
     queues: list[QueueStatus]
     streams: StreamCounts
     tasks: list[TaskTotals]
@@ -125,6 +139,12 @@ class ClusterOperations:
         overview, index = self._parts.overview, self._parts.index
         return OverviewAnswer(
             nodes=[_record(member) for member in overview.members],
+            lost=[
+                LostNodeRecord(
+                    node.name, node.id, node.address, moment(node.at), node.streams, node.elsewhere
+                )
+                for node in overview.lost.all()
+            ],
             queues=list(overview.queues.values()),
             streams=StreamCounts(
                 len(index), len(index.parked), len(index.waits), len(index.effects), dict(index.names)

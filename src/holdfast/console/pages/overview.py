@@ -51,6 +51,7 @@ class OverviewPage:
             "parts/overview.html",
             known=overview.looked_at is not None,
             members=members,
+            lost=overview.lost.all()[:NODES_MOST],
             nodes_most=NODES_MOST,
             streams=len(index),
             parked=len(index.parked),
