@@ -4,9 +4,12 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from holdfast.common.redaction import redact
 
 ROOT = Path(__file__).parent.parent
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
@@ -40,6 +43,32 @@ def test_no_file_names_a_package_host() -> None:
     )
     named = [name(f) for f in committed() if f != Path(__file__) and hosts.search(f.read_bytes())]
     assert named == []
+
+
+def texts(path: Path) -> Iterator[str]:
+    """The texts in a file that somebody may read, as written: numbers stand for what they say of values."""
+    tree = ast.parse(path.read_bytes())
+    passed = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            passed |= {id(part) for part in ast.walk(node) if part is not node}
+            if id(node) not in passed:
+                yield "".join(
+                    str(part.value) if isinstance(part, ast.Constant) else "80" for part in node.values
+                )
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in passed:
+            yield node.value
+
+
+@pytest.mark.slow
+def test_the_filter_of_secrets_leaves_our_own_words() -> None:
+    eaten = [
+        f"{name(path)}: {text}"
+        for path in SOURCES
+        for text in texts(path)
+        if " " in text and redact(text) != text
+    ]
+    assert eaten == [], "write no colon after the name of a secret"
 
 
 def test_every_module_has_a_docstring_and_prints_nothing() -> None:

@@ -62,6 +62,10 @@ from holdfast.services.zookeeper import address as zookeeper
             "-----BEGIN RSA PRIVATE KEY-----***-----END RSA PRIVATE KEY-----",
         ),
         ("-----BEGIN PRIVATE KEY-----\na", "-----BEGIN PRIVATE KEY-----***"),
+        ("show one in Authorization: Bearer TOKEN", "show one in Authorization: Bearer TOKEN"),
+        ("show one in Authorization: Bearer TOKENS", "show one in Authorization: ***"),
+        ("write redis://USER:PASSWORD@HOST, or so", "write redis://USER:PASSWORD@HOST, or so"),
+        ("such as `http://localhost:4318`; none", "such as `http://localhost:4318`; none"),
     ],
 )
 def test_secrets_are_hidden_and_the_rest_is_kept(text: str, safe: str) -> None:

@@ -96,7 +96,7 @@ def check_exposure(host: str, keys: Path | None, *, no_auth: bool) -> None:
     if keys is None and not no_auth and not is_loopback(host):
         raise ConfigError(
             f"--host {host!r} can be reached from other machines, and whoever comes would be served as if it"
-            " had the nodes' peer_secret: give --keys FILE with the clients that may (`holdfast gateway-key`"
+            " had the nodes' peer_secret; give --keys FILE with the clients that may (`holdfast gateway-key`"
             " writes it), or --no-auth if all may"
         )
 

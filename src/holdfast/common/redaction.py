@@ -26,7 +26,7 @@ _PROSE = r"(?:credential|(?<![a-z])(?:pass|auth|sig)(?![a-z]))[\w.-]{0,64}[^\S\n
 _SCHEME = r"[a-z][a-z0-9+.-]{0,40}://"
 _USER = re.compile(rf"({_SCHEME})([^/:\[\]\n]{{0,200}}):", re.IGNORECASE)
 _URL = re.compile(_SCHEME, re.IGNORECASE)
-_PORT = re.compile(r"\d{1,5}(?=[\s/?#,;:.!'\"<>()\[\]{}|\\]|$)")
+_PORT = re.compile(r"\d{1,5}(?=[\s/?#,;:.!'\"`<>()\[\]{}|\\]|$)")
 _ENDED_BY_SLASH = ("http://", "https://", "ws://", "wss://", "ftp://", "ftps://", "ftpes://", "sftp://")
 """Schemes of URLs that may have a port and whose parsers end a password at a slash, so that ``:80/a@b`` holds
 no password."""
@@ -35,21 +35,27 @@ _PARAMETER = re.compile(r"([?&;])([^=&;\s]{1,200})=([^&\s]*)")
 _QUOTED = r"(?P<quote>\\?[\"'])(?:(?!(?P=quote))(?:\\\\\\.|\\.|[^\n]))*(?:(?P=quote)|$)"
 """Texts in quotes, escaped once, or twice as in JSON inside JSON; up to the end of the line if they are cut
 off."""
+_OWN = r"(?![^\S\n]*Bearer (?:KEY|TOKEN)(?!\S))"
+"""Stands before the value of a header: an advice of ours is no secret."""
+
+_OWN_LOGIN = "PASSWORD@HOST"
+"""An advice of ours how to write a URL."""
+
 _FIELD = re.compile(
     rf"(?!{_PROSE})(?P<name>{_TELLING})"
-    rf"(?P<told>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=][^\S\n]*(?:b(?=[\"']))?)"
+    rf"(?P<told>[\w.-]{{0,64}}(?:\\?[\"'])?[^\S\n]*[:=]{_OWN}[^\S\n]*(?:b(?=[\"']))?)"
     rf"(?P<value>{_QUOTED}|[^\s&]+)",
     re.IGNORECASE | re.MULTILINE,
 )
 _HEADER = re.compile(
-    rf"((?:authorization|cookie)\\?[\"']?[^\S\n]*[:=][^\S\n]*)(?P<value>{_QUOTED}|[^\n]+)",
+    rf"((?:authorization|cookie)\\?[\"']?[^\S\n]*[:=]{_OWN}[^\S\n]*)(?P<value>{_QUOTED}|[^\n]+)",
     re.IGNORECASE | re.MULTILINE,
 )
 """A header may hold secrets up to the end of its line: ``Authorization: Digest username="a",
 response="b"``."""
 
 _ELEMENT = re.compile(rf"(<[\w:.-]{{0,64}}(?:{_TELLING})[\w:.-]{{0,64}}>)[^<]*", re.IGNORECASE)
-_LOGIN = re.compile(r"\b(Bearer|Basic)\s+(?=\S*[\d=+/.~-]|\S+[A-Z])[\w.~+/=-]{4,}")
+_LOGIN = re.compile(r"\b(Bearer|Basic)\s+(?!TOKEN\b)(?=\S*[\d=+/.~-]|\S+[A-Z])[\w.~+/=-]{4,}")
 _WEB_TOKEN = re.compile(r"\beyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*")
 _SIGNING_KEY = re.compile(r"\b(whsec|whsk)_[A-Za-z0-9+/=]+")
 """Secrets of webhooks, as Standard Webhooks writes them."""
@@ -171,7 +177,7 @@ def _without_passwords(text: str) -> str:
 def _password_size(scheme: str, user: str, rest: str) -> int:
     """Return how many characters of ``rest``, which follows ``scheme://user:``, may be a password: all before
     the last ``@``."""
-    if rest.startswith(f"{HIDDEN}@") or not rest or rest[0].isspace() or _is_port(scheme, rest):
+    if rest.startswith((f"{HIDDEN}@", _OWN_LOGIN)) or not rest or rest[0].isspace() or _is_port(scheme, rest):
         return 0
     if "@" in rest:
         return rest.rindex("@")

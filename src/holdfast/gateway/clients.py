@@ -113,7 +113,10 @@ class Clients:
         client = self._by_digest.get(digest_of(shown_key(request)))
         if client is None:
             raise RequestRefused(
-                401, "unauthorized", "Who are you?", "show one key, once: Authorization: Bearer KEY"
+                401,
+                "unauthorized",
+                "Who are you?",
+                "show one key, once, in the header Authorization: Bearer KEY",
             )
         return client.name
 

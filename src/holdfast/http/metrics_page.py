@@ -72,7 +72,7 @@ class MetricsPage:
         host, port = self._settings.host, self._settings.port
         if not is_loopback(host) and not self._secrets:
             raise ConfigError(
-                f"metrics_host {host!r} can be reached from other machines, which needs metrics_token: set"
+                f"metrics_host {host!r} can be reached from other machines, which needs metrics_token; set"
                 " one (HOLDFAST_METRICS_TOKEN) and have Prometheus show it, or leave metrics_host at"
                 " '127.0.0.1'"
             )
@@ -116,7 +116,7 @@ class MetricsPage:
 
     async def _on_metrics(self, request: web.Request) -> web.Response:
         if not self._secrets.admit(request):
-            raise web.HTTPUnauthorized(text="show metrics_token: Authorization: Bearer TOKEN")
+            raise web.HTTPUnauthorized(text="show metrics_token in the header Authorization: Bearer TOKEN")
         if self._before is not None:
             await self._before()
         page = generate_latest(self._registry)

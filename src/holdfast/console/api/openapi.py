@@ -18,8 +18,8 @@ A key that holds `/` has it as `%2F` in a path. Times are ISO 8601 in UTC, unles
 `_at`: those are in seconds. Lists are bounded; where there is more, `next` has what to give as `cursor` for
 the next page.
 
-A caller shows a token (`Authorization: Bearer`), which `holdfast console-token` makes. Operations that change
-something need the right `operate`, and are in the audit log with who asked.
+A caller shows a bearer token, which `holdfast console-token` makes. Operations that change something
+need the right `operate`, and are in the audit log with who asked.
 """
 REFUSED = {
     "400": "The path, a parameter or the body is wrong; the text names it.",

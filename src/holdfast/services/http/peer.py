@@ -445,7 +445,7 @@ class HttpPeer:
         host = self._settings.host
         if not is_loopback(host) and not self._authorization:
             raise ConfigError(
-                f"host {host!r} can be reached from other machines, which needs peer_secret: set the"
+                f"host {host!r} can be reached from other machines, which needs peer_secret; set the"
                 " same on every node (HOLDFAST_PEER_SECRET), or listen on host '127.0.0.1' only"
             )
         if _is_wildcard(host) and not self._settings.advertise:

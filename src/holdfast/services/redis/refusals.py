@@ -28,8 +28,8 @@ _UNAVAILABLE = {
 }
 _CREDENTIALS = "write redis://USER:PASSWORD@HOST, percent-encoded"
 _WRONG = {
-    "NOAUTH": f"it wants a password: {_CREDENTIALS}",
-    "WRONGPASS": f"user or password is wrong: {_CREDENTIALS}",
+    "NOAUTH": f"it wants a password; {_CREDENTIALS}",
+    "WRONGPASS": f"user or password is wrong; {_CREDENTIALS}",
     "NOPERM": "its ACL forbids this: see docs on Redis for the rule that Holdfast's user needs",
     "WRONGTYPE": "a key of the namespace holds another program's data: choose another namespace",
     "NOCLUSTER": "it is no node of a Cluster: write redis://HOST",

@@ -47,7 +47,8 @@ def signers(secret: str) -> list[Signer]:
         return [Signer(each) for each in secret.split()]
     except Exception:  # noqa: BLE001 - its text may hold the secret
         raise ConfigError(
-            "target_secrets: the secret of a webhook is 'whsec_' and base64 (or several, separated by spaces)"
+            "a secret of a webhook in target_secrets is 'whsec_' and base64, or several of these, separated"
+            " by spaces"
         ) from None
 
 

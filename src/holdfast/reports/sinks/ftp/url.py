@@ -60,7 +60,7 @@ class FtpUrl(msgspec.Struct, frozen=True):
                 " encoding"
             ) from None
         if parts.username is not None:
-            raise ConfigError(f"{setting} holds a user or a password: name a credential in their place")
+            raise ConfigError(f"{setting} holds a user or a password; name a credential in their place")
         return cls(parts.hostname, port, folder, tls, mode == "active", ca, encoding)
 
     def __str__(self) -> str:

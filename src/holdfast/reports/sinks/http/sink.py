@@ -77,7 +77,7 @@ class HttpSink:
         except ValueError:
             parts = SplitResult("", "", "", "", "")
         if "@" in parts.netloc:
-            raise ConfigError(f"{setting} holds a user or a password: name a credential in their place")
+            raise ConfigError(f"{setting} holds a user or a password; name a credential in their place")
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
             raise ConfigError(f"{setting} is no web server's folder: use a URL such as {EXAMPLE!r}")
         self._root = url.rstrip("/")

@@ -35,7 +35,7 @@ class SftpUrl(msgspec.Struct, frozen=True):
         except ValueError:
             raise ConfigError(f"{setting} is no SFTP server's URL: use one such as {EXAMPLE!r}") from None
         if parts.username is not None:
-            raise ConfigError(f"{setting} holds a user or a password: name a credential in their place")
+            raise ConfigError(f"{setting} holds a user or a password; name a credential in their place")
         return cls(parts.hostname, port, folder)
 
     def __str__(self) -> str:
