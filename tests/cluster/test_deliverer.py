@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from structlog.testing import CapturingLogger
 
-from holdfast.cluster.deliverer import BY_URL, LANES_MAX, PAUSE_MAX_S, Deliverer, Targets
+from holdfast.cluster.deliverer import BY_URL, CALLS_AT_ONCE, LANES_MAX, PAUSE_MAX_S, Deliverer, Targets
 from holdfast.cluster.stats import Stats
 from holdfast.cluster.timings import Timings
 from holdfast.common.acts import Effect
@@ -21,6 +21,10 @@ from holdfast.ports.target import OutgoingEffect
 URL = "https://host/alerts"
 
 
+async def no_time() -> None:
+    """Takes effects at once."""
+
+
 class Office:
     """A target at any URL. It takes effects, or raises ``error``."""
 
@@ -28,6 +32,7 @@ class Office:
     ordered = False
 
     def __init__(self) -> None:
+        self.takes: Callable[[], Awaitable[object]] = no_time
         self.opened: list[str] = []
         self.calls: list[list[str]] = []
         self.error: Exception | None = None
@@ -44,6 +49,7 @@ class Office:
 
     async def take(self, effects: Sequence[OutgoingEffect]) -> None:
         self.calls.append([effect.id for effect in effects])
+        await self.takes()
         if self.error is not None:
             raise self.error
 
@@ -75,8 +81,10 @@ class Bench:
         for name in ids:
             effect = Effect(1, 0, name, target, name, b"{}", "0:1", at=0.0)
             self.deliverer.hand_over("cameras", "cameras/gate", (effect,), partial(self._note, name))
-        await asyncio.gather(*self.work)
-        self.work.clear()
+        while self.work:
+            work = [*self.work]
+            self.work.clear()
+            await asyncio.gather(*work)
         return self.answers
 
     def _note(self, name: str, outcome: str, count: int, why: str) -> None:
@@ -107,6 +115,51 @@ async def test_what_waited_behind_a_pause_waits_on(bench: Bench) -> None:
     bench.office.error = Busy("come again", 30.0)
     assert await bench.hand_over(*"abc") == [(name, "failed", "come again") for name in "abc"]
     assert bench.office.calls == [["a", "b"]]
+
+
+async def test_a_target_that_hangs_has_one_call_and_rests_after_it_for_as_long(bench: Bench) -> None:
+    async def hang() -> None:
+        bench.now += 15.0
+
+    bench.office.takes, bench.office.error = hang, Unavailable("no answer")
+    assert await bench.hand_over("a") == [("a", "failed", "no answer")]
+    assert [outcome for _, outcome, _ in await bench.hand_over(*"bcdef")] == ["failed"] * 5
+    assert bench.office.calls == [["a"], ["b", "c"]], "the others wait for no call that hangs"
+    bench.office.takes, bench.office.error = no_time, None
+    bench.now += 14.9
+    assert await bench.hand_over("a") == [("a", "failed", "no answer")]
+    bench.now += 0.2
+    assert await bench.hand_over("a") == [("a", "taken", "")]
+
+
+async def test_a_target_that_fails_at_once_is_tried_as_ever(bench: Bench) -> None:
+    bench.office.error = Unavailable("away")
+    for _ in range(5):
+        await bench.hand_over("a")
+    assert len(bench.office.calls) == 5
+
+
+async def test_only_a_target_that_answers_has_many_calls_at_once(bench: Bench) -> None:
+    under_way: list[int] = []
+    calls = 0
+
+    async def wait() -> None:
+        nonlocal calls
+        calls += 1
+        under_way.append(calls)
+        await asyncio.sleep(0)
+        calls -= 1
+
+    bench.office.takes = wait
+    ids = [str(number) for number in range(100)]
+    bench.office.error = Unavailable("away")
+    await bench.hand_over(*ids)
+    assert max(under_way) == 1
+    bench.office.error = None
+    await bench.hand_over(*ids)
+    await bench.hand_over(*ids)
+    assert max(under_way) == CALLS_AT_ONCE
+    assert len(bench.answers) == 100
 
 
 async def test_no_target_can_ask_for_a_pause_without_end(bench: Bench) -> None:

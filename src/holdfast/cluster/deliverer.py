@@ -27,7 +27,8 @@ Answer = Callable[[HandOverOutcome, int, str], None]
 """Called with the outcome, of how many effects, and why the first was refused or failed."""
 
 CALLS_AT_ONCE = 8
-"""The most calls to one target under way at once."""
+"""The most calls under way at once to a target that answers. One that hasn't answered has one: targets may
+share connections, and calls to those that hang would take them from the others."""
 
 AWAY_AFTER = 2
 """After so many calls that failed in a row a target is taken to be away, and the log says so. A single one
@@ -41,6 +42,10 @@ BY_URL = "(url)"
 
 PAUSE_MAX_S = 300.0
 """The longest time for which a target that asks for a pause isn't called."""
+
+REST_MAX_S = 20.0
+"""The longest time for which a target that is away isn't called after a call: else as long as that call took.
+So one that hangs is called half of the time, and one that fails at once is tried as ever."""
 
 
 class WaitingRun(msgspec.Struct, frozen=True):
@@ -57,10 +62,11 @@ class WaitingRun(msgspec.Struct, frozen=True):
 
 class TargetLane:
     """The effects that wait for one target, and the number of calls to it under way. ``failures`` in a row
-    are counted. Until ``paused_until``, in monotonic seconds, it isn't called, as it has asked. ``took`` has
-    how long effects waited for it, unless it is a queue's dead letters."""
+    are counted. Until ``paused_until``, in monotonic seconds, it isn't called, for it has asked for a pause
+    or hangs. It ``answers`` if it did so at the last call. ``took`` has how long effects waited for it,
+    unless it is a queue's dead letters."""
 
-    __slots__ = ("calls", "failures", "paused_until", "target", "took", "waiting")
+    __slots__ = ("answers", "calls", "failures", "paused_until", "target", "took", "waiting")
 
     def __init__(self, target: Target, took: Histogram | None) -> None:
         self.target = target
@@ -68,7 +74,20 @@ class TargetLane:
         self.waiting: deque[WaitingRun] = deque()
         self.calls = 0
         self.failures = 0
+        self.answers = False
         self.paused_until = -math.inf
+
+    @property
+    def calls_max(self) -> int:
+        """The most calls that it may have under way."""
+        return CALLS_AT_ONCE if self.answers else 1
+
+    def failed(self, began: float, now: float) -> None:
+        """Note a call that failed, and let the target rest if it is away."""
+        self.answers = False
+        self.failures += 1
+        if self.failures >= AWAY_AFTER:
+            self.paused_until = max(self.paused_until, now + min(now - began, REST_MAX_S))
 
     def first_of(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         """Return as many of the first of a key's effects as one call may hold."""
@@ -131,9 +150,7 @@ class Deliverer:
             self._tasks.spawn(self._fail(run, self.errors.get(name, "")))
             return
         lane.waiting.append(run)
-        if lane.calls < CALLS_AT_ONCE:
-            lane.calls += 1
-            self._tasks.spawn(self._empty(name, lane))
+        self._begin_call(name, lane)
 
     def _lane(self, name: str) -> TargetLane:
         lane = self._lanes.get(name)
@@ -178,11 +195,19 @@ class Deliverer:
             if len(self.errors) > LANES_MAX:
                 del self.errors[next(iter(self.errors))]
 
+    def _begin_call(self, name: str, lane: TargetLane) -> None:
+        if lane.calls < lane.calls_max:
+            lane.calls += 1
+            self._tasks.spawn(self._empty(name, lane))
+
     async def _empty(self, name: str, lane: TargetLane) -> None:
-        """Call the target until nothing waits for it; what gathers meanwhile goes in the next call."""
+        """Call the target until nothing waits for it, or it has too many calls; what gathers meanwhile goes
+        in the next call."""
         try:
-            while lane.waiting:
+            while lane.waiting and lane.calls <= lane.calls_max:
                 await self._call(name, lane, lane.next_call())
+                if lane.waiting:
+                    self._begin_call(name, lane)
         finally:
             lane.calls -= 1
 
@@ -202,24 +227,26 @@ class Deliverer:
             if isinstance(error, Busy):
                 lane.paused_until = now + min(error.retry_after_s, PAUSE_MAX_S)
             if _may_pass(error):
-                lane.failures += 1
+                lane.failed(now, self._host.clock.monotonic())
                 self._note(name, str(error))
                 if lane.failures == AWAY_AFTER:
                     self._log.warning("a target takes nothing, and is tried again", **said)
-            elif len(runs) > 1:
+                _judge(runs, error)
+                return
+            lane.answers = True
+            if len(runs) > 1:
                 for run in runs:
                     await self._call(name, lane, [run])
-                return
             elif len(runs[0].effects) > 1:  # the owner hands over what comes after the first one
                 first = msgspec.structs.replace(runs[0], effects=runs[0].effects[:1])
                 await self._call(name, lane, [first])
-                return
             else:
                 self._log.warning("an effect was refused", key=runs[0].sender, **said)
-            _judge(runs, error)
+                _judge(runs, error)
             return
         except Exception as error:  # noqa: BLE001 - a target of another package may raise anything
             _end_spans(spans, error)
+            lane.failed(now, self._host.clock.monotonic())
             self._note_failure(name, error)
             _tell(runs, "failed", self.errors[name])
             return
@@ -227,6 +254,7 @@ class Deliverer:
         if lane.failures >= AWAY_AFTER:
             self._log.info("a target takes effects again", target=redact(name))
         lane.failures = 0
+        lane.answers = True
         self._note(name, "")
         letters = sum(bool(run.effects[0].refused) for run in runs)  # each is alone
         self._stats.effects += sum(len(run.effects) for run in runs) - letters

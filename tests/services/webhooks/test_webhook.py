@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import socket
 import time
@@ -17,8 +18,10 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from holdfast.config import load
 from holdfast.errors import Busy, ConfigError, EffectRefused, HoldfastError, Retry, Unavailable
+from holdfast.ports.meter import Meter
 from holdfast.ports.target import OutgoingEffect, Target
 from holdfast.registration import check_target
+from holdfast.services.webhooks.webhook import UNSURE_CALLS_AT_ONCE, Poster
 from holdfast.target_urls import TargetUrls
 from holdfast.wiring import Services
 
@@ -207,6 +210,33 @@ async def test_an_answer_that_breaks_off_may_have_taken_the_effect(office: Offic
     with pytest.raises(HoldfastError) as caught:
         await open_target(office.url).take([effect()])
     assert caught.value.retry is Retry.SAME
+
+
+async def test_hosts_that_hang_keep_no_host_that_answers_waiting(office: Office) -> None:
+    hanging = asyncio.Event()
+    asked: list[str] = []
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        asked.append((await reader.readuntil(b"\r\n\r\n")).decode())
+        if len(asked) == UNSURE_CALLS_AT_ONCE:
+            hanging.set()
+        await reader.read()
+        writer.close()
+
+    hosts = [f"127.0.0.{number}" for number in range(2, 22)]
+    async with await asyncio.start_server(hang, hosts, 0) as server:
+        places = ["{}:{}".format(*listening.getsockname()) for listening in server.sockets]
+        poster = Poster(Meter())
+        await poster.post(f"{office.url}/hook", b"{}", {})
+        calls = [asyncio.ensure_future(poster.post(f"http://{place}/", b"{}", {})) for place in places * 8]
+        await hanging.wait()
+        async with asyncio.timeout(5.0):
+            answers = await asyncio.gather(*(poster.post(f"{office.url}/hook", b"{}", {}) for _ in range(20)))
+        assert {status for status, *_ in answers} == {204}
+        for call in calls:
+            call.cancel()
+        await asyncio.wait(calls)
+        await poster.close()
 
 
 def test_a_url_without_tls_is_for_this_host_unless_it_is_allowed(open_target: Open) -> None:

@@ -8,12 +8,21 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from importlib.metadata import version
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
 from yarl import URL
 
-from holdfast.errors import Busy, ConfigError, EffectRefused, LoginRefused, OutcomeUnknown, Unavailable
+from holdfast.errors import (
+    Busy,
+    ConfigError,
+    EffectRefused,
+    HoldfastError,
+    LoginRefused,
+    OutcomeUnknown,
+    Unavailable,
+)
 from holdfast.extend import Clock, Meter, OutgoingEffect
 from holdfast.extend.tools import describe_http_error, redact, redact_url
 
@@ -24,8 +33,15 @@ CONNECT_S = 10.0
 ANSWER_S = 20.0
 """How long a server may take for all of its answer."""
 
-CALLS_AT_ONCE = 64
+CALLS_AT_ONCE = 256
+"""The most calls under way at once to hosts that answer."""
+UNSURE_CALLS_AT_ONCE = 64
+"""The most calls under way at once to hosts that didn't answer the last one. They have connections of their
+own, so that no host that answers waits for them."""
 CALLS_A_HOST = 16
+
+HOSTS_MAX = 10_000
+"""The hosts that are remembered to have answered: handlers may make up URLs without end."""
 
 LATER = (408, 425, 429)
 """Answers below 500 after which the same request may be taken."""
@@ -57,16 +73,32 @@ class Poster:
 
     def __init__(self, meter: Meter) -> None:
         self._meter = meter
-        self._http: aiohttp.ClientSession | None = None
+        self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._answering: dict[str, None] = {}
+        """The hosts that have answered their last call."""
         self._closed = False
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> tuple[int, str, str]:
         """Post a body; returns the status of the answer, its ``Retry-After`` or ``Location``, and the
         beginning of its text. Raises LoginRefused, Unavailable, OutcomeUnknown."""
+        host = urlsplit(url).netloc
+        try:
+            answer = await self._post(self._session(answers=host in self._answering), url, body, headers)
+        except HoldfastError:
+            self._answering.pop(host, None)
+            raise
+        if len(self._answering) >= HOSTS_MAX:
+            self._answering.clear()
+        self._answering[host] = None
+        return answer
+
+    async def _post(
+        self, session: aiohttp.ClientSession, url: str, body: bytes, headers: Mapping[str, str]
+    ) -> tuple[int, str, str]:
         said = f"webhook {redact_url(url)}"
         self._meter.count("webhook", "POST")
         try:
-            async with self._session().post(
+            async with session.post(
                 URL(url, encoded=True), data=body, headers=headers, allow_redirects=False
             ) as answer:
                 text = await _beginning(answer)
@@ -83,22 +115,24 @@ class Poster:
 
     async def close(self) -> None:
         self._closed = True
-        if self._http is not None:
-            await self._http.close()
+        for session in self._sessions.values():
+            await session.close()
 
-    def _session(self) -> aiohttp.ClientSession:
+    def _session(self, *, answers: bool) -> aiohttp.ClientSession:
+        """The connections of hosts that have answered their last call, or of the others."""
         if self._closed:
             raise Unavailable("the connections to webhooks are closed")
-        if self._http is None:
-            self._http = aiohttp.ClientSession(
+        if answers not in self._sessions:
+            limit = CALLS_AT_ONCE if answers else UNSURE_CALLS_AT_ONCE
+            self._sessions[answers] = aiohttp.ClientSession(
                 headers={"User-Agent": f"holdfast/{version('holdfast')}"},
-                connector=aiohttp.TCPConnector(limit=CALLS_AT_ONCE, limit_per_host=CALLS_A_HOST),
+                connector=aiohttp.TCPConnector(limit=limit, limit_per_host=CALLS_A_HOST),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
                     total=CONNECT_S + ANSWER_S, connect=CONNECT_S, sock_read=ANSWER_S
                 ),
             )
-        return self._http
+        return self._sessions[answers]
 
 
 async def _beginning(answer: aiohttp.ClientResponse) -> str:
