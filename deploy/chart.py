@@ -24,17 +24,34 @@ OF_THE_CHART = {
 """Settings that the templates set themselves."""
 
 SERVICES = ("url", "queue_url", "coordinator_url", "state_url", "tasks_url", "registry_url")
-PASSWORD = r"://[^/@]*:[^/@]*@"  # noqa: S105 # a pattern
+TELLING_PARAMETERS = "passw|passphrase|secret|token|credential|signature|api_?key|access_?key"
+PASSWORD = rf"://[^/@]*:[^/@]*@|[?&;][^=&;]*({TELLING_PARAMETERS})[^=&;]*="
+"""A pattern of URLs that hold a password, or another secret as a parameter."""
 
 TEXT: Schema = {"type": "string"}
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 FLAG: Schema = {"type": "boolean"}
 TEXTS: Schema = {"type": "array", "items": SOME_TEXT}
 ANY: Schema = {"type": "object"}
+NAMED: Schema = {"type": "object", "additionalProperties": TEXT}
+LABEL: Schema = {"type": "string", "pattern": r"^([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?$"}
+LABELS: Schema = {"type": "object", "additionalProperties": LABEL}
+OF_SELECTORS = (
+    "app.kubernetes.io/name", "app.kubernetes.io/instance", "app.kubernetes.io/component", "holdfast/group",
+    "pod-template-hash",
+)  # fmt: skip
+"""Labels by which the chart finds its pods."""
+
+PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
 LIST: Schema = {"type": "array", "items": ANY}
 SIZE: Schema = {"type": ["string", "integer"], "pattern": r"^[0-9.]+([kMGTPE]i?)?$"}
 SECRET: Schema = {"type": "string", "pattern": r"^([a-z0-9]([-.a-z0-9]*[a-z0-9])?)?$"}
 SECRETS: Schema = {"type": "array", "items": {**SECRET, "minLength": 1}}
+SOME_RESOURCES: Schema = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"limits": ANY, "requests": ANY, "claims": LIST},
+}
 RESOURCES: Schema = {
     "type": "object",
     "required": ["requests", "limits"],
@@ -60,13 +77,13 @@ def schema() -> str:
         existingSecrets={**SECRETS, "minItems": 1},
         peerTls=_object(secret=SECRET, name=SOME_TEXT),
         listen={"enum": ["0.0.0.0", "::"]},  # noqa: S104
-        serviceAccount=_object(create=FLAG, name=SECRET, annotations=ANY),
+        serviceAccount=_object(create=FLAG, name=SECRET, annotations=NAMED),
         podSecurityContext={
             "type": "object",
             "required": ["runAsNonRoot"],
             "properties": {"runAsNonRoot": {"const": True}, "runAsUser": _count(1)},
         },
-        nodes={"$ref": "#/definitions/group"},
+        nodes={"allOf": [{"$ref": "#/definitions/group"}, {"properties": {"resources": RESOURCES}}]},
         groups={
             "type": "object",
             "propertyNames": {"pattern": r"^[a-z]([-a-z0-9]{0,18}[a-z0-9])?$"},
@@ -84,7 +101,10 @@ def schema() -> str:
         ),
         gateway=part["gateway"],
         console=part["console"],
-        networkPolicy=_object(enabled=FLAG, gatewayFrom=LIST, consoleFrom=LIST, prometheusFrom=LIST),
+        networkPolicy=_object(
+            enabled=FLAG, gatewayFrom=LIST, consoleFrom=LIST, prometheusFrom=LIST, egress=LIST
+        ),
+        test=_object(resources=RESOURCES),
         monitoring=_monitoring(),
         **{"global": ANY},
     )
@@ -94,7 +114,7 @@ def schema() -> str:
         "group": _group(),
     }
     draft = "http://json-schema.org/draft-07/schema#"
-    document = {"$schema": draft, **whole, "allOf": [*_one_node_on_sqlite()], "definitions": definitions}
+    document = {"$schema": draft, **whole, "allOf": _together(), "definitions": definitions}
     return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
@@ -117,7 +137,7 @@ def _monitoring() -> Schema:
     return _object(
         podMonitor=FLAG,
         rules=FLAG,
-        labels=ANY,
+        labels=LABELS,
         interval={"type": "string", "pattern": "^[0-9]+(ms|s|m)$"},
         token=_file(),
     ) | {"if": monitored, "then": named}
@@ -126,7 +146,7 @@ def _monitoring() -> Schema:
 def _image() -> Schema:
     return _object(
         repository=TEXT,
-        tag=TEXT,
+        tag={**TEXT, "not": {"const": "latest"}},
         digest={"type": "string", "pattern": r"^(sha256:[0-9a-f]{64})?$"},
         pullPolicy={"enum": ["Always", "IfNotPresent", "Never"]},
     )
@@ -165,7 +185,7 @@ def _group() -> Schema:
         replicas=_count(0),
         settings={"$ref": "#/definitions/own_settings"},
         existingSecrets=SECRETS,
-        resources=RESOURCES,
+        resources=SOME_RESOURCES,
         maxSurge={
             "anyOf": [_count(1), {"type": "string", "pattern": "^[1-9][0-9]*%$"}],
         },
@@ -178,29 +198,27 @@ def _group() -> Schema:
         runtimeClassName=TEXT,
         priorityClassName=TEXT,
         env=LIST,
-        volumes=LIST,
-        volumeMounts=LIST,
+        volumes=_others("name", "tmp", "shm", "peer-tls", "data"),
+        volumeMounts=_others("mountPath", "/tmp", "/dev/shm", "/etc/holdfast/peer-tls"),  # noqa: S108
         **_placing(spread=True),
     )
 
 
 def _placing(*, spread: bool) -> dict[str, Schema]:
     placed = {
-        "nodeSelector": ANY,
+        "nodeSelector": LABELS,
         "tolerations": LIST,
         "affinity": ANY,
-        "podAnnotations": ANY,
-        "podLabels": ANY,
+        "podAnnotations": NAMED,
+        "podLabels": {**LABELS, "properties": {label: {"not": {}} for label in OF_SELECTORS}},
     }
     return {**placed, "spread": TEXTS} if spread else placed
 
 
 def _parts() -> dict[str, Schema]:
     """The gateway and the console. Either wants to know who may come."""
-    service = _object(
-        type={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}, port=_count(1), annotations=ANY
-    )
-    ingress = _object(enabled=FLAG, className=TEXT, annotations=ANY, hosts=TEXTS, tlsSecret=SECRET) | {
+    service = _object(type={"enum": ["ClusterIP", "NodePort", "LoadBalancer"]}, port=PORT, annotations=NAMED)
+    ingress = _object(enabled=FLAG, className=TEXT, annotations=NAMED, hosts=TEXTS, tlsSecret=SECRET) | {
         "if": {"properties": {"enabled": {"const": True}}},
         "then": {"properties": {"hosts": {"minItems": 1}}},
     }
@@ -212,6 +230,7 @@ def _parts() -> dict[str, Schema]:
         "resources": RESOURCES,
         "service": service,
         "ingress": ingress,
+        "podDisruptionBudget": FLAG,
     }
     gateway = _object(
         **common,
@@ -223,7 +242,6 @@ def _parts() -> dict[str, Schema]:
         replayBytes=_count(0),
         accessLog=FLAG,
         preStopSeconds=_count(1),
-        podDisruptionBudget=FLAG,
     )
     console = _object(
         **common,
@@ -261,6 +279,27 @@ def _parts() -> dict[str, Schema]:
         },
     }
     return {"gateway": gateway, "console": console}
+
+
+def _others(name: str, *taken: str) -> Schema:
+    """A list of objects that are called otherwise than those of the chart."""
+    free: Schema = {"required": [name], "properties": {name: {**SOME_TEXT, "not": {"enum": [*taken]}}}}
+    return {"type": "array", "items": {**ANY, **free}}
+
+
+def _together() -> list[Schema]:
+    """The values that go together."""
+    return [*_one_node_on_sqlite(), _only_the_proxy_at_the_console()]
+
+
+def _only_the_proxy_at_the_console() -> Schema:
+    """A console believes its proxy who calls, so that no other pod may reach it."""
+    believing: Schema = {"properties": {"enabled": {"const": True}, "identityHeader": {"minLength": 1}}}
+    closed: Schema = {"properties": {"enabled": {"const": True}, "consoleFrom": {"minItems": 1}}}
+    return {
+        "if": {"properties": {"console": believing}},
+        "then": {"properties": {"networkPolicy": closed}},
+    }
 
 
 def _one_node_on_sqlite() -> list[Schema]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import json
 import math
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,10 @@ import jsonschema
 import pytest
 import referencing
 import yaml
+from aiohttp import web
+from aiohttp.test_utils import TestServer
 from kubernetes_validate.utils import schema_contents
+from yarl import URL
 
 from deploy.chart import CHART_RULES, SERVICES
 from deploy.generate import RULES
@@ -22,7 +28,9 @@ from simulator.charts import (
     CHART,
     EXAMPLES,
     HELMS,
+    ROOT,
     Manifest,
+    flags,
     helm,
     manifests,
     of_kind,
@@ -31,6 +39,7 @@ from simulator.charts import (
     variables,
 )
 
+KUBERNETES = ROOT / "docs/kubernetes.md"
 VERSIONS = ("1.31", "1.34", "1.37")
 NOT_OF_KUBERNETES = {"ScaledObject", "PodMonitor", "PrometheusRule"}
 
@@ -99,12 +108,15 @@ CHANGES: dict[str, list[Any]] = {
     "console.pictures": [True],
     "console.tls.secret": ["tls"],
     "console.settings": [{"log_level": "warning"}],
+    "console.podDisruptionBudget": [False],
     "console.podLabels": [{"a": "b"}],
     "console.podAnnotations": [{"a": "b"}],
     "networkPolicy.enabled": [False],
     "networkPolicy.gatewayFrom": [[{"podSelector": {}}]],
     "networkPolicy.consoleFrom": [[{"podSelector": {}}]],
     "networkPolicy.prometheusFrom": [[]],
+    "networkPolicy.egress": [[{"ports": [{"port": 5432}]}]],
+    "test": [{"resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}}}],
     "monitoring.podMonitor": [True, False],
     "monitoring.rules": [True, False],
     "monitoring.interval": ["30s"],
@@ -143,10 +155,22 @@ def valid(found: list[Manifest]) -> None:
                 _validator(version, each["kind"], each["apiVersion"]).validate(each)
     for name, pod in pods(found).items():
         safe(name, pod)
+    for name, test in of_kind(found, "Pod").items():
+        closed(name, test["spec"])
 
 
 def safe(name: str, pod: Manifest) -> None:
     """Nobody is root or writes to its image, each has its limits, and each that serves is asked how it is."""
+    closed(name, pod)
+    for container in pod["containers"]:
+        if not name.endswith("-migrate"):
+            assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
+            ready = "/healthz" if name.endswith("-console") else "/readyz"
+            assert container["readinessProbe"]["httpGet"]["path"] == ready
+
+
+def closed(name: str, pod: Manifest) -> None:
+    """Nobody is root or writes to its image, and each has its limits."""
     assert pod["securityContext"]["runAsNonRoot"], name
     assert pod["securityContext"]["runAsUser"], name
     assert pod["securityContext"]["seccompProfile"]["type"] == "RuntimeDefault"
@@ -161,13 +185,9 @@ def safe(name: str, pod: Manifest) -> None:
         }
         assert container["resources"]["limits"]["memory"], name
         assert container["resources"]["requests"], name
-        if not name.endswith("-migrate"):
-            assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
-            ready = "/healthz" if name.endswith("-console") else "/readyz"
-            assert container["readinessProbe"]["httpGet"]["path"] == ready
-        mounts = {mount["name"] for mount in container["volumeMounts"]}
+        mounts = {mount["name"] for mount in container.get("volumeMounts", [])}
         assert mounts <= {volume["name"] for volume in pod["volumes"]}
-        assert not any("subPath" in mount for mount in container["volumeMounts"]), "never updated"
+        assert not any("subPath" in mount for mount in container.get("volumeMounts", [])), "never updated"
     for variable in variables(pod):
         told = variable.removeprefix("HOLDFAST_").lower()
         assert not variable.startswith("HOLDFAST_") or told in Config.model_fields, variable
@@ -251,11 +271,138 @@ def test_all_values_are_changed_by_some_test() -> None:
         ("nodes.autoscaling", {"kind": "keda"}, "autoscaling.app"),
         ("settings.metrics_port", 9000, "metrics_port"),
         ("monitoring.token.secret", "", "token"),
+        ("settings.url", "postgresql://db/x?user=a&password=b", "url"),
+        ("settings.trace_url", "https://traces.example.com/?api_key=b", "trace_url"),
+        ("settings.objects_url", "file:/var/lib/objects", "settings.objects_url is file:/var/lib/objects"),
+        ("settings.values_url", "file:/var/lib/values", "settings.values_url is file:/var/lib/values"),
+        ("settings.renew_s", 6, "renew_s is 6 and ttl_s is 5"),
+        ("settings", {"objects_url": "s3://x", "ttl_s": 3, "renew_s": 1.5}, "renew_s is 1.5 and ttl_s is 3"),
+        ("nodes.autoscaling", {"kind": "hpa", "app": "a", "minReplicas": 21}, "minReplicas is 21, above"),
+        ("nodes.resources", {"requests": {"memory": "3Gi"}}, "groups.main.resources: the request of memory"),
+        ("nodes.resources", {"requests": {"cpu": 2}, "limits": {"cpu": "1500m"}}, "the request of cpu"),
+        ("gateway.resources", {"requests": {"memory": "1e9"}}, "gateway.resources: the request of memory"),
+        ("nodes.volumes", [{"name": "tmp", "emptyDir": {}}], "volumes"),
+        ("nodes.volumeMounts", [{"name": "x", "mountPath": "/dev/shm"}], "volumeMounts"),
+        ("nodes.podLabels", {"holdfast/group": "x"}, "podLabels"),
+        ("nodes.podLabels", {"a": 1}, "podLabels"),
+        ("nodes.podLabels", {"a": "x" * 64}, "podLabels"),
+        ("gateway.podLabels", {"app.kubernetes.io/instance": "x"}, "podLabels"),
+        ("gateway.podAnnotations", {"a": True}, "podAnnotations"),
+        ("gateway.service.port", 70000, "port"),
+        ("image.tag", "latest", "tag"),
+        ("groups", {"a": {"app": "a:app", "image": {"tag": "latest"}}}, "tag"),
     ],
 )
 def test_a_wrong_value_is_refused_by_name(name: str, value: object, told: str) -> None:
     for program in HELMS:
         assert told in refusal(POSTGRES, program, **{name: value})
+
+
+def examples_of_the_page() -> list[str]:
+    """The values that the docs show."""
+    return re.findall(r"^```yaml\n(.*?)^```", KUBERNETES.read_text(), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("program", HELMS)
+def test_the_values_that_the_docs_show_are_accepted(program: str, tmp_path: Path) -> None:
+    shown = examples_of_the_page()
+    assert any("groups:" in example for example in shown)
+    for example in shown:
+        (tmp_path / "values.yaml").write_text(example)
+        made = helm(program, "template", "x", CHART, "-f", POSTGRES, "-f", tmp_path / "values.yaml")
+        assert made.returncode == 0, made.stderr
+        valid([each for each in yaml.safe_load_all(made.stdout) if each])
+
+
+def test_a_console_that_believes_a_proxy_is_reached_by_that_alone() -> None:
+    console = of_kind(manifests(SQS), "NetworkPolicy")["cams-holdfast-console"]["spec"]
+    assert [list(each) for each in console["ingress"][0]["from"]] == [["namespaceSelector"]]
+    for program in HELMS:
+        assert "consoleFrom" in refusal(SQS, program, networkPolicy__consoleFrom=[])
+        assert "networkPolicy" in refusal(SQS, program, networkPolicy__enabled=False)
+
+
+def test_objects_in_files_are_on_a_volume_that_all_pods_share() -> None:
+    shared = {"name": "objects", "persistentVolumeClaim": {"claimName": "objects"}}
+    told = {"settings.objects_url": "file:/objects", "nodes.volumes": [shared]}
+    valid(manifests(POSTGRES, **told))
+
+
+def test_pods_connect_only_where_they_are_told_to() -> None:
+    told = [{"ports": [{"port": 5432}]}]
+    policies = of_kind(manifests(POSTGRES, networkPolicy__egress=told), "NetworkPolicy")
+    assert {name.rpartition("-")[2] for name in policies} == {"nodes", "gateway", "console", "migrate"}
+    for policy in policies.values():
+        assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        names, ours, given = policy["spec"]["egress"]
+        assert {each["port"] for each in names["ports"]} == {53}
+        assert ours["to"][0]["podSelector"]["matchLabels"]["app.kubernetes.io/instance"] == "cams"
+        assert given == told[0]
+    for policy in of_kind(manifests(POSTGRES), "NetworkPolicy").values():
+        assert policy["spec"]["policyTypes"] == ["Ingress"]
+
+
+def test_a_test_asks_services_gateways_and_the_console() -> None:
+    found = manifests(POSTGRES)
+    (test,) = of_kind(found, "Pod").values()
+    services, answers = test["spec"]["containers"]
+    assert test["metadata"]["annotations"]["helm.sh/hook"] == "test"
+    assert services["args"] == ["doctor"]
+    assert services["envFrom"] == [{"secretRef": {"name": "cameras"}}]
+    _, *asked = answers["args"]
+    assert set(of_kind(found, "Service")) == {URL(each).host for each in asked}
+    assert [each.rpartition("/")[2] for each in asked] == ["healthz", "readyz"]
+    assert not of_kind(manifests(SQLITE), "Pod")
+    closed = manifests(POSTGRES, networkPolicy__gatewayFrom=[{"podSelector": {}}])
+    _, tested = of_kind(closed, "NetworkPolicy")["cams-holdfast-gateway"]["spec"]["ingress"][0]["from"]
+    assert tested["podSelector"]["matchLabels"].items() <= test["metadata"]["labels"].items()
+
+
+async def test_the_program_of_a_test_fails_where_something_does_not_answer(unused_tcp_port: int) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        assert request.headers["Host"] == "localhost"
+        return web.Response()
+
+    app = web.Application()
+    app.add_routes([web.get("/readyz", answer)])
+    (test,) = of_kind(manifests(POSTGRES), "Pod").values()
+    program = test["spec"]["containers"][1]["args"][0]
+    async with TestServer(app) as server:
+        for urls, code in (
+            ([str(server.make_url("/readyz"))], 0),
+            ([str(server.make_url("/readyz")), f"http://127.0.0.1:{unused_tcp_port}/"], 1),
+        ):
+            asked = await asyncio.create_subprocess_exec(
+                sys.executable, "-Ic", program, *urls, stderr=asyncio.subprocess.DEVNULL
+            )
+            assert await asked.wait() == code
+
+
+async def test_a_scaler_that_is_turned_on_begins_with_the_nodes_that_are_there() -> None:
+    """Without a number Kubernetes would take one, when Helm takes away the one that stood there."""
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path == "/apis/apps/v1":
+            kind = {"name": "deployments", "kind": "Deployment", "namespaced": True, "verbs": ["get"]}
+            return web.json_response(
+                {"kind": "APIResourceList", "groupVersion": "apps/v1", "resources": [kind]}
+            )
+        if request.path.endswith("/namespaces/video/deployments/cams-holdfast-main"):
+            there = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "main"}}
+            return web.json_response(there | {"spec": {"replicas": 7}})
+        return web.json_response({"kind": "Status", "reason": "NotFound", "code": 404}, status=404)
+
+    app = web.Application()
+    app.add_routes([web.get("/{path:.*}", answer)])
+    async with TestServer(app) as cluster:
+        for kind, replicas in (("hpa", 7), ("keda", 7), ("none", 3)):
+            scaler = flags({"nodes.autoscaling": {"kind": kind, "app": "a"}})
+            live = ("--dry-run=server", "--kube-apiserver", str(cluster.make_url("/")).rstrip("/"))
+            given: list[str | Path] = ["--namespace", "video", "-f", POSTGRES, *live, *scaler]
+            made = await asyncio.to_thread(helm, "helm3", "template", "cams", CHART, *given)
+            assert made.returncode == 0, made.stderr
+            found = [each for each in yaml.safe_load_all(made.stdout) if each]
+            assert of_kind(found, "Deployment")["cams-holdfast-main"]["spec"]["replicas"] == replicas
 
 
 def test_sqlite_means_one_node_that_ends_before_the_next_begins() -> None:
@@ -285,7 +432,7 @@ def test_the_grace_period_covers_a_receive_and_two_drains() -> None:
 
 def test_a_disruption_takes_one_pod_and_waits_for_none_that_is_unwell() -> None:
     budgets = of_kind(manifests(POSTGRES), "PodDisruptionBudget")
-    assert budgets.keys() == {"cams-holdfast-main", "cams-holdfast-gateway"}
+    assert budgets.keys() == {"cams-holdfast-main", "cams-holdfast-gateway", "cams-holdfast-console"}
     for budget in budgets.values():
         assert budget["spec"]["maxUnavailable"] == 1
         assert budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"

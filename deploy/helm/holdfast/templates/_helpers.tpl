@@ -57,8 +57,31 @@ imagePullPolicy: {{ $image.pullPolicy }}
 {{- toJson $group }}
 {{- end }}
 
+{{/* A quantity of Kubernetes as a number. */}}
+{{- define "holdfast.quantity" -}}
+{{- $number := regexFind "^[0-9.]+([eE][+-]?[0-9]+)?" (toString .) }}
+{{- $factors := dict "" 1.0 "n" 1e-9 "u" 1e-6 "m" 1e-3 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "P" 1e15 "E" 1e18 "Ki" 1024.0 "Mi" 1048576.0 "Gi" 1073741824.0 "Ti" 1099511627776.0 "Pi" 1125899906842624.0 "Ei" 1152921504606846976.0 }}
+{{- mulf (float64 $number) (get $factors (trimPrefix $number (toString .)) | default 0.0) }}
+{{- end }}
+
+{{/* What a container may use. Takes part, for errors, and resources. */}}
+{{- define "holdfast.resources" -}}
+{{- range $what, $limit := .resources.limits }}
+{{- with get $.resources.requests $what }}
+{{- if gt (include "holdfast.quantity" . | float64) (include "holdfast.quantity" $limit | float64) }}
+{{- fail (printf "%s.resources: the request of %s is %v, above the limit %v; lower the one, or raise the other" $.part $what . $limit) }}
+{{- end }}
+{{- end }}
+{{- end }}
+{{- toYaml .resources }}
+{{- end }}
+
 {{/* Settings as variables. Takes root, settings. */}}
 {{- define "holdfast.env" -}}
+{{- $ttl := default 5 .settings.ttl_s | float64 }}
+{{- if ge (default 0 .settings.renew_s | float64) (divf $ttl 2) }}
+{{- fail (printf "settings: renew_s is %v and ttl_s is %v; set renew_s below ttl_s / 2, or raise ttl_s" .settings.renew_s $ttl) }}
+{{- end }}
 - name: HOLDFAST_LOG_FORMAT
   value: {{ default "json" .settings.log_format }}
 {{- range $name, $value := omit .settings "log_format" }}
@@ -125,6 +148,25 @@ imagePullPolicy: {{ $image.pullPolicy }}
     {{- toYaml .Values.networkPolicy.prometheusFrom | nindent 4 }}
   ports:
     - port: metrics
+{{- end }}
+{{- end }}
+
+{{/* Where pods may connect to: the types of a NetworkPolicy, and its rules if there are any. */}}
+{{- define "holdfast.egress" -}}
+{{- if .Values.networkPolicy.egress }}
+policyTypes: [Ingress, Egress]
+egress:
+  # Names are looked up, and pods of the release talk to each other.
+  - ports:
+      - {port: 53, protocol: UDP}
+      - {port: 53, protocol: TCP}
+  - to:
+      - podSelector:
+          matchLabels:
+            {{- include "holdfast.releaseLabels" . | nindent 12 }}
+  {{- toYaml .Values.networkPolicy.egress | nindent 2 }}
+{{- else }}
+policyTypes: [Ingress]
 {{- end }}
 {{- end }}
 
