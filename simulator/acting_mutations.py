@@ -215,10 +215,12 @@ def only_so_much_held_back(self: Router) -> int:
     return self.custody - min(len(self._held_back), self._limits.max_held)
 
 
-def patience_in_silence(self: Sequencer, now: float, timeout_s: float) -> Wait | None:
+def patience_in_silence(
+    self: Sequencer, now: float, timeout_s: float, head: Place, missing: str
+) -> Wait | None:
     """Time in which a node receives nothing counts too."""
     self._reception = ALWAYS
-    return _patience(self, now, timeout_s)
+    return _patience(self, now, timeout_s, head, missing)
 
 
 def gapped_by_seqs(self: Owner) -> bool:

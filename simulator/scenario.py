@@ -121,6 +121,8 @@ class Scenario(WorldSetting, frozen=True, kw_only=True):
     frees_on_evict: bool
     fifo: bool
     """The queue keeps each key's order, and its numbers are the seqs."""
+    by_key: bool = False
+    """The queue knows keys."""
     hold_max_s: float
     receives: int
     """How many receives a node may have under way."""
@@ -175,7 +177,10 @@ def _with_patience(scenario: Scenario) -> Scenario:
     """Streams of half the seeds wait and try for longer than by default."""
     choices = (GAP_TIMEOUT_S, MAX_TRIES), (LONG_GAP_TIMEOUT_S, MORE_TRIES)
     gap_timeout_s, max_tries = scenario.random("gap").choice(choices)
-    return msgspec.structs.replace(scenario, gap_timeout_s=gap_timeout_s, max_tries=max_tries)
+    by_key = not scenario.fifo and scenario.random("keys").random() < 0.7
+    return msgspec.structs.replace(
+        scenario, gap_timeout_s=gap_timeout_s, max_tries=max_tries, by_key=by_key
+    )
 
 
 def _harder(scenario: Scenario) -> Scenario:

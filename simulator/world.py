@@ -137,6 +137,7 @@ class World(Stage):
             frees_on_evict=scenario.frees_on_evict,
             hold_max_s=scenario.hold_max_s,
             fifo=scenario.fifo,
+            by_key=scenario.by_key,
             log=self.log,
             choose=self._choose_keys if scenario.fifo else lambda visible: self.choose(self.queue, visible),
         )

@@ -31,6 +31,7 @@ from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import router
+from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import FORWARD_PARCELS_MAX, TELL_EVERY_S, Router
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, StandingMembership, held, make_host, settle_down
@@ -61,6 +62,7 @@ class LocalOwners:
 
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
+        self.reserved: set[str] = set()
         self.declared = True
         self.offered: list[tuple[str, Held]] = []
         self.adopted: list[Claim] = []
@@ -76,6 +78,9 @@ class LocalOwners:
             self.adopted.append(claim)
             self.verdicts.setdefault(key, "accepted")
         return self.declared
+
+    def is_reserved(self, key: str) -> bool:
+        return key in self.reserved
 
     def nudge(self, key: str) -> bool:
         return any(claim.key == key for claim in self.adopted)
@@ -134,7 +139,8 @@ class Rig:
         )  # fmt: skip
         self.stats, self.news = host.stats, host.news
         self.returned: list[Receipt] = []
-        self.router = Router(host, {"s": self.queue}, self._report)
+        queues = {"s": self.queue}
+        self.router = Router(host, queues, self._report, Reservations(host, queues, 10.0))
         self.router.owners = self.owners
         self.news.on_claim.append(self.router.claim_changed)
         self.router.start("sim://me")

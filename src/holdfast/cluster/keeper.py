@@ -367,4 +367,5 @@ def dead_letter(stream: str, key: str, letter: PendingDeadLetter, at: float) -> 
         run=held.place.run,
         seq=held.place.id or fixed(held.place.seq),
         at=at,
+        turn=held.turn,
     )

@@ -113,12 +113,17 @@ class Pump:
         deliveries = await self._queue.receive(
             limit, self._limits.receive_wait_s, self._hide_s, self._host.membership.id
         )
-        now = self._clock.monotonic()
-        self._reception.answered(now)
-        expires_at = now + self._hide_s
-        self._stats.received += len(deliveries)
+        self._reception.answered(self._clock.monotonic())
         if tracer is not None:
             self._trace(tracer, deliveries, began_ns)
+        await self.bring(deliveries)
+        return len(deliveries)
+
+    async def bring(self, deliveries: Sequence[Delivery]) -> None:
+        """Hand deliveries that the queue has just made to ``take``, and set the malformed ones aside."""
+        now = self._clock.monotonic()
+        expires_at = now + self._hide_s
+        self._stats.received += len(deliveries)
         seen: Seen = {}
         malformed: list[tuple[Delivery, InvalidMessage]] = []
         for delivery in deliveries:
@@ -128,7 +133,6 @@ class Pump:
                 malformed.append((delivery, error))
         for delivery, reason in malformed:  # last, because this may fail
             await self._set_aside(delivery, reason)
-        return len(deliveries)
 
     def _trace(self, tracer: Tracer, deliveries: Sequence[Delivery], began_ns: int) -> None:
         """Record a receive that brought messages of recorded traces, as their producers began them."""

@@ -31,6 +31,7 @@ class Stats(msgspec.Struct):
     accepted: int = 0
     redirected: int = 0
     given_back: int = 0
+    put_back: int = 0
     reissued: int = 0
     handled: int = 0
     committed: int = 0
@@ -72,6 +73,7 @@ MEANINGS = {
     "accepted": "Messages accepted from other nodes.",
     "redirected": "Messages sent on to the owner that another node named.",
     "given_back": "Messages given back to the queue.",
+    "put_back": "Messages that went back to the queue at once, for their owner had reserved their key.",
     "reissued": "Messages sent again before the queue's limit on one delivery.",
     "handled": "Messages that handlers have handled, committed or not.",
     "committed": "Messages handled and committed.",

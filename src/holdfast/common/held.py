@@ -60,6 +60,7 @@ class Held(msgspec.Struct, eq=False):
     aside: str = ""
     error: str = ""
     detail: str = ""
+    turn: int | None = None
     traceparent: str = ""
     """The context of what its handling leads to: that of its span if the trace is recorded, else of its
     sender's, which isn't checked yet."""

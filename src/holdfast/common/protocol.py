@@ -36,7 +36,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     ``number`` is the sender's number for it in answers and reports. ``expires_in_s`` is how much of its
     visibility is left, as the sender estimates; ``age_s`` is how long ago the queue delivered it. ``after``
     is the seq of the message before it, if the queue says so. ``counted`` is true if an owner counted the
-    run.
+    run. ``turn`` is the message's place in the order of arrival, if the queue knows it.
     """
 
     number: int
@@ -53,6 +53,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     age_s: float = 0.0
     after: Number | None = None
     counted: bool = False
+    turn: int | None = None
 
 
 class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -60,7 +61,8 @@ class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
 
     ``accepted``: it holds the message and will report. ``full``: it has no room now. ``no``: it isn't the
     owner; ``member`` and ``epoch`` are those of the owner, if it knows one. ``held_back``: it holds the
-    message, which waits behind a missing one or behind effects that nobody takes.
+    message, which waits behind a missing one or behind effects that nobody takes. ``reserved``: it has no
+    room and has reserved the key, so the message goes back to the queue, and the owner takes it from there.
     """
 
     number: int
@@ -68,6 +70,7 @@ class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
     member: str = ""
     epoch: int = 0
     held_back: bool = False
+    reserved: bool = False
 
 
 class Forward(msgspec.Struct, frozen=True, tag=True):
@@ -97,11 +100,16 @@ class Probe(msgspec.Struct, frozen=True, tag=True):
 
 
 class Warm(msgspec.Struct, frozen=True, tag=True):
-    """Asks to prepare to own ``key``: load its models and peek its state, without opening it."""
+    """Asks to prepare to own ``key``: load its models and peek its state, without opening it. ``deep``: its
+    owner has reserved it at the queue. ``missing`` names what the stream waits for, and ``waited_s`` says for
+    how long."""
 
     to: str
     stream: str
     key: str
+    deep: bool = False
+    missing: str = ""
+    waited_s: float = 0.0
 
 
 class Poke(msgspec.Struct, frozen=True, tag=True):

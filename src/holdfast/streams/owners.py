@@ -19,7 +19,7 @@ from holdfast.cluster.limits import Limits
 from holdfast.cluster.tracer import trace_of
 from holdfast.common.effects import EffectLimits
 from holdfast.common.held import Held
-from holdfast.common.message import CommitPlace
+from holdfast.common.message import CommitPlace, Life
 from holdfast.common.redaction import redact
 from holdfast.common.trace import raised_at
 from holdfast.errors import (
@@ -40,16 +40,18 @@ from holdfast.errors import (
     ValueLost,
 )
 from holdfast.ports.coordinator import Claim
+from holdfast.ports.queue import Delivery, Taken
 from holdfast.ports.slots import MessageWork, Ran, SlotCall, StreamSlot
 from holdfast.streams.addressing import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
 from holdfast.streams.operations import MEMBER
 from holdfast.streams.quarantine import Quarantine
+from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
-from holdfast.streams.rules import commands, ledger
+from holdfast.streams.rules import backlog, commands, ledger
 from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
+from holdfast.streams.rules.owner import NOTHING_BROUGHT, MovedFrom, Owner, OwnerPhase, OwnerRules
 from holdfast.streams.rules.sequencer import Gap, Rules
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
@@ -135,19 +137,21 @@ class Owned:
 
 
 class Warming:
-    """A stream that is about to move here: the seat that it will have, why it can't run here, once that is
-    known, and when all was ready for the move."""
+    """A stream that is about to move here: the seat that it will have, what it brings along, why it can't run
+    here, once that is known, and when all was ready for the move."""
 
-    __slots__ = ("obstacle", "ready_at", "seat")
+    __slots__ = ("brings", "obstacle", "ready_at", "seat")
 
     def __init__(self, seat: Seat) -> None:
         self.seat = seat
+        self.brings = NOTHING_BROUGHT
         self.ready_at: float | None = None
         self.obstacle: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 
-def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
-    """Return the settings of a declared stream that the owner's state machine needs."""
+def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False) -> OwnerRules:
+    """Return the settings of a declared stream that the owner's state machine needs. ``by_key``: its queue
+    knows keys."""
     return OwnerRules(
         order=Rules(
             kind=spec.seq_kind,
@@ -172,7 +176,12 @@ def rules_of(spec: StreamSpec, limits: Limits) -> OwnerRules:
         needs_models=bool(spec.models),
         effects=EffectLimits(spec.max_pending_effects, spec.max_pending_bytes, spec.effect_timeout_s),
         max_timers=spec.max_timers,
+        by_key=by_key,
     )
+
+
+Bring = Callable[[str, Sequence[Delivery]], Awaitable[None]]
+"""Brings deliveries of a stream to their owners."""
 
 
 class ClientRequests(Protocol):
@@ -191,7 +200,8 @@ class ClientRequests(Protocol):
 
 class Owners:
     """All owners of a node. ``models`` are those that the app declares. ``on_obstacle`` is called with a
-    stream that can't run here (see ``Obstacles``), or can again. Set ``requests`` before the start."""
+    stream that can't run here (see ``Obstacles``), or can again. Set ``requests``, ``bring`` and ``room``
+    before the start; ``room`` returns how many further messages of a stream the node has room for."""
 
     def __init__(
         self,
@@ -202,6 +212,7 @@ class Owners:
         pool: Seats,
         keepers: Mapping[str, Keeper],
         router: Router,
+        reservations: Reservations,
         deliverer: Deliverer,
         *,
         on_obstacle: Callable[[str], None],
@@ -211,13 +222,20 @@ class Owners:
         self._tasks, self._stats, self._log = host.tasks, host.stats, host.log
         self._specs = specs
         self._models = models
-        self._rules = {name: rules_of(spec, host.limits) for name, spec in specs.items()}
+        self._rules = {
+            name: rules_of(spec, host.limits, by_key=reservations.knows_keys(name))
+            for name, spec in specs.items()
+        }
         self._state, self._values = storage.state, storage.values
         self._pool = pool
         self._keepers = keepers
         self._router = router
+        self._reservations = reservations
+        reservations.on_lost = self._reservation_lost
         self._deliverer = deliverer
         self.requests: ClientRequests
+        self.bring: Bring
+        self.room: Callable[[str], int]
         self._entries: dict[str, Owned] = {}
         self._holding: dict[str, Owned] = {}  # those with messages, so that idle keys cost nothing
         self._warm: dict[str, Warming] = {}
@@ -242,9 +260,16 @@ class Owners:
         self._took_commit = timings.commit_seconds.each(specs)
         self._took_stall = timings.stall_seconds.each(specs)
         self._stalls = Stalls()
-        host.news.on_left.append(lambda member: self._stalls.left(member, host.clock.monotonic()))
+        host.news.on_left.append(self._left)
         self.acting = {name for name, spec in specs.items() if spec.acts}
         """The streams that send effects or set timers. Of some it is known only once they do so."""
+
+    def _left(self, member: str) -> None:
+        """Note that a membership has ended. A stream that comes here after a death brings nothing along,
+        though its owner may have been about to move it here."""
+        self._stalls.left(member, self._clock.monotonic())
+        for warming in self._warm.values():
+            warming.brings = NOTHING_BROUGHT
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -310,16 +335,23 @@ class Owners:
         now = self._clock.monotonic()
         survived = self._survived.pop(key, None)
         keeper = self._keepers[stream]
-        owner = Owner(key, self._rules[stream], now, survived, keeper.reception)
+        warming = self._warm.get(key)
+        brings = NOTHING_BROUGHT if warming is None else warming.brings
+        owner = Owner(key, self._rules[stream], now, survived, keeper.reception, brings)
         owner.is_held_back = keeper.is_full
         entry = self._entries[key] = Owned(spec, key, owner, claim, now)
-        if (warming := self._warm.get(key)) is not None:
+        if warming is not None:
             entry.stands_since = warming.ready_at
         self._perform(entry)
         if self._host.news.overtook(claim):
             owner.vanished()  # what it has begun to open doesn't count
             self._perform(entry)
         return True
+
+    def is_reserved(self, key: str) -> bool:
+        """Return True if the key's owner here has reserved it at the queue."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.owner.is_reserved
 
     def vanished(self) -> None:
         """Note that the membership is lost: every owner must find its own epoch at the store before it
@@ -526,9 +558,9 @@ class Owners:
 
     # -- moves ------------------------------------------------------------------------------------------
 
-    async def warm(self, stream: str, key: str) -> str:
-        """Prepare to own a key: load its models and open its handler from the present state, in the seat that
-        the stream will have. Returns why that failed, or ""."""
+    async def warm(self, stream: str, key: str, brings: MovedFrom = NOTHING_BROUGHT) -> str:
+        """Prepare to own a key, which ``brings`` something along: load its models and open its handler from
+        the present state, in the seat that the stream will have. Returns why that failed, or ""."""
         spec = self._specs.get(stream)
         if spec is None:
             return f"stream {stream!r} is not declared here"
@@ -538,6 +570,7 @@ class Owners:
         if warming is None:
             warming = self._warm[key] = Warming(self._pool.assign(spec.models))
             self._tasks.spawn(self._keep_warm(spec, key, warming))
+        warming.brings = brings
         return await asyncio.shield(warming.obstacle)
 
     async def _keep_warm(self, spec: StreamSpec, key: str, warming: Warming) -> None:
@@ -594,10 +627,11 @@ class Owners:
             return redact(str(error))
         return ""
 
-    def move(self, key: str, target: str) -> bool:
-        """Begin to move an owned stream to the membership ``target``; if that is empty, release it."""
+    def move(self, key: str, target: str, *, knows_deep: bool = False) -> bool:
+        """Begin to move an owned stream to the membership ``target``; if that is empty, release it.
+        ``knows_deep``: the target knows that the key is reserved."""
         entry = self._entries.get(key)
-        if entry is None or not entry.owner.move(target, self._now(entry)):
+        if entry is None or not entry.owner.move(target, self._now(entry), knows_deep=knows_deep):
             return False
         self._perform(entry)
         return True
@@ -690,9 +724,18 @@ class Owners:
                     self._router.take_back(entry.spec.name, entry.key, command.messages)
                 case commands.HandOff():
                     self._stats.moved_out += 1
+                    self._reservations.leave(entry.spec.name, entry.plain_key)
                     self._return_requests(entry, command.messages, command.target)
                     self._router.departed(entry.key, command.target, entry.owner.epoch)
                     self._router.take_back(entry.spec.name, entry.key, command.messages, command.target)
+                case backlog.Reserve():
+                    self._tasks.spawn(self._reserve(entry, generation))
+                case backlog.Take():
+                    self._tasks.spawn(self._take(entry, generation, command))
+                case backlog.Unreserve():
+                    self._tasks.spawn(self._reservations.unreserve(entry.spec.name, entry.plain_key))
+                case commands.PutBack():
+                    self._tasks.spawn(self._put_back(entry, generation, command))
                 case commands.Dropped():
                     self._forget(entry)
                 case commands.Peek():
@@ -1255,6 +1298,64 @@ class Owners:
         for held in messages:
             if held.is_asked:
                 self.requests.returned(entry.key, held, target, entry.owner.epoch + 1 if target else 0)
+
+    # -- backlogs ---------------------------------------------------------------------------------------
+
+    async def _reserve(self, entry: Owned, generation: int) -> None:
+        stream, key, owner = entry.spec.name, entry.plain_key, entry.owner
+        try:
+            granted = await self._insist(
+                entry,
+                generation,
+                lambda: self._reservations.reserve(stream, key, owner.epoch),
+                Retry.SAFE,
+                Retry.SAME,
+            )
+        except Fenced:
+            return  # what may have been reserved is reserved again, or lapses
+        if owner.generation != generation and owner.phase is OwnerPhase.DROPPED:
+            await self._reservations.unreserve(stream, key)
+            return
+        self._answer(entry, generation, lambda now: owner.reserved(granted, now))
+        if owner.is_reserved:
+            self._router.reserved(entry.key)
+
+    async def _take(self, entry: Owned, generation: int, command: backlog.Take) -> None:
+        stream, owner = entry.spec.name, entry.owner
+        taken: Taken | None = Taken([], more=True)
+        if (limit := min(command.limit, self.room(stream))) > 0:
+            try:
+                taken = await self._reservations.take(stream, entry.plain_key, limit, command.after)
+            except HoldfastError as error:
+                self._log.debug("could not take messages", key=entry.key, error=str(error))
+        if taken is None:
+            self._answer(entry, generation, owner.reservation_lost)
+            return
+        try:
+            await self.bring(stream, taken.deliveries)
+        except HoldfastError as error:
+            self._log.warning("could not set a message aside", stream=stream, error=str(error))
+        count, more = len(taken.deliveries), taken.more
+        highest = max((delivery.turn or 0 for delivery in taken.deliveries), default=0)
+        self._answer(entry, generation, lambda now: owner.took(count, highest, more, now))
+
+    async def _put_back(self, entry: Owned, generation: int, command: commands.PutBack) -> None:
+        """Put messages back before their stream moves. Those that don't get there show again by
+        themselves."""
+        stream = entry.spec.name
+        for held in command.messages:
+            held.become(Life.GIVEN_BACK)
+        self._reservations.put_back(stream, entry.plain_key, command.messages)
+        await self._reservations.all_back(stream)
+        self._answer(entry, generation, entry.owner.were_put_back)
+
+    def _reservation_lost(self, stream: str, key: str) -> None:
+        entry = self._entries.get(self._specs[stream].full_key(key))
+        if entry is not None:
+            entry.owner.reservation_lost(self._now(entry))
+            self._perform(entry)
+
+    # -- moves and releases -----------------------------------------------------------------------------
 
     async def _transfer(self, entry: Owned, generation: int, target: str) -> None:
         try:

@@ -4,6 +4,7 @@ them.
 A message whose key another node owns is forwarded with its receipt. This node keeps body and receipt until
 the owner reports the commit, and offers them to the next owner if that one is lost. A message that no owner
 has accepted is offered again after growing pauses. As a last resort, it goes back to the queue, with jitter.
+A message whose owner has no room, and has reserved the key, goes back at once: the owner takes it from there.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.queue import Queue
+from holdfast.streams.reservations import Reservations
 
 ASK_AGAIN = Backoff(0.05, 5.0)
 """The pauses before a node that failed is called again."""
@@ -65,6 +67,9 @@ class LocalOwners(Protocol):
     def adopt(self, stream: str, key: str, claim: Claim) -> bool:
         """Begin to own a key whose claim is ours; return False if its stream isn't declared here."""
 
+    def is_reserved(self, key: str) -> bool:
+        """Return True if the key's owner here has reserved it at the queue."""
+
     def nudge(self, key: str) -> bool:
         """Tell the owner of a key that it is due; return False if it isn't owned here."""
 
@@ -89,7 +94,8 @@ class Unplaced(msgspec.Struct):
 class Custody(msgspec.Struct, eq=False):
     """A message that this node keeps for an owner elsewhere.
 
-    ``to`` is the membership that it was sent to, if any. ``accepted`` is true once that member holds it."""
+    ``to`` is the membership that it was sent to, if any. ``accepted`` is true once that member holds it.
+    ``suspect``: it may have killed an owner."""
 
     number: int
     stream: str
@@ -99,14 +105,18 @@ class Custody(msgspec.Struct, eq=False):
     accepted: bool = False
     tries: int = 0
     offered_at: float = 0.0
+    suspect: bool = False
 
 
 class Router:
     """The routes and the custody of one node. ``report`` reports to senders that their parcels are returned.
     Set ``owners`` before the start: the owners are made with this router."""
 
-    def __init__(self, host: Host, queues: Mapping[str, Queue], report: Reporter) -> None:
+    def __init__(
+        self, host: Host, queues: Mapping[str, Queue], report: Reporter, reservations: Reservations
+    ) -> None:
         self._host = host
+        self._reservations = reservations
         self._queues = queues
         self._report = report
         self._coordinator, self._peer, self._clock = host.coordinator, host.peer, host.clock
@@ -179,7 +189,7 @@ class Router:
             if verdict == "unknown":
                 self._route(item)
             else:
-                self._defer(item)
+                self._find_room(item)
 
     def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> None:
         """Take messages that an owner here gives up. This node's deliveries are routed again, to ``to`` if
@@ -198,12 +208,13 @@ class Router:
                         held.receives,
                         after=held.after,
                         counted=held.counted,
+                        turn=held.turn,
                     )
                     item = self._take(stream, key, own)
                     if to:
                         self._send(item, to)
                     else:
-                        self._defer(item)
+                        self._find_room(item)
         if foreign:
             self._tasks.spawn(self._report(foreign, False))
 
@@ -439,6 +450,7 @@ class Router:
         except (Unavailable, OutcomeUnknown):
             for item in batch:
                 item.held.receives += 1  # it may be what killed its owner
+                item.suspect = True
             reply = None  # offering a message again that it may hold is harmless
         if not isinstance(reply, Answers):
             self._note_failure(member)
@@ -477,6 +489,8 @@ class Router:
         if answer is not None and answer.verdict == "accepted":
             self._stats.forwarded += 1
             self._accept(item, held_back=answer.held_back)
+        elif answer is not None and answer.verdict == "full" and answer.reserved:
+            self._put_back(item)
         elif answer is not None and answer.verdict == "full":
             self._defer(item)
         else:
@@ -561,6 +575,7 @@ class Router:
             self._take_from_owner(item)
             item.tries = 0
             item.held.receives += 1  # it may be what killed its owner
+            item.suspect = True
             self._again(item)
 
     def _again(self, item: Custody) -> None:
@@ -570,7 +585,7 @@ class Router:
         elif verdict == "unknown":
             self._route(item)
         else:
-            self._defer(item)
+            self._find_room(item)
 
     # -- waiting ----------------------------------------------------------------------------------------
 
@@ -600,6 +615,31 @@ class Router:
         pause_s = self._limits.defer.delay_s(item.tries, self._clock.random())
         heapq.heappush(self._deferred, (self._clock.monotonic() + pause_s, item.number))
         self._defer_changed.set()
+
+    def _find_room(self, item: Custody) -> None:
+        """Have a message wait for which its owner here has no room: in the queue, if it keeps the message for
+        the owner."""
+        if self.owners.is_reserved(item.key):
+            self._put_back(item)
+        else:
+            self._defer(item)
+
+    def _put_back(self, item: Custody) -> None:
+        """Put a message back to the queue, from which its owner takes it in order."""
+        if not self._reservations.knows_keys(item.stream):
+            self._defer(item)  # an owner of another version, with another queue
+            return
+        self._take_from_owner(item)
+        self._end(item.number)
+        item.held.become(Life.GIVEN_BACK)
+        plain = item.key.partition("/")[2]
+        self._reservations.put_back(item.stream, plain, [item.held], counted=item.suspect)
+
+    def reserved(self, key: str) -> None:
+        """Note that the owner here has reserved a key: what waits for room in it goes back to the queue."""
+        for item in [item for item in self._custody.values() if item.key == key and not item.to]:
+            if item not in self._placing.get(key, ()):
+                self._put_back(item)
 
     def _let_go(self, items: list[Custody]) -> list[Custody]:
         """End the custody of messages that go back to the queue. A queue that keeps order delivers nothing of
@@ -708,4 +748,5 @@ def _parcel(item: Custody, now: float) -> Parcel:
         age_s=max(0.0, now - receipt.received_at),
         after=None if item.held.after is None else number(item.held.after),
         counted=item.held.counted,
+        turn=item.held.turn,
     )

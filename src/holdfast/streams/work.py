@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from heapq import nlargest
 from operator import attrgetter, itemgetter
@@ -54,7 +54,10 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
 from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
+from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
+from holdfast.streams.rules.owner import MovedFrom
+from holdfast.streams.rules.sequencer import Carried
 from holdfast.streams.slots import Seats, SlotWork
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import COMMIT_S, Standstills
@@ -113,7 +116,8 @@ class StreamWork:
         self._models = models
         self._queues, self._state = storage.queues, storage.state
         self.reports = Reports(host)
-        self.router = Router(host, self._queues, self.reports.tell)
+        self._reservations = Reservations(host, self._queues, first_hide_s(host.limits))
+        self.router = Router(host, self._queues, self.reports.tell, self._reservations)
         self._archivers = {
             name: Archiver(name, objects, host, on_change=partial(self._archive_changed, name))
             for name, objects in storage.archives.items()
@@ -140,12 +144,14 @@ class StreamWork:
             self.pool,
             self._keepers,
             self.router,
+            self._reservations,
             self._deliverer,
             on_obstacle=self._obstacle_changed,
         )
         self.requests = Requests(host, self._state, self.owners)
         self.queries = Queries(host, specs, self._state, self.pool, self.owners)
         self.router.owners, self.owners.requests = self.owners, self.requests
+        self.owners.bring, self.owners.room = self._bring, self._room
         self._going: set[str] = set()
         self._going_room = asyncio.Semaphore(MOVES_AT_ONCE)
         self.standstills = Standstills(
@@ -181,6 +187,7 @@ class StreamWork:
         host = self._host
         self.router.start(address)
         self.owners.start()
+        self._reservations.start()
         host.tasks.repeat(self._measure, host.clock, host.log)
         host.tasks.repeat(self.due.run, host.clock, host.log)
         for name, queue in self._queues.items():
@@ -211,7 +218,9 @@ class StreamWork:
                     " raise that on every node, or put what is large into the object store"
                 )
             key, place = address(spec, delivery.body, delivery.attributes, delivery.id, delivery.number)
-            held = Held(place, delivery.body, delivery.attributes, [receipt], delivery.receives)
+            held = Held(
+                place, delivery.body, delivery.attributes, [receipt], delivery.receives, turn=delivery.turn
+            )
             if linked:
                 before = seen.setdefault(key, {})
                 # One of a later run comes after this one, whatever its number is.
@@ -220,6 +229,9 @@ class StreamWork:
             self.router.dispatch(spec.name, spec.full_key(key), held)
 
         return take
+
+    async def _bring(self, stream: str, deliveries: Sequence[Delivery]) -> None:
+        await self._pumps[stream].bring(deliveries)
 
     def _room(self, stream: str) -> int:
         if self.owners.obstacles.of(stream) and not self._others_for(stream):
@@ -453,14 +465,21 @@ class StreamWork:
         place = Place(int(parcel.run), int(parcel.seq), parcel.id)
         after = None if parcel.after is None else int(parcel.after)
         held = Held(
-            place, parcel.body, parcel.attributes, [receipt], parcel.receives, after, counted=parcel.counted
+            place,
+            parcel.body,
+            parcel.attributes,
+            [receipt],
+            parcel.receives,
+            after,
+            counted=parcel.counted,
+            turn=parcel.turn,
         )
         verdict = self.owners.offer(parcel.key, held)
         if verdict == "accepted":
             self._host.stats.accepted += 1
             return ParcelAnswer(parcel.number, verdict, held_back=self.owners.is_gapped(parcel.key))
         if verdict == "full":
-            return ParcelAnswer(parcel.number, verdict)
+            return ParcelAnswer(parcel.number, verdict, reserved=self.owners.is_reserved(parcel.key))
         hint = self.router.hint(parcel.key)
         return ParcelAnswer(parcel.number, "no", hint.member, hint.epoch)
 
@@ -469,7 +488,10 @@ class StreamWork:
     async def _warm(self, request: Warm) -> Done:
         if self._host.draining:
             return Done(ok=False, text="this node is draining")
-        obstacle = await self.owners.warm(request.stream, request.key)
+        since = self._host.clock.monotonic() - request.waited_s
+        carried = Carried(request.missing, since) if request.missing else None
+        brings = MovedFrom(request.deep, carried)
+        obstacle = await self.owners.warm(request.stream, request.key, brings)
         return Done(obstacle == "", obstacle)
 
     async def move(self, key: str, target: str) -> str:
@@ -479,7 +501,10 @@ class StreamWork:
         member = self._host.membership.view.get(target)
         if entry is None or member is None or member.foreign or target == self._host.membership.id:
             return f"{key} is not owned here, or {target} is no other living node"
-        warm, limits = Warm(target, entry.spec.name, key), self._host.limits
+        deep, waited = entry.owner.leaves_behind(self._host.clock.monotonic())
+        missing, waited_s = waited or ("", 0.0)
+        warm = Warm(target, entry.spec.name, key, deep, missing, max(0.0, waited_s))
+        limits = self._host.limits
         timeout_s = limits.move_timeout_s + limits.model_timeout_s * len(entry.spec.models)
         try:
             reply = await self._host.peer.call(member.address, warm, timeout_s)
@@ -489,7 +514,11 @@ class StreamWork:
             return reply.text
         if not self._host.membership.alive and not self._host.draining:
             return "the coordinator is silent: nobody can be told that the stream moves"
-        return "" if self.owners.move(key, target) else f"{key} is just being opened or released"
+        return (
+            ""
+            if self.owners.move(key, target, knows_deep=deep)
+            else f"{key} is just being opened or released"
+        )
 
     def _others_for(self, stream: str) -> list[Member]:
         """Return the other members that can own streams of that name."""
@@ -531,13 +560,16 @@ class StreamWork:
 
     async def _shed(self, shed: Shed) -> Done:
         """Move streams that make up the requested load, and answer how many. Streams that moved here lately
-        stay."""
+        stay, and those that wait for a missing message."""
         rested = self._host.clock.monotonic() - self._host.limits.rest_s
         target, acting = self._host.membership.view.get(shed.target), self._acting()
         streams = [
             StreamLoad(entry.key, self.owners.loads.of(entry.key), _cost(entry, target))
             for entry in self.owners
-            if entry.since <= rested and not entry.owner.leaving and _may_go(entry, target, acting)
+            if entry.since <= rested
+            and not entry.owner.leaving
+            and not entry.owner.waits_for_gap
+            and _may_go(entry, target, acting)
         ]
         picked = pick(streams, shed.amount, MOVES_A_SHED)
         moved = 0
@@ -647,6 +679,8 @@ class StreamWork:
             await self._within(keeper.settled())
         await self._within(self.reports.flush())
         returned = await self.router.give_back_all()
+        for name in self._queues:
+            await self._within(self._reservations.all_back(name))
         self._host.log.info("drained", given_back=returned, left=len(self.owners))
 
     async def _within(self, work: Any) -> None:

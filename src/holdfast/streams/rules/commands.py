@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
+from holdfast.streams.rules.backlog import Reserve, Take, Unreserve
 from holdfast.streams.rules.ledger import Commit
 from holdfast.streams.rules.sequencer import Gap
 
@@ -101,6 +102,13 @@ class Return(msgspec.Struct, frozen=True):
     messages: tuple[Held, ...]
 
 
+class PutBack(msgspec.Struct, frozen=True):
+    """Put messages of a reserved key back to the queue before the stream leaves, so that the next owner takes
+    them in order. Answer: ``were_put_back``."""
+
+    messages: tuple[Held, ...]
+
+
 class Transfer(msgspec.Struct, frozen=True):
     """Transfer the claim to ``target``. Answer: ``transferred``."""
 
@@ -136,6 +144,10 @@ Command = (
     | RefuseRequests
     | Settle
     | Return
+    | Reserve
+    | Take
+    | Unreserve
+    | PutBack
     | Transfer
     | HandOff
     | Release

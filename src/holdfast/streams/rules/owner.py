@@ -29,6 +29,9 @@ delivered before runs in this way.
 A commit may hold effects, which are handed over once it is answered, and timers. A timer that is due is a
 head like a message: it is marked, tried, skipped and committed as one, and takes turns with messages.
 
+What an owner has no room for stays in the queue, or goes back there; ``backlog`` decides when the owner takes
+it. Before such a stream moves, the owner puts what it holds back too, and the next owner takes it in order.
+
 A stream that uses models has them loaded first (``LoadModels``), before any start is counted. While a model
 doesn't load, the stream waits unchanged, because no message is to blame.
 """
@@ -51,6 +54,7 @@ from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span, is_tim
 from holdfast.common.reception import Reception
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import checked
+from holdfast.streams.rules.backlog import Backlog, Order, Unreserve
 from holdfast.streams.rules.commands import (
     CheckClaim,
     Command,
@@ -60,6 +64,7 @@ from holdfast.streams.rules.commands import (
     LoadModels,
     Open,
     Peek,
+    PutBack,
     Reclaim,
     RefuseRequests,
     Release,
@@ -80,7 +85,16 @@ from holdfast.streams.rules.ledger import (
     RunLog,
     Timer,
 )
-from holdfast.streams.rules.sequencer import ALWAYS, Composed, Gap, Ready, Rules, Sequencer, Verdict
+from holdfast.streams.rules.sequencer import (
+    ALWAYS,
+    Carried,
+    Composed,
+    Gap,
+    Ready,
+    Rules,
+    Sequencer,
+    Verdict,
+)
 from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
 
 ALONE_OPENINGS = 2
@@ -149,6 +163,19 @@ class OwnerRules(msgspec.Struct, frozen=True):
     needs_models: bool = False
     effects: EffectLimits = EffectLimits()
     max_timers: int = TIMERS
+    by_key: bool = False
+
+
+class MovedFrom(msgspec.Struct, frozen=True):
+    """What a stream that moves here brings along: whether its key is reserved, and its wait for a missing
+    message."""
+
+    deep: bool = False
+    carried: Carried | None = None
+
+
+NOTHING_BROUGHT = MovedFrom()
+"""Brought along by a stream that didn't move here."""
 
 
 StandstillKind = Literal[
@@ -224,10 +251,12 @@ class Owner:
 
     __slots__ = (
         "_asked_at",
+        "_backlog",
         "_batch",
         "_batch_at",
         "_begun",
         "_busy_at",
+        "_carried",
         "_cautious",
         "_commit",
         "_composed",
@@ -254,6 +283,7 @@ class Owner:
         "_next_head",
         "_nudged",
         "_out",
+        "_putting_back",
         "_recalled",
         "_reception",
         "_refused",
@@ -269,6 +299,7 @@ class Owner:
         "_survived",
         "_suspect",
         "_target",
+        "_target_knows",
         "_timer_first",
         "_timers",
         "_timers_changed",
@@ -297,6 +328,7 @@ class Owner:
         now: float,
         survived: Mapping[str, int] | None = None,
         reception: Reception = ALWAYS,
+        moved_from: MovedFrom = NOTHING_BROUGHT,
     ) -> None:
         self.key = key
         self.rules = rules
@@ -313,12 +345,18 @@ class Owner:
         self.state_version = 0
         self._reception = reception
         self._run_max = max(RUN_LIMIT, rules.checkpoint_every)
-        self._seq = Sequencer(rules.order, Checkpoint(key), reception)
+        self._carried = moved_from.carried
+        self._backlog = Backlog(
+            by_key=rules.by_key, is_deep=moved_from.deep, by_turn=rules.order.kind == "absent"
+        )
+        self._seq = Sequencer(rules.order, Checkpoint(key), reception, self._backlog)
         self._held: dict[Place, Held] = {}
         self._unjudged: dict[Place, Held] = {}
         self._covered: dict[Place, tuple[Held, Verdict]] = {}  # until the store shows that it still knows it
         self._out: list[Command] = [Peek()]
         self._target = ""
+        self._target_knows = False  # that the key is reserved
+        self._putting_back = False
         self._settling = 0
         self._busy_at = self._heard_at = now
         self._run_now = 0
@@ -381,6 +419,16 @@ class Owner:
     def gapped(self) -> bool:
         """True while the waiting messages are behind a missing one, or behind effects that nobody takes."""
         return bool(self._seq.inbox) and not self._running and (not self._next_head or self._effects.is_full)
+
+    def leaves_behind(self, now: float) -> tuple[bool, tuple[str, float] | None]:
+        """Return what the next owner must know if the stream moves: whether its key is reserved, and what it
+        waits for and for how many seconds."""
+        return self.is_reserved, self._seq.waited(now)
+
+    @property
+    def waits_for_gap(self) -> bool:
+        """True while the stream waits for a missing message, as long as the timeout allows."""
+        return self._misses
 
     @property
     def pending_effects(self) -> PendingReport | None:
@@ -474,16 +522,41 @@ class Owner:
         if self._joins(held):
             self._advance(now)
             return "accepted"
-        if self.phase not in (OwnerPhase.OWNER, OwnerPhase.MOVING):
-            if len(self._unjudged) >= self.rules.order.inbox_limit:
-                return "full"
-            self._unjudged[held.place] = held
-            return "accepted"
-        taken = self._judge(held, now)
+        taken = self._take_in(held, now)
         if not taken:
             self._come_back(held)
+            self._turn_away(held, now)
         self._advance(now)
         return "accepted" if taken else "full"
+
+    def _take_in(self, held: Held, now: float) -> bool:
+        """Take a new delivery in; return False if there is no room."""
+        if self.phase in (OwnerPhase.OWNER, OwnerPhase.MOVING):
+            is_leaving = self.phase is OwnerPhase.MOVING and self.is_reserved and not _is_request(held)
+            return not is_leaving and self._judge(held, now)
+        if len(self._unjudged) >= self.rules.order.inbox_limit:
+            return False
+        self._unjudged[held.place] = held
+        return True
+
+    @property
+    def is_reserved(self) -> bool:
+        """True while the queue keeps for this owner what finds no room here."""
+        return self._backlog.is_reserved
+
+    def _turn_away(self, held: Held, now: float) -> None:
+        """Note that a message finds no room. What the queue keeps for this owner comes in order, so only
+        messages without a seq are awaited then."""
+        if _is_request(held):
+            return  # its client asks again, or not
+        is_awaited = self.rules.order.kind == "absent" or not self.is_reserved
+        self._backlog.turned_away(self._order_of(held) if is_awaited else None, now)
+
+    def _order_of(self, held: Held) -> Order | None:
+        """Return the place of a message in the order of the stream; None if it has none yet."""
+        if self.rules.order.kind == "absent":
+            return None if held.turn is None else (0, held.turn)
+        return None if self.rules.order.restart_after_s is not None else (held.place.run, held.place.seq)
 
     def _joins(self, held: Held) -> bool:
         """Merge another delivery of a message that is held; return False if it isn't."""
@@ -554,17 +627,18 @@ class Owner:
             held.place = Place(NO_RUN, held.place.seq)
 
     def _judge(self, held: Held, now: float, *, just_opened: bool = False) -> bool:
+        self._backlog.came(self._order_of(held))
         verdict = self._seq.judge(held.place)
         if verdict is Verdict.NEW:
-            rejected = self._seq.offer(held.place, held.after)
+            rejected = self._seq.offer(held.place, held.after, held.turn)
             if rejected != held.place:
                 self._heard_at = now
                 held.become(Life.WAITING)
                 self._held[held.place] = held
                 if rejected is not None:
-                    self._return(self._held.pop(rejected))
+                    self._evict(self._held.pop(rejected), now)
                 return True
-            if not self.parked or self._crowded:
+            if not self.parked or self._crowded or self.rules.by_key:
                 return False
             self._held[held.place] = held
             self._append(BatchEntry("parked", held, reason=f"parked: {self.parked}"), now)
@@ -602,7 +676,9 @@ class Owner:
         """True while the store is slow to answer and the next commit is already full."""
         return self._commit is not None and len(self._batch) >= self.rules.order.inbox_limit
 
-    def _return(self, held: Held) -> None:
+    def _evict(self, held: Held, now: float) -> None:
+        """Give back a message that finds no room any more."""
+        self._turn_away(held, now)
         self._come_back(held)
         self._out.append(Return((held,)))
 
@@ -667,7 +743,8 @@ class Owner:
         self.epoch, self.number, self.parked = checkpoint.epoch, checkpoint.number, checkpoint.parked
         self.state, self.state_version = self._stored = checkpoint.state, checkpoint.state_version
         self._dirty = self._recalled = recalled
-        self._seq = Sequencer(self.rules.order, checkpoint, self._reception)
+        self._seq = Sequencer(self.rules.order, checkpoint, self._reception, self._backlog, self._carried)
+        self._carried = None
         self._run_now = 0
         self._heard_at = now - quiet_s
         begun = {head.head: head.openings for head in checkpoint.suspects}
@@ -713,7 +790,7 @@ class Owner:
             self._place_in_run(held, now)
             # Its place was different before its run was known.
             if not self._joins(held) and not self._judge(held, now, just_opened=just_opened):
-                self._return(held)
+                self._evict(held, now)
 
     def open_failed(self, now: float) -> None:
         """Answer to Open: refused, or of unknown outcome."""
@@ -747,6 +824,8 @@ class Owner:
                 self._unjudged[held.place] = held
         self._held, self._covered = {}, {}
         self._forget_opening()
+        self._backlog.reopened()
+        self._putting_back = False
         self.generation += 1
         self.phase = OwnerPhase.CLAIMED
         self._out.append(CheckClaim())
@@ -803,6 +882,8 @@ class Owner:
             self._come_back(held)
         if last.messages or isinstance(last, HandOff):
             self._out.append(last)
+        if self._backlog.may_stand and not (isinstance(last, HandOff) and self._target_knows):
+            self._out.append(Unreserve())
         self._out.append(Dropped())
 
     # -- running --------------------------------------------------------------------------------------------
@@ -821,8 +902,77 @@ class Owner:
         if not self._effects.is_idle:
             self._plan_hand_over(now)
         self._plan_commit(now)
+        if self._backlog.is_used:
+            self._plan_backlog(now)
         if not (self._running or self._batch or self._commit is not None or self._starting is not None):
             self._plan_rest(now)
+
+    # -- the backlog ----------------------------------------------------------------------------------------
+
+    def _plan_backlog(self, now: float) -> None:
+        if self.phase is not OwnerPhase.OWNER or self.suspended:
+            return
+        self._busy_at = now
+        step = self._backlog.plan(
+            now,
+            waiting=self.waiting,
+            limit=self.rules.order.inbox_limit,
+            missing=self._misses and not self._effects.is_full,
+            may_take=not (self.parked or self.obstacle or self.is_held_back),
+        )
+        if step is not None:
+            self._out.append(step)
+        elif (at := self._backlog.wake_at) is not None and at > now:
+            self._wake(at)
+
+    @property
+    def _misses(self) -> bool:
+        """True while messages wait for one that isn't among them."""
+        return bool(self._seq.inbox) and not self._running and self._seq.missing() is not None
+
+    def reserved(self, granted: bool, now: float) -> None:
+        """Answer to Reserve. If it is refused, a later opening may have the key."""
+        self._backlog.reserved(granted, now)
+        if not granted:
+            self._look()
+        self._advance(now)
+
+    def took(self, count: int, highest: int, more: bool, now: float) -> None:
+        """Answer to Take: ``count`` messages were offered, up to the turn ``highest``. ``more``: the queue
+        may have further ones."""
+        self._backlog.took(count, highest, more, now)
+        self._advance(now)
+
+    def reservation_lost(self, now: float) -> None:
+        """Answer to Take, or at any time: the queue has no reservation of this owner."""
+        if self._backlog.may_stand:
+            self._backlog.lost(now)
+            self._advance(now)
+
+    def _put_back_held(self) -> bool:
+        """Put messages back to the queue that the next owner will take in order; return False if there are
+        none, such as where only clients wait for theirs."""
+        gone = [
+            held
+            for held in self._held.values()
+            if held.receipts and not any(receipt.request or receipt.sender for receipt in held.receipts)
+        ]
+        if not gone:
+            return False
+        self._seq.take(tuple(held.place for held in gone))
+        for held in gone:
+            del self._held[held.place]
+            self._come_back(held)
+        self._putting_back = True
+        self._out.append(PutBack(tuple(gone)))
+        return True
+
+    def were_put_back(self, now: float) -> None:
+        """Answer to PutBack."""
+        self._putting_back = False
+        self._advance(now)
+
+    # -- effects --------------------------------------------------------------------------------------------
 
     def _plan_hand_over(self, now: float) -> None:
         if self.phase is not OwnerPhase.OWNER or self.suspended:
@@ -1440,13 +1590,17 @@ class Owner:
             self._unmark(now)
         elif self.phase is OwnerPhase.MOVING and (self._effects.has_taken or self._effects.has_refused):
             self._compose(now)  # the next owner shall not hand them over again
+        elif self.phase is OwnerPhase.MOVING and (self._backlog.is_pending or self._putting_back):
+            return  # its answer comes
+        elif self.phase is OwnerPhase.MOVING and self.is_reserved and self._put_back_held():
+            return
         elif self.phase is OwnerPhase.MOVING and self._target:
             self.phase = OwnerPhase.TRANSFERRING
             self._out.append(Transfer(self._target))
         elif self.phase is OwnerPhase.MOVING:
             self.phase = OwnerPhase.RELEASING
             self._out.append(Release())
-        elif not self._held and not self._settling:
+        elif not self._held and not self._settling and not self._backlog.is_used:
             self._plan_release(now)
         elif self._held and (self.wake_at is None or self._waits_for_others):
             if now >= self._look_at:
@@ -1486,13 +1640,14 @@ class Owner:
         self._suspect = ""
         self._compose(now)
 
-    def move(self, target: str, now: float) -> bool:
+    def move(self, target: str, now: float, *, knows_deep: bool = False) -> bool:
         """Begin to move the stream to the membership ``target``; if that is empty, the claim is released.
-        Return False if the stream can't move now."""
+        ``knows_deep``: the target knows that the key is reserved, and will reserve it. Return False if the
+        stream can't move now."""
         if self.phase is not OwnerPhase.OWNER or self.suspended:
             return False
         self.phase = OwnerPhase.MOVING
-        self._target = target
+        self._target, self._target_knows = target, knows_deep
         self._advance(now)
         return True
 

@@ -17,6 +17,7 @@ import msgspec
 
 from holdfast.common.message import Place, SeqKind, Span
 from holdfast.common.reception import Reception
+from holdfast.streams.rules.backlog import Backlog
 from holdfast.streams.rules.ledger import Checkpoint, RunLog
 
 PAST_RUNS_MAX = 8
@@ -90,6 +91,14 @@ class Missing(msgspec.Struct, frozen=True):
     until: float | None
 
 
+class Carried(msgspec.Struct, frozen=True):
+    """The wait for a missing message that a stream brought along when it moved: for what, and since when
+    (monotonic seconds)."""
+
+    missing: str
+    since: float
+
+
 class Composed(msgspec.Struct, frozen=True):
     """The position that a commit carries."""
 
@@ -103,27 +112,42 @@ class Sequencer:
 
     __slots__ = (
         "_after",
+        "_backlog",
         "_begun",
         "_begun_before",
         "_blocked_at",
         "_blocked_until",
+        "_carried",
         "_fresh",
         "_log",
+        "_missing",
         "_passed",
         "_past",
         "_recent",
         "_reception",
+        "_stood_at",
+        "_turns",
         "_window",
         "inbox",
         "quiet_run",
         "rules",
     )
 
-    def __init__(self, rules: Rules, checkpoint: Checkpoint, reception: Reception = ALWAYS) -> None:
+    def __init__(
+        self,
+        rules: Rules,
+        checkpoint: Checkpoint,
+        reception: Reception = ALWAYS,
+        backlog: Backlog | None = None,
+        carried: Carried | None = None,
+    ) -> None:
         self.rules = rules
         self._reception = reception
+        self._backlog = backlog or Backlog()
+        self._carried = carried
         self.inbox: list[Place] = []
         self.quiet_run: int | None = None  # a run that began after a quiet time: no older message is awaited
+        self._turns: dict[Place, int] = {}  # of the inbox, where messages have no seqs
         self._after: dict[Place, int] = {}  # the seq that must be passed before, where the queue says so
         self._log = checkpoint.log  # answered
         self._past = checkpoint.past
@@ -137,6 +161,8 @@ class Sequencer:
         self._fresh: list[str] = []  # identities appended and not yet composed
         self._blocked_at: float | None = None
         self._blocked_until: float | None = None
+        self._missing = ""  # what the wait is for
+        self._stood_at: float | None = None  # since when the wait for a missing message stands still
 
     @property
     def cursor(self) -> RunLog | None:
@@ -194,16 +220,18 @@ class Sequencer:
         """Return True if the seq is below the last one passed in its run."""
         return self._log is not None and place.run == self._log.run and place.seq < self._log.seq
 
-    def offer(self, place: Place, after: int | None = None) -> Place | None:
+    def offer(self, place: Place, after: int | None = None, turn: int | None = None) -> Place | None:
         """Take a NEW place into the inbox, to run once the seq ``after`` was passed. If the inbox is full,
         return the place without room: an evicted higher one, or ``place`` itself. A lower place always gets
-        room, because the stream may wait for it."""
+        room, because the stream may wait for it. Places without seqs are ordered by ``turn``, those without a
+        turn as they came."""
         rejected = None
         if len(self.inbox) >= self.rules.inbox_limit:
-            rejected = self._overflow(place)
+            rejected = self._overflow(place, turn)
             self._after.pop(rejected, None)
+            self._turns.pop(rejected, None)
         else:
-            self._insert(place)
+            self._insert(place, turn)
         if after is None:
             if self._after:
                 self._none_before(place)
@@ -242,18 +270,30 @@ class Sequencer:
     def _follows_on(self, index: int, seq: int) -> bool:
         return self._after.get(self.inbox[index], -1) <= seq
 
-    def _overflow(self, place: Place) -> Place:
-        if self.rules.kind == "absent" or place >= self.inbox[-1]:
+    def _overflow(self, place: Place, turn: int | None) -> Place:
+        if self.rules.kind == "absent":
+            if turn is None or turn >= self._turns.get(self.inbox[-1], 0):
+                return place
+        elif place >= self.inbox[-1]:
             return place
         highest = self.inbox.pop()
-        self._insert(place)
+        self._insert(place, turn)
         return highest
 
-    def _insert(self, place: Place) -> None:
-        if self.rules.kind == "absent":
+    def _insert(self, place: Place, turn: int | None) -> None:
+        if self.rules.kind != "absent":
+            bisect.insort(self.inbox, place)
+            return
+        last = self._turns.get(self.inbox[-1], 0) if self.inbox else 0
+        self._turns[place] = turn = last if turn is None else turn
+        if turn >= last:
             self.inbox.append(place)
         else:
-            bisect.insort(self.inbox, place)
+            bisect.insort(self.inbox, place, key=self._turn_of)
+
+    def _turn_of(self, place: Place) -> int:
+        """Return the turn of a place without a seq; one that was put back comes before all others."""
+        return self._turns.get(place, 0)
 
     def next(self, now: float, limit: int) -> Ready | Gap | Wait:
         """Return what to do next: run up to ``limit`` places, skip a gap, or wait."""
@@ -263,7 +303,7 @@ class Sequencer:
             return IDLE
         head = self.inbox[first]
         if self.rules.kind == "absent":
-            return self._ready(tuple(self.inbox[:limit]))
+            return self._next_by_turn(now, limit)
         if not self._follows_on(first, self._begun.seq if self._begun else -1):
             return Wait(None, gap=True)
         if self._begun is None or head.run > self._begun.run:
@@ -279,10 +319,22 @@ class Sequencer:
             return self._ready(tuple(self.inbox[first:last]))
         if self.rules.on_gap == "hold":
             return Wait(None, gap=True)
-        if wait := self._patience(now, self.rules.gap_timeout_s):
+        missing = Place(self._begun.run, self._begun.seq + 1).name
+        if wait := self._patience(now, self.rules.gap_timeout_s, head, missing):
             return wait
         self._blocked_at = None
         return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
+
+    def _next_by_turn(self, now: float, limit: int) -> Ready | Wait:
+        """Return the next places without seqs: those that came before all that was turned away."""
+        if self._backlog.begins:
+            return Wait(None, gap=True)
+        awaited = self._backlog.awaited(now)
+        if awaited is None:
+            return self._ready(tuple(self.inbox[:limit]))
+        (_, turn), until = awaited
+        count = bisect.bisect_left(self.inbox, turn, key=self._turn_of)
+        return self._ready(tuple(self.inbox[: min(count, limit)])) if count else Wait(until, gap=True)
 
     def missing(self) -> Missing | None:
         """Return what the next place waits for, as of the last ``next``; None if it waits for nothing."""
@@ -290,10 +342,13 @@ class Sequencer:
         if first == len(self.inbox):
             return None
         head, log = self.inbox[first], self._begun
-        until = self._blocked_until if self._blocked_at is not None else None
+        until = self._blocked_until if self._blocked_at is not None and self._stood_at is None else None
+        if self.rules.kind == "absent":
+            is_blocked = self._backlog.begins or self._backlog.is_awaited_before(self._turn_of(head))
+            return Missing("an earlier message, for which there was no room", None) if is_blocked else None
         if not self._follows_on(first, log.seq if log else -1):
             return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
-        if until is not None and (log is None or head.run > log.run):
+        if self._blocked_at is not None and (log is None or head.run > log.run):
             return Missing(
                 f"the start of run {head.run}, of which seq {head.seq} is the lowest so far", until
             )
@@ -326,8 +381,10 @@ class Sequencer:
             if given is not None and (start_timeout_s is None or head.seq == given):
                 return given
             timeout_s = start_timeout_s or timeout_s
-        if not self._was_begun(head) and (wait := self._patience(now, timeout_s)):
-            return wait
+        if not self._was_begun(head):
+            wait = self._patience(now, timeout_s, head, f"the start of run {head.run}")
+            if wait is not None:
+                return wait
         return head.seq if given is None or start_timeout_s is not None else given
 
     def _was_begun(self, head: Place) -> bool:
@@ -335,16 +392,44 @@ class Sequencer:
         before a revert. The start of the run was waited for then."""
         return any(head.run == place.run and head.seq <= place.seq for place in self._begun_before)
 
-    def _patience(self, now: float, timeout_s: float) -> Wait | None:
-        """Return the wait for a missing message, which begins at the first call; None once it has lasted
-        ``timeout_s``. Time in which the node receives nothing doesn't count."""
+    def _patience(self, now: float, timeout_s: float, head: Place, missing: str) -> Wait | None:
+        """Return the wait for what is missing before ``head``, which begins at the first call; None once it
+        has lasted ``timeout_s``. Time doesn't count in which the node receives nothing, or in which what is
+        missing may be among the messages that had no room."""
         silent_s = self._reception.silent_s(now)
         if self._blocked_at is None:
-            self._blocked_at = now - silent_s
+            carried, self._carried = self._carried, None
+            since = carried.since if carried is not None and carried.missing == missing else now
+            self._blocked_at, self._missing, self._stood_at = since - silent_s, "", None
+        if self._missing != missing:
+            self._missing = missing
+            self._backlog.gap_began()
+        if (wait := self._wait_for_backlog(now, head)) is not None:
+            self._stood_at = now if self._stood_at is None else self._stood_at
+            return wait
+        if self._stood_at is not None:
+            self._blocked_at += now - self._stood_at
+            self._stood_at = None
         until = self._blocked_until = self._blocked_at + timeout_s + silent_s
         if now >= until:
             return None
         return Wait(max(until, now + SILENT_LOOK_S) if self._reception.is_silent(now) else until, gap=True)
+
+    def _wait_for_backlog(self, now: float, head: Place) -> Wait | None:
+        """Return the wait while a message before ``head`` may be among those that had no room."""
+        above = (self._begun.run, self._begun.seq) if self._begun is not None else None
+        awaited = self._backlog.awaited(now, above)
+        if awaited is not None and awaited[0] < (head.run, head.seq):
+            return Wait(awaited[1], gap=True)
+        return Wait(None, gap=True) if self._backlog.is_unread else None
+
+    def waited(self, now: float) -> tuple[str, float] | None:
+        """Return what is missing and for how many seconds the stream has waited for it, as far as that
+        counts; None if it waits for nothing."""
+        if self._blocked_at is None:
+            return None
+        at = now if self._stood_at is None else self._stood_at
+        return self._missing, at - self._blocked_at - self._reception.silent_s(now)
 
     def wait_anew(self) -> None:
         """Let the wait for a missing message begin anew."""
@@ -364,6 +449,7 @@ class Sequencer:
         """Remove places from the inbox, because they run now."""
         for place in places:
             self._after.pop(place, None)
+            self._turns.pop(place, None)
         gone = set(places)
         self.inbox = [place for place in self.inbox if place not in gone]
 
@@ -434,6 +520,7 @@ class Sequencer:
             self.inbox = [*still_new, *self.inbox[len(doubtful) :]]
             for place, _ in settled:
                 self._after.pop(place, None)
+                self._turns.pop(place, None)
         return settled
 
     def _remember(self, names: tuple[str, ...]) -> None:

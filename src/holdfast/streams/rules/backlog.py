@@ -1,0 +1,240 @@
+"""Decides what an owner does about messages that it has no room for.
+
+A queue that knows keys keeps the undelivered messages of a key for its owner, once the owner has reserved
+the key. The owner reserves when its inbox is full for the first time. It takes the next messages, in order
+of arrival, while half of its inbox is free, and gives the reservation up when the queue has no more. While a
+message is missing, the owner reads on: it takes further messages, keeps the lowest and puts the others back,
+until it has seen all that the queue has.
+
+A message that was turned away may still be under way, in the custody of another node or back to the queue.
+Until it comes back, later messages of a stream without seqs wait for it, and it doesn't count as missing.
+"""
+
+from __future__ import annotations
+
+import bisect
+import enum
+
+import msgspec
+
+Order = tuple[int, int]
+"""The place of a message in its stream: run and seq, or 0 and its turn in the queue."""
+
+TAKE_MAX = 128
+"""The most messages in one take: enough to keep a slot busy while the next take is under way."""
+
+AWAY_S = 60.0
+"""How long a message that was turned away is expected back, in seconds: longer than its delivery is hidden,
+and than any pause before it is offered again."""
+
+AWAY_MAX = 50_000
+"""The most messages of a stream that are remembered as turned away, the lowest ones: a few megabytes."""
+
+LOOK_AGAIN_S = 1.0
+"""How often the queue is asked again for a message that nothing has brought yet, in seconds."""
+
+SOON_S = 0.05
+"""The first pause after a take that brought nothing although something is awaited, in seconds."""
+
+
+class Reserve(msgspec.Struct, frozen=True):
+    """Reserve the key at the queue. Answer: ``reserved``."""
+
+
+class Take(msgspec.Struct, frozen=True):
+    """Take up to ``limit`` reserved messages with a turn above ``after``, and offer them. Answer: ``took``,
+    or ``reservation_lost``."""
+
+    limit: int
+    after: int = 0
+
+
+class Unreserve(msgspec.Struct, frozen=True):
+    """Give the reservation up. It has no answer."""
+
+
+class Reservation(enum.Enum):
+    """The reservation of the key, as its owner knows it."""
+
+    NONE = "none"
+    ASKED = "asked"
+    HELD = "held"
+
+
+class Backlog:
+    """The backlog of one stream. ``by_key``: the queue knows keys. ``is_deep``: the owner before had reserved
+    the key, so this one reserves it before it runs a message without a seq. ``by_turn``: messages have no
+    seqs and run in order of turn."""
+
+    __slots__ = (
+        "_again_at",
+        "_at_end",
+        "_away",
+        "_away_since",
+        "_by_key",
+        "_by_turn",
+        "_first",
+        "_is_taking",
+        "_mark",
+        "_more",
+        "_pass_at",
+        "_pauses",
+        "_reads_on",
+        "_reservation",
+        "_wanted",
+        "may_stand",
+    )
+
+    def __init__(self, *, by_key: bool = False, is_deep: bool = False, by_turn: bool = False) -> None:
+        self._by_key = by_key
+        self._by_turn = by_turn
+        self._reservation = Reservation.NONE
+        self.may_stand = False
+        """True while the queue may have a reservation of this owner."""
+        self._is_taking = False
+        self._wanted = self._first = by_key and is_deep
+        self._more = True
+        self._at_end = False
+        """True once all that the queue has was seen for the present gap."""
+        self._reads_on = False
+        """True while the present take is one of a pass, for a message that is missing."""
+        self._mark = 0
+        """The highest turn seen in the present pass."""
+        self._pass_at = 0.0
+        """When the present pass began."""
+        self._again_at = 0.0
+        self._pauses = 0
+        self._away: list[Order] = []
+        self._away_since: dict[Order, float] = {}
+
+    # -- what the owner may ask
+
+    @property
+    def is_reserved(self) -> bool:
+        """True while the queue keeps the key's messages for this owner, as far as the owner knows."""
+        return self._reservation is Reservation.HELD
+
+    @property
+    def is_pending(self) -> bool:
+        """True while an answer of the queue is awaited."""
+        return self._is_taking or self._reservation is Reservation.ASKED
+
+    @property
+    def is_used(self) -> bool:
+        """True while the key is reserved or shall be."""
+        return self._reservation is not Reservation.NONE or self._wanted
+
+    @property
+    def is_unread(self) -> bool:
+        """True while the queue may have messages that this owner hasn't seen since the present gap began."""
+        return self.is_used and not self._at_end
+
+    @property
+    def begins(self) -> bool:
+        """True until a deep backlog was taken from for the first time: what comes first isn't known yet."""
+        return self._first
+
+    def awaited(self, now: float, above: Order | None = None) -> tuple[Order, float] | None:
+        """Return the lowest message above ``above`` that was turned away and is expected back, and until
+        when; None if there is none."""
+        while self._away:
+            lowest = self._away[0]
+            until = self._away_since[lowest] + AWAY_S
+            if now < until and (above is None or lowest > above):
+                return lowest, until
+            self.came(lowest)
+        return None
+
+    def is_awaited_before(self, turn: int) -> bool:
+        """Return True if a message without a seq and with a lower turn is expected back."""
+        return bool(self._away) and self._away[0] < (0, turn)
+
+    # -- what happens
+
+    def turned_away(self, order: Order | None, now: float) -> None:
+        """Note that a message found no room. The ``order`` is None if nothing has to wait for it."""
+        self._wanted = self._by_key
+        self._more = True
+        if order is None:
+            return
+        if order not in self._away_since:
+            bisect.insort(self._away, order)
+        self._away_since[order] = now
+        if len(self._away) > AWAY_MAX:
+            del self._away_since[self._away.pop()]
+
+    def came(self, order: Order | None) -> None:
+        """Note that a message was accepted, or is done with."""
+        if order is not None and self._away_since.pop(order, None) is not None:
+            del self._away[bisect.bisect_left(self._away, order)]
+
+    def gap_began(self) -> None:
+        """Note that the stream waits for another missing message: nothing was seen yet for this one."""
+        self._at_end, self._mark = False, 0
+
+    def reserved(self, granted: bool, now: float) -> None:
+        """Answer to Reserve."""
+        self._reservation = Reservation.HELD if granted else Reservation.NONE
+        self.may_stand = granted
+        self._again_at = now if granted else now + LOOK_AGAIN_S
+
+    def lost(self, now: float) -> None:
+        """Note that the reservation is gone, such as when it lapsed: ask for it again."""
+        self._reservation, self._wanted = Reservation.NONE, True
+        self._is_taking = self.may_stand = False
+        self._again_at = now
+        self.gap_began()
+
+    def reopened(self) -> None:
+        """Note that the opening is over, and with it all that was under way. The next one reserves again."""
+        self._wanted = self.is_used
+        self._reservation = Reservation.NONE
+        self._is_taking = False
+        self._more = True
+        self.gap_began()
+
+    def took(self, count: int, highest: int, more: bool, now: float) -> None:
+        """Answer to Take: ``count`` messages were offered, up to the turn ``highest``."""
+        self._is_taking = self._first = False
+        self._more = self._more or more
+        self._pauses = 0 if count and not self._reads_on else self._pauses + 1
+        self._again_at = now
+        if self._reads_on and not self._by_turn:
+            self._mark = max(self._mark, highest)
+            if not more:
+                self._at_end, self._mark = True, 0
+                self._again_at = now + max(LOOK_AGAIN_S, now - self._pass_at)
+        elif self._pauses:
+            self._again_at = now + min(LOOK_AGAIN_S, SOON_S * 2.0 ** min(self._pauses, 10))
+
+    # -- what to do
+
+    def plan(
+        self, now: float, *, waiting: int, limit: int, missing: bool, may_take: bool
+    ) -> Reserve | Take | Unreserve | None:
+        """Return what to do now; None if nothing, or not before ``wake_at``. ``waiting`` messages are held,
+        and there is room for ``limit``. ``missing``: the stream waits for a message that isn't among them.
+        ``may_take``: what it holds will run."""
+        if self._reservation is Reservation.NONE and self._wanted and now >= self._again_at:
+            self._reservation, self.may_stand = Reservation.ASKED, True
+            return Reserve()
+        if not self.is_reserved or self._is_taking or not may_take:
+            return None
+        if not missing:
+            self.gap_began()
+        room = limit - waiting
+        if now < self._again_at or (not missing and 2 * room < limit):
+            return None
+        if missing and not self._mark:
+            self._pass_at = now
+        if missing or self._more or self.awaited(now):
+            self._is_taking, self._reads_on, self._more = True, missing, missing
+            return Take(TAKE_MAX if missing else min(room, TAKE_MAX), self._mark)
+        self._reservation, self._wanted, self.may_stand = Reservation.NONE, False, False
+        return Unreserve()
+
+    @property
+    def wake_at(self) -> float | None:
+        """When to plan again, if nothing happens before; None if only an event changes the plan."""
+        waits = self._wanted if self._reservation is Reservation.NONE else self.is_reserved
+        return self._again_at if waits and not self._is_taking else None
