@@ -328,7 +328,24 @@ async def test_state_of_a_newer_version_parks_the_stream_until_it_is_resumed(tow
     assert town.letters() == []
 
 
+async def test_what_is_too_much_for_a_parked_stream_waits_in_the_queue(town: Town) -> None:
+    await town.start(app_of(on_failure="park", inbox_limit=4))
+    await town.send(*good(0, do="raise"), *good(*range(1, 12)))
+    await town.until(lambda: town.nodes[0].host.stats.put_back == 8)
+    assert town.letters() == []
+    Count.process = _tolerant  # type: ignore[method-assign]
+    try:
+        await resume(town.state, town.queue(), "s/k")
+        town.nodes[0].work.owners.poke("s/k")
+        await town.until_over()
+    finally:
+        Count.process = _strict  # type: ignore[method-assign]
+    assert [result["n"] for result in town.results("k")] == list(range(12))
+    assert town.letters() == []
+
+
 async def test_what_is_too_much_for_a_parked_stream_comes_back_in_order(town: Town) -> None:
+    town.queue().by_key = False
     await town.start(app_of(on_failure="park", inbox_limit=4))
     await town.send(*good(0, do="raise"), *good(*range(1, 12)))
     await town.until(lambda: len(town.letters()) == 8)
