@@ -117,6 +117,10 @@ class Unavailable(HoldfastError):
     retry = Retry.SAFE
 
 
+class TakesNoWrites(Unavailable):
+    """A database answers, and takes no writes: it is a standby, or read only for now."""
+
+
 class Damaged(Unavailable):
     """A service lost or changed the bytes that it was sent. Nothing was put in place, so they may be sent
     again."""

@@ -11,7 +11,7 @@ import msgspec
 
 from holdfast.cli import exits
 from holdfast.common.redaction import redact_url
-from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
+from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, TakesNoWrites, Unavailable
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ async def look_at(check: str, url: str, look: Callable[[], Awaitable[str]]) -> F
         )
         return Finding(check, "warning", text, fix)
     except (HoldfastError, OSError) as error:
-        unreachable = isinstance(error, Unavailable | OutcomeUnknown)
+        unreachable = isinstance(error, Unavailable | OutcomeUnknown) and not isinstance(error, TakesNoWrites)
         fix = (
             f"see that {redact_url(url)} is up and can be reached" if unreachable else "correct it as it says"
         )

@@ -12,10 +12,15 @@ from holdfast.errors import (
     HoldfastError,
     LoginRefused,
     OperationRefused,
+    TakesNoWrites,
     Unavailable,
     UnsupportedStore,
 )
+from holdfast.ports.queue import Outgoing
 from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.messages import PostgresMessages
+from holdfast.services.postgres.queue import PostgresQueue
+from holdfast.system.clock import SystemClock
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase
 
@@ -88,11 +93,50 @@ async def test_a_server_that_takes_no_writes_is_unavailable(
 ) -> None:
     await make_database(postgresql_server.url).migrate()
     url = f"{postgresql_server.url}?options=-c%20default_transaction_read_only%3Don"
-    assert isinstance(await refused(make_database, url), Unavailable)
+    error = await refused(make_database, url)
+    assert isinstance(error, TakesNoWrites)
+    assert "name the primary" in str(error)
     url += "&target_session_attrs=any"
     error = await refused(make_database, url, "DELETE FROM holdfast.documents")
-    assert isinstance(error, Unavailable)
+    assert isinstance(error, TakesNoWrites)
     assert "name the primary" in str(error)
+
+
+@pytest.mark.parametrize("encoding", ["SQL_ASCII", "LATIN1"])
+async def test_a_database_that_holds_not_every_text_is_refused_at_once(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase, encoding: str
+) -> None:
+    name = f"in_{encoding.lower()}"
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE IF EXISTS {name}".encode())
+        connection.execute(
+            f"CREATE DATABASE {name} ENCODING '{encoding}' LC_COLLATE 'C' LC_CTYPE 'C'"
+            " TEMPLATE template0".encode()
+        )
+        error = await refused(make_database, by(postgresql_server, "postgres", name))
+        assert isinstance(error, ConfigError)
+        assert f"encoding is {encoding}" in str(error)
+        assert "ENCODING 'UTF8'" in str(error)
+        connection.execute(f"DROP DATABASE {name}".encode())
+
+
+async def test_what_a_role_has_set_changes_nothing(
+    postgresql_server: PostgresqlServer, make_database: MakeDatabase
+) -> None:
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS odd")
+        connection.execute("CREATE ROLE odd LOGIN SUPERUSER")
+        connection.execute("ALTER ROLE odd SET client_encoding = 'SQL_ASCII'")
+        connection.execute("ALTER ROLE odd SET array_nulls = off")
+    for pooled in ("", "?pooled=yes"):
+        database = make_database(by(postgresql_server, "odd") + pooled)
+        messages = PostgresMessages(database, SystemClock())
+        queue = PostgresQueue(messages, "odd", SystemClock(), max_bytes=1000)
+        await queue.send([Outgoing(b"x", {"a": "\N{SNOWMAN}"})])
+        [delivery] = await queue.receive(1, 5.0, 30.0, "m")
+        assert delivery.attributes == {"a": "\N{SNOWMAN}"}
+        assert await queue.delete([delivery.receipt]) == []
+        assert (await queue.depth()).in_flight == 0
 
 
 @pytest.mark.slow

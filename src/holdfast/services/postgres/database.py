@@ -41,6 +41,9 @@ EXCEPTION WHEN undefined_object OR invalid_parameter_value THEN
     NULL;
 END $$"""
 
+READING = {"array_nulls": "on"}
+"""How the server reads what it is given: a role may have it otherwise, and NULL in an array were a text."""
+
 LOCK_TIMEOUT_S = 2.0
 """The default of the setting of this name."""
 
@@ -113,7 +116,7 @@ class PostgresDatabase:
             if not self.address.prepares:  # what is set for a connection would be set for others too
                 said = [
                     f"set_config('{name}', '{value}', true)"
-                    for name, value in (PLANNING | self._limits).items()
+                    for name, value in (PLANNING | READING | self._limits).items()
                 ]
                 begin.append(f"SELECT {', '.join(said)}")
             self._lanes[name] = PostgresLane(
@@ -166,7 +169,7 @@ class PostgresDatabase:
                     await self._migrate(connection)
                     self._migrated = True
             if self.address.prepares:
-                settings = PLANNING | KEEPALIVES | self._limits | ISOLATION
+                settings = PLANNING | READING | KEEPALIVES | self._limits | ISOLATION
                 said = [f"SET {name} = {value}" for name, value in settings.items()]
                 with limited(connection, self._timeout_s):
                     await connection.execute("; ".join([*said, LOOK_FOR_CLIENT]).encode())
@@ -187,18 +190,27 @@ class PostgresDatabase:
             psycopg.AsyncConnection.connect(
                 conninfo,
                 autocommit=True,
+                client_encoding="UTF8",
                 prepare_threshold=5 if self.address.prepares else None,
                 cursor_factory=LaneCursor,
             )
         )
         try:
-            return await asyncio.shield(connecting)
+            connection = await asyncio.shield(connecting)
         except UnicodeError as error:  # what a look-up says of such a name, instead of that there is none
             raise ConfigError(f"{self.address}: no host can have this name: {error}") from error
         except asyncio.CancelledError:  # given up half made, it would leave its socket open
             with contextlib.suppress(Exception):
                 await (await connecting).close()
             raise
+        encoding = connection.info.parameter_status("server_encoding")
+        if encoding not in (None, "UTF8"):  # PgBouncer may not say it
+            await connection.close()
+            raise ConfigError(
+                f"{self.address}: the database's encoding is {encoding}, which can't hold every key or body:"
+                " create a database with ENCODING 'UTF8' TEMPLATE template0, and name that one"
+            )
+        return connection
 
     def _forget_schema(self) -> None:
         self._migrated = not self._expands

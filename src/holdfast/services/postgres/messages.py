@@ -182,7 +182,8 @@ WITH fast AS MATERIALIZED (
 )
 SELECT count(lapsing.*) FROM fast LEFT JOIN lapsing ON true"""
 
-# The rows are locked in one order, whoever asks, and changed then. One without delay is to be deleted.
+# The rows are locked in one order, whoever asks, and changed then. One with a delay below 0 is to be deleted: a
+# role may have it that a NULL in an array is read as a text.
 SETTLE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
@@ -195,12 +196,12 @@ WITH fast AS MATERIALIZED (
     ORDER BY m.queue, m.id FOR UPDATE OF m
 ), deleted AS (
     DELETE FROM {schema}.messages AS m USING known
-    WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay IS NULL
+    WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay < 0
 ), shifted AS (
     UPDATE {schema}.messages AS m
     SET visible_at = {schema}.micros(clock_timestamp()) + delay,
         holder = CASE WHEN ends THEN NULL ELSE holder END
-    FROM known WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay IS NOT NULL
+    FROM known WHERE m.queue = known.queue AND m.id = known.id AND stands AND delay >= 0
 )
 SELECT place, stands FROM fast, known"""
 
@@ -429,7 +430,10 @@ class PostgresMessages:
                         rows[row] = (one.delay, one.ends)
         if not rows:
             return [[] if one.delay is None else list(one.receipts) for one in asked]
-        queues, *columns = zip(*((*row, *becomes) for row, becomes in rows.items()), strict=True)
+        queues, *columns = zip(
+            *((*row, -1 if delay is None else delay, ends) for row, (delay, ends) in rows.items()),
+            strict=True,
+        )
         told = await connection.execute(self._settle, [list(queues), *map(numbers, columns)])
         places = list(rows)
         known = {places[place - 1]: stands for place, stands in await told.fetchall()}

@@ -10,9 +10,12 @@ from holdfast.errors import (
     LoginRefused,
     OperationRefused,
     OutcomeUnknown,
+    TakesNoWrites,
     Unavailable,
     UnsupportedStore,
 )
+
+STANDBY = "it is a standby, or read only: name the primary, or all hosts of the cluster"
 
 _CLASSES: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (Unavailable, "the connection failed"),
@@ -29,7 +32,7 @@ _CLASSES: dict[str, tuple[type[HoldfastError], str]] = {
 }
 _CODES: dict[str, tuple[type[HoldfastError], str]] = {
     "23505": (Unavailable, "another transaction was quicker"),
-    "25006": (Unavailable, "it is a standby, or read only: name the primary, or all hosts of the cluster"),
+    "25006": (TakesNoWrites, STANDBY),
     "25P03": (Unavailable, "it has ended a transaction that this process had left open for too long"),
     "3D000": (ConfigError, "it has no such database: create it, or correct the URL"),
     "42501": (
@@ -73,6 +76,8 @@ def _unconnected(what: str, text: str) -> HoldfastError:
     ):
         if f"FATAL:  {told}" in text or (told.endswith(("failed", "supplied")) and told in text):
             return kind(f"{what}: {text}")
+    if "session is read-only" in text or "server is in hot standby mode" in text:
+        return TakesNoWrites(f"{what}: {STANDBY} ({text})")
     return Unavailable(f"{what}: {text}")
 
 
