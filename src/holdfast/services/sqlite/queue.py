@@ -34,7 +34,7 @@ from holdfast.ports.queue import (
     Taken,
     WaitingMessage,
 )
-from holdfast.services.sqlite.database import Database, Transaction, last_number, number_above
+from holdfast.services.sqlite.database import Database, Transaction, number_above
 from holdfast.services.sqlite.reservations import Reservations
 from holdfast.services.sqlite.thread import LINGER_S
 from holdfast.system.doorbell import SAFETY_S
@@ -49,8 +49,8 @@ RECEIVE_BYTES = 16 << 20
 """One receive brings no more of larger bodies than this, or a single one."""
 
 ADD_MESSAGES = """
-WITH m (state, visible_at, key, turn) AS (VALUES {rows})
-INSERT INTO messages (queue, receives, state, visible_at, key, turn)
+WITH m (state, visible_at, key) AS (VALUES {rows})
+INSERT INTO messages (queue, receives, state, visible_at, key)
 SELECT ?, 0, m.* FROM m WHERE state IS NOT NULL"""
 
 ADD_BODIES = """
@@ -76,12 +76,12 @@ KEPT_ONES = "queue = :queue AND state = 2 AND key = :key AND aside > :after ORDE
 # One row for all of them: at every row that is stepped to, the interpreter may have to be waited for.
 PICK_THOSE = """
 SELECT count(*), group_concat(
-    id || ' ' || receives || ' ' || excused || ' ' || turn || ' '
-        || iif(size <= :inline, hex(body), '-') || ' ' || attributes, char(10)),
+    id || ' ' || receives || ' ' || iif(size <= :inline, hex(body), '-') || ' ' || attributes, char(10)),
     group_concat(iif(size > :inline, id || '.' || size, NULL))
 FROM (
-    SELECT id, receives + 1 AS receives, excused, coalesce(turn, id) AS turn, body, length(body) AS size,
-        attributes
+    SELECT id, body, length(body) AS size, attributes,
+        iif(turn IS NULL AND excused = 0, receives + 1,
+            (receives + 1) || '/' || excused || '/' || coalesce(turn, id)) AS receives
     FROM messages JOIN bodies ON message = id
     WHERE {those})"""
 
@@ -161,15 +161,15 @@ RESTORE = """
 INSERT INTO messages (id, queue, receives, state, visible_at, key) VALUES (?, ?, ?, ?, ?, ?) RETURNING id"""
 
 REMOVE_DEAD_LETTER = """
-DELETE FROM dead_letters WHERE queue = ? AND id = ? RETURNING attributes, body, key, turn"""
+DELETE FROM dead_letters WHERE queue = ? AND id = ? RETURNING body, attributes, key, turn"""
 
 DEAD_LETTER = "id, body, reason, attributes, detail, stream, key, run, seq, at, turn"
 
 
 class Picked(NamedTuple):
-    """Picked messages, not read yet so that nobody waits for that: a line for each with its number, receives,
-    those of them that don't count, turn, body in hex, and attributes as JSON; the bodies that were too large
-    for a line; how many there are, and whether there may be more."""
+    """Picked messages, not read yet so that nobody waits for that: a line for each with its number, receives
+    (with the excused ones and the turn where they matter), body in hex, and attributes as JSON; the bodies
+    that were too large for a line; how many messages there are, and whether there may be more."""
 
     lines: str
     large: dict[str, bytes]
@@ -187,15 +187,8 @@ class Take(NamedTuple):
     after: int
 
 
-class Row(NamedTuple):
-    """A message to add: its state and when it shows; key and turn as they are stored; attributes as JSON."""
-
-    state: int
-    visible_at: float
-    key: str | None
-    attributes: str
-    body: bytes
-    turn: int | None = None
+Row = tuple[int, float, str | None, str, bytes]
+"""A message to add: state, when it shows, key, attributes as JSON, body."""
 
 
 async def filled(database: Database) -> list[str]:
@@ -245,7 +238,7 @@ class SqliteQueue:
         if not messages:
             return []
         await self._number()
-        rows = [self._row(m.body, _encode(m.attributes), m.delay_s, m.key) for m in messages]
+        rows = [self._row(m.body, _encode(m.attributes), m.key, m.delay_s) for m in messages]
         return await self._database.write_many(self._add_all, rows)
 
     async def addition(self, messages: Sequence[Outgoing]) -> Addition:
@@ -266,11 +259,12 @@ class SqliteQueue:
             number = yield CallerStatement(QUEUE_NUMBER, {"name": self._name})
             ids = []
             for message in messages:
-                row = self._row(message.body, _encode(message.attributes), message.delay_s, message.key)
-                placed = {"queue": number, "state": row.state, "visible_at": row.visible_at, "key": row.key}
+                state, visible_at, key, attributes, body = self._row(
+                    message.body, _encode(message.attributes), message.key, message.delay_s
+                )
+                placed = {"queue": number, "state": state, "visible_at": visible_at, "key": key}
                 added = yield CallerStatement(ADD_MESSAGE, placed)
-                carried = {"message": added, "attributes": row.attributes, "body": row.body}
-                carried["at"] = self._clock.wall()
+                carried = {"message": added, "attributes": attributes, "body": body, "at": self._clock.wall()}
                 yield CallerStatement(ADD_BODY, carried)
                 ids.append(str(added))
             return ids
@@ -420,14 +414,14 @@ class SqliteQueue:
                 for each in ids
                 for letter in transaction.execute(REMOVE_DEAD_LETTER, (number, each)).fetchall()
             ]
-            first = last_number(transaction.connection, "messages") + 1
-            rows = [
-                self._row(body, attributes, 0, key, turn if turn is not None and turn < first else None)
-                for attributes, body, key, turn in found
-            ]
-            if rows:
-                self._add(transaction, rows)
-            return len(rows)
+            if found:
+                rows = [self._row(body, attributes, key, 0) for body, attributes, key, _ in found]
+                first = self._add(transaction, rows)
+                turns = [(turn, first + i) for i, (*_, turn) in enumerate(found)]
+                transaction.connection.executemany(
+                    "UPDATE messages SET turn = ?1 WHERE id = ?2 AND ?1 < id", turns
+                )
+            return len(found)
 
         return await self._database.write(redrive)
 
@@ -482,11 +476,13 @@ class SqliteQueue:
 
         def restore(transaction: Transaction) -> None:
             for message in messages:
-                row = self._row(message.body, _encode(message.attributes), message.delay_s, message.key)
+                state, visible_at, key, attributes, body = self._row(
+                    message.body, _encode(message.attributes), message.key, message.delay_s
+                )
                 try:
                     [number] = transaction.execute(
                         RESTORE,
-                        (message.number, queue, message.receives, row.state, row.visible_at, row.key),
+                        (message.number, queue, message.receives, state, visible_at, key),
                     ).fetchone()
                 except sqlite3.IntegrityError:
                     raise OperationRefused(
@@ -494,7 +490,7 @@ class SqliteQueue:
                         f" {self._database.path}; use another file as the target"
                     ) from None
                 transaction.execute(ADD_BODY, {
-                    "message": number, "attributes": row.attributes, "body": row.body, "at": at,
+                    "message": number, "attributes": attributes, "body": body, "at": at,
                 })  # fmt: skip
             number_above(transaction.connection, "messages", above)
             transaction.ring(self._topic)
@@ -527,10 +523,10 @@ class SqliteQueue:
         [number] = transaction.execute(QUEUE_NUMBER, {"name": self._name}).fetchone()
         return int(number)
 
-    def _row(self, body: bytes, attributes: str, delay_s: float, key: str, turn: int | None = None) -> Row:
+    def _row(self, body: bytes, attributes: str, key: str, delay_s: float) -> Row:
         if delay_s <= 0:
-            return Row(READY, 0.0, key or None, attributes, body, turn)
-        return Row(DELAYED, self._clock.monotonic() + delay_s, key or None, attributes, body, turn)
+            return (READY, 0.0, key or None, attributes, body)
+        return (DELAYED, self._clock.monotonic() + delay_s, key or None, attributes, body)
 
     def _add_all(self, transaction: Transaction, batches: Sequence[list[Row]]) -> list[list[str]]:
         first = self._add(transaction, [row for batch in batches for row in batch])
@@ -544,14 +540,14 @@ class SqliteQueue:
         """Add messages with numbers in a row; returns the first."""
         transaction.change_rows(
             ADD_MESSAGES,
-            [(row.state, row.visible_at, row.key, row.turn) for row in rows],
+            [(state, visible_at, key) for state, visible_at, key, _, _ in rows],
             self._known_number,
         )
         [last] = transaction.execute("SELECT last_insert_rowid()").fetchone()
         first = int(last) - len(rows) + 1
         transaction.change_rows(
             ADD_BODIES,
-            [(first + i, row.attributes, row.body) for i, row in enumerate(rows)],
+            [(first + i, attributes, body) for i, (_, _, _, attributes, body) in enumerate(rows)],
             self._clock.wall(),
         )
         transaction.ring(self._topic)
@@ -701,7 +697,10 @@ def _taken(picked: Picked | None) -> Taken | None:
         return None
     deliveries = []
     for line in picked.lines.split("\n") if picked.lines else ():
-        number, receives, excused, turn, body, attributes = line.split(" ", 5)
+        number, receives, body, attributes = line.split(" ", 3)
+        excused, turn = "0", number
+        if "/" in receives:
+            receives, excused, turn = receives.split("/")
         deliveries.append(
             Delivery(
                 receipt=make_receipt(number, receives),
