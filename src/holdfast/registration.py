@@ -245,9 +245,9 @@ class Service:
         """Return the statements of SQL by which a role may do all that nodes do here, and no more."""
         return []
 
-    def grants_to_send(self, opening: Opening, role: str) -> list[str]:
+    def grants_to_send(self, opening: Opening, role: str, *, tasks: bool = False) -> list[str]:
         """Return the statements of SQL by which a role may send messages to streams whose queues are here, in
-        transactions of its own too, and no more."""
+        transactions of its own too, and no more. With ``tasks`` it may also send tasks, and wait for them."""
         return []
 
     async def iam_statements(self, opening: Opening, streams: Iterable[str]) -> list[dict[str, Any]]:

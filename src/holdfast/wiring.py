@@ -176,13 +176,16 @@ class Services:
                 done.append((url, applied))
         return done
 
-    def grants(self, role: str, *, only_to_send: bool = False) -> list[str]:
+    def grants(self, role: str, *, only_to_send: bool = False, tasks: bool = False) -> list[str]:
         """The statements by which a role of the databases may do all that nodes do, each once; or only what
-        those need who send messages to streams."""
-        if only_to_send:
-            opening = self.opening("queue_url", self.config.queue_url)
-            return service_of(self.config.queue_url).grants_to_send(opening, role)
+        those need who send messages to streams, and with ``tasks`` also tasks."""
         statements: dict[str, None] = {}
+        if only_to_send:
+            for setting in ("queue_url", *(("tasks_url", "registry_url") if tasks else ())):
+                url = getattr(self.config, setting)
+                opening = self.opening(setting, url)
+                statements |= dict.fromkeys(service_of(url).grants_to_send(opening, role, tasks=tasks))
+            return list(statements)
         for url, setting in self.kept_at().items():
             statements |= dict.fromkeys(service_of(url).grants(self.opening(setting, url), role))
         return list(statements)

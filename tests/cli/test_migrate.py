@@ -1,10 +1,12 @@
 """``holdfast migrate`` and ``holdfast doctor --grants`` against PostgreSQL."""
 
+import asyncio
 from typing import Any
 
 import psycopg
 import pytest
 
+from holdfast import AsyncClient, Order
 from holdfast.services.postgres import schema
 from simulator.servers import PostgresqlServer
 
@@ -69,9 +71,40 @@ def test_what_only_sends_is_granted_no_more(holdfast: Any, url: str) -> None:
     assert printed.code == 0, printed.err
     assert 'GRANT INSERT, SELECT (id) ON holdfast.messages TO "shop";' in printed.out
     assert "DELETE" not in printed.out
+    assert "holdfast.tasks" not in printed.out
     told = holdfast("doctor", "--only-to-send")
     assert told.code != 0
     assert "--grants" in told.err
+
+
+async def _send_and_wait(url: str) -> None:
+    async with AsyncClient("shop", url=url) as client:
+        trace = await client.send("mail", {"to": "a"}, then=Order(task_type="mail", body={}))
+        later = await client.send("mail", {"to": "b"}, delay_s=90_000.0, dedupe="b")
+        batch = await client.send_batch([Order(task_type="mail", body={})])
+        for each in (trace, later, batch):
+            assert await client.status(each) is not None
+        with pytest.raises(TimeoutError):
+            await client.wait(trace, 0.0)
+        await client.stream("orders").send({"order": 1}, key="a")
+
+
+def test_who_only_sends_may_send_tasks_too_where_that_is_granted(
+    holdfast: Any, url: str, postgresql_server: PostgresqlServer
+) -> None:
+    assert holdfast("migrate").code == 0
+    printed = holdfast("doctor", "--grants", "shop_web", "--only-to-send", "--tasks")
+    assert printed.code == 0, printed.err
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS shop_web")
+        connection.execute("CREATE ROLE shop_web LOGIN")
+        connection.execute(printed.out.encode())
+    asyncio.run(_send_and_wait(url.replace("postgres:hidden@", "shop_web@")))
+    with psycopg.connect(postgresql_server.url, autocommit=True) as connection:
+        connection.execute("DROP OWNED BY shop_web")
+        connection.execute("DROP ROLE shop_web")
+    told = holdfast("doctor", "--grants", "shop_web", "--tasks")
+    assert (told.code, "--only-to-send" in told.err) == (2, True)
 
 
 def test_grants_are_about_databases_with_roles(holdfast: Any) -> None:

@@ -55,6 +55,7 @@ async def doctor(
     iam_policy: bool = False,
     grants: str = "",
     only_to_send: bool = False,
+    tasks: bool = False,
     json: Json = False,
     options: Options = DEFAULTS,
 ) -> int:
@@ -70,7 +71,7 @@ async def doctor(
     holdfast doctor --upgrade
     holdfast doctor myproject.streams:app --iam-policy > policy.json
     holdfast doctor --grants holdfast_node | psql
-    holdfast doctor --grants shop --only-to-send | psql
+    holdfast doctor --grants shop --only-to-send --tasks | psql
     ```
 
     Args:
@@ -81,16 +82,19 @@ async def doctor(
         grants: Only print what this role of the databases needs to run nodes, as SQL.
         only_to_send: With --grants: what a role needs that only sends messages to streams, such as in its own
             transactions.
+        tasks: With --only-to-send: also what it needs to send tasks, and to wait for their outcomes.
         json: Print JSON lines, one a check.
     """
-    if upgrade and (app is not None or grants or iam_policy or only_to_send):
+    if upgrade and (app is not None or grants or iam_policy or only_to_send or tasks):
         raise ConfigError("--upgrade goes alone: run the other checks without it")
     if grants and (app is not None or iam_policy):
         raise ConfigError("--grants goes alone, or with --only-to-send: its rights are those for any app")
     if grants:
-        return await _print_grants(grants, options.load(), only_to_send=only_to_send)
-    if only_to_send:
-        raise ConfigError("--only-to-send goes with --grants ROLE")
+        if tasks and not only_to_send:
+            raise ConfigError("--tasks goes with --only-to-send: without it, --grants is about tasks too")
+        return await _print_grants(grants, options.load(), only_to_send=only_to_send, tasks=tasks)
+    if only_to_send or tasks:
+        raise ConfigError("--only-to-send goes with --grants ROLE, and --tasks with both")
     if iam_policy:
         return await _print_policy(app, options.load())
     if upgrade:
@@ -111,9 +115,9 @@ async def doctor(
     return max(finding.exit_code for finding in findings)
 
 
-async def _print_grants(role: str, config: Config, *, only_to_send: bool) -> int:
+async def _print_grants(role: str, config: Config, *, only_to_send: bool, tasks: bool) -> int:
     async with Services(config) as services:
-        statements = services.grants(role, only_to_send=only_to_send)
+        statements = services.grants(role, only_to_send=only_to_send, tasks=tasks)
     if not statements:
         raise ConfigError("--grants is about databases with roles, such as PostgreSQL; no setting names one")
     for statement in statements:

@@ -182,8 +182,8 @@ WITH fast AS MATERIALIZED (
 )
 SELECT count(lapsing.*) FROM fast LEFT JOIN lapsing ON true"""
 
-# The rows are locked in one order, whoever asks, and changed then. One with a delay below 0 is to be deleted: a
-# role may have it that a NULL in an array is read as a text.
+# The rows are locked in one order, whoever asks, and changed then. One with a delay below 0 is to be deleted:
+# a role may have it that a NULL in an array is read as a text.
 SETTLE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)

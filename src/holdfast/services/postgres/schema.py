@@ -49,6 +49,12 @@ GRANTS_TO_SEND = (
 )
 
 
+GRANTS_TO_SEND_TASKS = (
+    "GRANT SELECT, INSERT, UPDATE ON {schema}.tasks, {schema}.delayed_tasks TO {role};",
+    "GRANT SELECT ON {schema}.documents, {schema}.document_versions TO {role};",
+)
+
+
 def grants(schema: str, role: str, statements: Sequence[str] = GRANTS) -> list[str]:
     """The statements by which a role may do all but migrate, or what others grant."""
     quoted = '"' + role.replace('"', '""') + '"'

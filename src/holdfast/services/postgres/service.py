@@ -97,11 +97,12 @@ class PostgresService(Service):
 
         return grants(database.address.schema, role)
 
-    def grants_to_send(self, opening: Opening, role: str) -> list[str]:
+    def grants_to_send(self, opening: Opening, role: str, *, tasks: bool = False) -> list[str]:
         database = _database(opening)
-        from holdfast.services.postgres.schema import GRANTS_TO_SEND, grants  # noqa: PLC0415
+        from holdfast.services.postgres import schema  # noqa: PLC0415
 
-        return grants(database.address.schema, role, GRANTS_TO_SEND)
+        statements = (*schema.GRANTS_TO_SEND, *(schema.GRANTS_TO_SEND_TASKS if tasks else ()))
+        return schema.grants(database.address.schema, role, statements)
 
 
 def _database(opening: Opening) -> PostgresDatabase:

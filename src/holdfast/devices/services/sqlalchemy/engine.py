@@ -33,6 +33,7 @@ POSTGRESQL = (
     # Every statement here has its index, whatever the statistics of a table that fills and empties say.
     "SET enable_seqscan = off",
     "SET jit = off",
+    "SET array_nulls = on",  # a role may have it off, and NULL in an array were a text
     "SET plan_cache_mode = force_generic_plan",  # to plan anew takes longer than to execute
     # A dispatcher that is stopped inside a transaction must not hold its shards' rows against the next owner.
     "SET idle_in_transaction_session_timeout = '{busy_ms:.0f}ms'",
