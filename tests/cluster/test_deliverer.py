@@ -35,7 +35,7 @@ class Office:
         self.takes: Callable[[], Awaitable[object]] = no_time
         self.opened: list[str] = []
         self.calls: list[list[str]] = []
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
 
     def open(self, url: str) -> Office:
         self.opened.append(url)
@@ -219,6 +219,11 @@ async def test_a_url_that_this_node_cannot_open_waits_and_a_wrong_one_is_refused
 async def test_a_package_that_fails_to_open_a_target_ends_no_node(bench: Bench) -> None:
     assert await bench.hand_over("a", target="odd://x") == [("a", "failed", "ValueError('odd')")]
     assert bench.deliverer.errors == {"odd://x": "ValueError('odd')"}
+
+
+async def test_a_target_of_a_package_that_would_end_its_process_takes_nothing(bench: Bench) -> None:
+    bench.office.error = SystemExit(1)
+    assert await bench.hand_over("a") == [("a", "failed", "SystemExit(1)")]
 
 
 async def test_the_last_error_of_a_target_is_known_until_it_takes_effects(bench: Bench) -> None:

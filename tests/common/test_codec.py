@@ -129,6 +129,8 @@ def raised(currency: str) -> None:
         raise KeyError(currency)
     if currency == "says why":
         raise InvalidMessage("the currency is unknown", "currency")
+    if currency == "ends it":
+        raise SystemExit(currency)
     if currency == "takes all memory":
         raise MemoryError
 
@@ -162,5 +164,7 @@ def test_a_body_at_which_the_code_of_its_type_raises_is_refused_with_the_error(k
     with pytest.raises(InvalidMessage, match=r"^the currency is unknown$") as refusal:
         read(b'{"currency": "says why"}')
     assert refusal.value.field == "currency"
+    with pytest.raises(InvalidMessage, match=r"it raised SystemExit\('ends it'\)$"):
+        read(b'{"currency": "ends it"}')
     with pytest.raises(MemoryError):  # no fault of the body
         read(b'{"currency": "takes all memory"}')

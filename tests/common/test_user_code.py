@@ -1,6 +1,8 @@
 """What is told of errors in user code."""
 
 import importlib
+import signal
+from asyncio import CancelledError
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -8,7 +10,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.common import user_code
-from holdfast.common.user_code import LOCAL_CHARS_MAX, explain, show_locals
+from holdfast.common.user_code import (
+    LOCAL_CHARS_MAX,
+    UserCodeExited,
+    explain,
+    kind_and_place,
+    run_user_code,
+    show_locals,
+)
 
 
 @pytest.fixture
@@ -37,6 +46,40 @@ def test_locals_are_shown_only_if_asked_for_shortened_and_without_secrets(raised
     assert "secret = '***'" in told
     assert "hunter2" not in told
     assert max(map(len, told.splitlines())) < LOCAL_CHARS_MAX + 20
+
+
+class Strange(BaseException):
+    """An error that hardly anything catches."""
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), GeneratorExit(), CancelledError(), Strange("odd")])
+def test_user_code_in_a_node_raises_nothing_that_ends_the_node(error: BaseException) -> None:
+    def run(number: int) -> int:
+        raise error if number else ZeroDivisionError
+
+    with pytest.raises(UserCodeExited) as caught:
+        run_user_code(run, 1)
+    assert repr(error) in str(caught.value)
+    kind, place = kind_and_place(caught.value)
+    assert (kind, "test_user_code.py:" in place) == (type(error).__name__, True)
+    with pytest.raises(ZeroDivisionError):
+        run_user_code(run, 0)
+    assert run_user_code(abs, -1) == 1
+
+
+def test_who_ends_a_program_by_the_keyboard_ends_it_in_user_code_too() -> None:
+    def run() -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_user_code(run)
+        signal.signal(signal.SIGINT, lambda *_: None)  # as a node has it
+        with pytest.raises(UserCodeExited):
+            run_user_code(run)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Untold:

@@ -12,11 +12,13 @@ import msgspec
 
 from holdfast.cluster.effect_dead_letters import dead_letter_of
 from holdfast.cluster.host import Host
+from holdfast.cluster.lifecycle import await_user_code
 from holdfast.cluster.timings import Histogram
 from holdfast.cluster.tracer import OpenSpan
 from holdfast.common import conventions
 from holdfast.common.acts import Effect
 from holdfast.common.redaction import redact
+from holdfast.common.user_code import run_user_code
 from holdfast.errors import Busy, ConfigError, HoldfastError, OperationRefused, Retry
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Queue
@@ -169,7 +171,7 @@ class Deliverer:
         if name in self._targets:
             return self._targets[name]
         if "://" in name and self._open_url is not None:
-            return self._open_url(name)
+            return run_user_code(self._open_url, name)
         raise ConfigError("it is not declared on this node")
 
     async def _not_opened(self, run: WaitingRun, name: str, error: HoldfastError) -> None:
@@ -220,7 +222,7 @@ class Deliverer:
         outgoing = [_outgoing(run.sender, effect) for run in runs for effect in run.effects]
         spans = self._begin_spans(name, outgoing)
         try:
-            await lane.target.take(outgoing)
+            await await_user_code(lane.target.take, outgoing)
         except HoldfastError as error:
             _end_spans(spans, error)
             said = {"target": redact(name), "error": redact(str(error))}

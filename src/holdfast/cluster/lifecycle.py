@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.common.retry import Backoff
+from holdfast.common.user_code import UserCodeExited, is_interrupted
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 AGAIN = Backoff(0.1, 5.0)
 LONG_S = 60.0
@@ -84,6 +88,21 @@ async def _repeat(loop: Callable[[], Coroutine[Any, Any, Any]], clock: Clock, lo
                 failures=failures,
             )
         await clock.sleep(AGAIN.delay_s(failures, clock.random()))
+
+
+async def await_user_code(function: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call asynchronous user code, as :func:`holdfast.common.user_code.run_user_code` does. The end of the
+    task that waits for it passes."""
+    try:
+        return await function(*args, **kwargs)
+    except (Exception, GeneratorExit):
+        raise
+    except BaseException as error:
+        task = asyncio.current_task()
+        ended = isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
+        if ended or is_interrupted(error):
+            raise
+        raise UserCodeExited(error) from error
 
 
 class Startable:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.common.record import UNREADABLE
+from holdfast.common.user_code import run_user_code
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
 
 RESULT_BYTES_MAX = 64 << 20
@@ -50,7 +51,7 @@ def decoder(message: Any) -> Callable[[bytes], Any]:
 
     def read(body: bytes) -> Any:
         try:
-            return decode(body)
+            return run_user_code(decode, body)
         except msgspec.ValidationError as error:
             raise _misfit(message, str(error)) from error
         except UNREADABLE as error:
@@ -103,7 +104,7 @@ def encoder(hook: Callable[[Any], Any] | None = None) -> Callable[[Any], bytes]:
 
     def encode(value: Any) -> bytes:
         try:
-            data = write(value)
+            data = run_user_code(write, value)
         except RecursionError:
             raise ValueError(TOO_DEEP) from None
         if nests_deeply(data):
@@ -167,7 +168,7 @@ def _pydantic_decoder(message: Any) -> Callable[[bytes], Any]:
 
     def read(body: bytes) -> Any:
         try:
-            return validate(body)
+            return run_user_code(validate, body)
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             field = ".".join(map(str, first["loc"])) or None

@@ -1,12 +1,15 @@
-"""User code: imports it by its name, and describes its errors in texts that can be stored."""
+"""User code: imports it by its name, runs it inside a node, and describes its errors in texts that can be
+stored."""
 
 from __future__ import annotations
 
 import importlib
 import reprlib
+import signal
 import traceback
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from holdfast.common.redaction import redact
 from holdfast.common.storable import storable
@@ -24,6 +27,47 @@ _OF_IMPORTS = (
 """The files of frames between an import and what it runs."""
 
 _with_locals = False
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class UserCodeExited(Exception):
+    """User code raised what ends a process, such as SystemExit, in a process that runs other work."""
+
+    def __init__(self, cause: BaseException) -> None:
+        super().__init__(f"it raised {cause!r}, which would end the process; raise another error")
+        self.cause = cause
+
+    def __repr__(self) -> str:
+        return repr(self.cause)
+
+
+def run_user_code(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call user code inside a node. Raises UserCodeExited in place of what would end the node, and every
+    other error as it is."""
+    try:
+        return function(*args, **kwargs)
+    except Exception:
+        raise
+    except BaseException as error:
+        if is_interrupted(error):
+            raise
+        raise UserCodeExited(error) from error
+
+
+def kind_and_place(error: BaseException) -> tuple[str, str]:
+    """Return what an error of user code is, and where it was raised. Its text may hold people's data."""
+    if isinstance(error, UserCodeExited):
+        error = error.cause
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    return type(error).__name__, f"{at.filename}:{at.lineno}"
+
+
+def is_interrupted(error: BaseException) -> bool:
+    """Return True if a person ends a program by its keyboard. Nodes hear of that in another way."""
+    by_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return isinstance(error, KeyboardInterrupt) and by_python
 
 
 def resolve(path: str) -> Any:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -39,7 +38,7 @@ from holdfast.devices.rules.presence import Presence
 from holdfast.devices.traces import CommandSpans
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.extend.products import Host
-from holdfast.extend.tools import Backoff, Limiter, Once, Rate, redact
+from holdfast.extend.tools import Backoff, Limiter, Once, Rate, kind_and_place, redact, run_user_code
 from holdfast.extend.tracing import trace_of, valid_traceparent
 
 if TYPE_CHECKING:
@@ -759,11 +758,10 @@ class Dispatcher:
         fail the same way, and so on every node."""
         assert self._spec.group is not None
         try:
-            group: Any = self._spec.group(device)
+            group: Any = run_user_code(self._spec.group, device)
         except Exception as error:  # noqa: BLE001 - the function is the user's, and may fail in any way
             # Its text may hold people's data: only what it is, and where.
-            at = traceback.extract_tb(error.__traceback__)[-1]
-            self._no_group(device, type(error).__name__, f"{at.filename}:{at.lineno}")
+            self._no_group(device, *kind_and_place(error))
             return None
         if not isinstance(group, str):
             self._no_group(device, f"it returned {type(group).__name__}")

@@ -10,7 +10,8 @@ from holdfast.devices.ports.outbox import NewCommand, OutboxStore
 from holdfast.devices.spec import Page, Source
 from holdfast.errors import Fenced, InvalidMessage, TooLarge
 from holdfast.extend import Clock
-from holdfast.extend.tools import Backoff
+from holdfast.extend.products import await_user_code
+from holdfast.extend.tools import Backoff, kind_and_place, run_user_code
 
 LOOK_S = 1.0
 """How often to look whether few enough commands wait."""
@@ -27,7 +28,7 @@ async def fill(
             if await store.waiting(name, source.low) < source.low:
                 more = True
                 while more and await store.waiting(name, source.high) < source.high:
-                    page = await source.next_page(await store.cursor(name, source.name))
+                    page = await await_user_code(source.next_page, await store.cursor(name, source.name))
                     commands = _added(outbox, source, page, log)
                     await store.fill(name, 0, epoch, source.name, page.cursor, commands)
                     more = page.more
@@ -39,7 +40,7 @@ async def fill(
             return
         except Exception as error:  # noqa: BLE001 - the API is the user's, and may fail in any way
             failures += 1
-            fields = {"outbox": name, "source": source.name, "error": type(error).__name__}
+            fields = {"outbox": name, "source": source.name, "error": kind_and_place(error)[0]}
             log.warning("a source failed", **fields)
             await clock.sleep(backoff.delay_s(failures, clock.random()))
 
@@ -56,5 +57,5 @@ def _added(outbox: Outbox, source: Source, page: Page, log: Any) -> list[NewComm
             fields = {"outbox": outbox.spec.name, "source": source.name, "cursor": page.cursor[:100]}
             log.error("a source gave what can't be added", device=device, why=str(error), **fields)
             if source.refused is not None:
-                source.refused(given, error)
+                run_user_code(source.refused, given, error)
     return added

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.assembly import queues_of
     from holdfast.cli.findings import Finding, look_at
     from holdfast.cluster.host import Host
+    from holdfast.cluster.lifecycle import await_user_code
     from holdfast.cluster.node import NodePart, Work
     from holdfast.config import Config, load
     from holdfast.console.api.operations import Operation
@@ -50,6 +51,7 @@ else:  # Whoever asks what an app declares runs no node.
             "Services": "holdfast.wiring",
             "TaskSettings": "holdfast.tasks.spec",
             "Work": "holdfast.cluster.node",
+            "await_user_code": "holdfast.cluster.lifecycle",
             "check_app": "holdfast.operate.tasks",
             "encode_brief": "holdfast.tasks.wire",
             "load": "holdfast.config",
@@ -73,6 +75,7 @@ __all__ = [
     "StatusTable",
     "TaskSettings",
     "Work",
+    "await_user_code",
     "check_app",
     "encode_brief",
     "load",

@@ -6,6 +6,8 @@
 * JSON: :func:`encode_json` and :func:`decode_json` raise an error for what JSON can't represent.
 * Redaction: :func:`redact` hides secrets in texts, :func:`redact_url` hides them in a URL, and
   :func:`storable` escapes what UTF-8 can't carry.
+* User code: :func:`run_user_code` calls it so that it ends no node, and :func:`kind_and_place` says what it
+  raised, and where.
 * :func:`describe_http_error` says in words why a request of ``aiohttp`` failed.
 * ``OWN_FAILURES`` has the numbers of errors of connections that this host is the cause of.
 """
@@ -35,6 +37,7 @@ from holdfast.common.settings import (
     faults,
 )
 from holdfast.common.storable import storable
+from holdfast.common.user_code import kind_and_place, run_user_code
 
 __all__ = [
     "OWN_FAILURES",
@@ -60,8 +63,10 @@ __all__ = [
     "encode_json",
     "fault",
     "faults",
+    "kind_and_place",
     "redact",
     "redact_url",
+    "run_user_code",
     "storable",
     "unsaid_port",
 ]

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.common.message import check_key
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Int32, Limit, Positive, RateLimit, Seconds, check_settings
+from holdfast.common.user_code import run_user_code
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.slots import Attempt
 from holdfast.tasks.body import Body
@@ -147,13 +148,16 @@ class TaskSpec(msgspec.Struct, frozen=True, kw_only=True):
         if not self.group:
             return ""
         try:
-            read = self.read(body)
-            found = self.group(read) if callable(self.group) else _look_up(read, self.group)
+            found = run_user_code(self._group_in, body)
         except InvalidMessage:
             raise
         except Exception as error:
             raise InvalidMessage(f"{self} can't tell its group from the body: {error!r}") from error
         return "" if found in (None, "") else check_key(found, "group")
+
+    def _group_in(self, body: Body) -> Any:
+        read = self.read(body)
+        return self.group(read) if callable(self.group) else _look_up(read, self.group)
 
 
 def _look_up(value: Any, field: str) -> Any:

@@ -103,6 +103,20 @@ def test_a_command_that_a_dialect_fails_at_is_invalid(payload: bytes, name: str,
     assert type(refused.value.__cause__).__name__ == kind, "its author is to find the place"
 
 
+def test_a_dialect_that_would_end_its_process_fails_at_what_it_is_given() -> None:
+    class Ending(Typed):
+        def write(self, payload: bytes, id: str) -> bytes:  # noqa: A002
+            raise SystemExit(1)
+
+        def read(self, payload: bytes) -> Reading:
+            raise SystemExit(1)
+
+    with pytest.raises(InvalidMessage, match=r"Ending\.write failed with SystemExit"):
+        written(Ending(), b"c", "7")
+    with pytest.raises(InvalidMessage, match=r"Ending\.read failed with SystemExit"):
+        understood(Ending(), b"a")
+
+
 @pytest.mark.parametrize("payload", [b"", b"a"])
 def test_an_answer_that_a_dialect_fails_at_is_invalid_and_ends_nothing(payload: bytes) -> None:
     with pytest.raises(InvalidMessage, match=r"Typed\.read failed with IndexError; make it raise") as refused:

@@ -19,13 +19,12 @@ class Api:
     def __init__(self, total: int) -> None:
         self.total = total
         self.asked: list[str | None] = []
-        self.failures = 0
+        self.failures: list[BaseException] = []
 
     async def next_page(self, cursor: str | None) -> Page:
         self.asked.append(cursor)
         if self.failures:
-            self.failures -= 1
-            raise ConnectionError("the API doesn't answer")
+            raise self.failures.pop()
         begin = int(cursor or 0)
         end = min(begin + PAGE, self.total)
         commands: list[CommandFields] = [
@@ -67,7 +66,7 @@ async def test_no_more_is_fetched_than_is_needed(site: Site) -> None:
 async def test_an_api_that_fails_is_asked_again_from_the_same_place(site: Site) -> None:
     await site.start(3)
     api = Api(25)
-    api.failures = 3
+    api.failures = [ConnectionError("no answer"), SystemExit(2), asyncio.CancelledError()]
     await filling(site, api, low=5, high=20)
     await site.clock.sleep(120.0)
     assert api.asked[:4] == [None] * 4

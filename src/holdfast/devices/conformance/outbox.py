@@ -872,6 +872,33 @@ class OutboxConformance:
         assert [entry.body for entry in dispatcher.told] == [b"1"]
         assert await store.expire(OUTBOX, NOW + 1e6, 100) == 1
 
+    async def test_a_business_that_would_end_its_process_is_told_again(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        told: list[int] = []
+
+        def on_result(db: Any, entry: StoredCommand) -> None:
+            told.append(entry.id)
+            if len(told) < 3:
+                raise SystemExit(1)
+
+        turn = Turn(
+            outbox=OUTBOX,
+            shards=SHARDS,
+            grants=dispatcher.grants,
+            sendable=[],
+            now=NOW,
+            heard=[answer(sending)],
+        )
+        assert len((await store.turn(turn, on_result)).closed) == 1
+        sweep = msgspec.structs.replace(turn, heard=(), sweep=True)
+        for _ in range(3):
+            await store.turn(sweep, on_result)
+        assert len(told) == 3
+
     # --- rollouts
 
     async def test_a_rollout_counts_and_stops_when_too_many_fail(

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 import msgspec
 
 from holdfast.errors import InvalidMessage
-from holdfast.extend.tools import UNREADABLE, Text, check_setting
+from holdfast.extend.tools import UNREADABLE, Text, check_setting, kind_and_place, run_user_code
 
 _ID = re.compile(r"[!-~]{1,128}")
 
@@ -44,13 +44,13 @@ def written(dialect: Dialect, payload: bytes, id: str) -> bytes:  # noqa: A002
     """``payload`` with ``id`` in it. A dialect may be the user's own, fail in any way and return anything:
     then the command can't be sent. Raises InvalidMessage."""
     try:
-        made: Any = dialect.write(payload, id)
+        made: Any = run_user_code(dialect.write, payload, id)
     except InvalidMessage:
         raise
     except Exception as error:
         raise InvalidMessage(
-            f"{type(dialect).__name__}.write failed with {type(error).__name__}; make it raise InvalidMessage"
-            " for what it can't write",
+            f"{type(dialect).__name__}.write failed with {kind_and_place(error)[0]}; make it raise"
+            " InvalidMessage for what it can't write",
             "payload",
         ) from error
     if not isinstance(made, bytes):
@@ -64,13 +64,13 @@ def understood(dialect: Dialect, payload: bytes) -> Reading:
     """Read an answer. Raises InvalidMessage if it can't be understood, whatever the dialect raised or
     returned: the bytes are a device's, and may be anything."""
     try:
-        reading: Any = dialect.read(payload)
+        reading: Any = run_user_code(dialect.read, payload)
     except InvalidMessage:
         raise
     except Exception as error:
         raise InvalidMessage(
-            f"{type(dialect).__name__}.read failed with {type(error).__name__}; make it raise InvalidMessage"
-            " for what it can't read",
+            f"{type(dialect).__name__}.read failed with {kind_and_place(error)[0]}; make it raise"
+            " InvalidMessage for what it can't read",
             "payload",
         ) from error
     told = reading.id if isinstance(reading, Reading) else reading

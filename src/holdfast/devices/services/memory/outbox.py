@@ -33,6 +33,7 @@ from holdfast.devices.rules.device_turn import Arrival, Cancel, Rollout, Turn, T
 from holdfast.devices.rules.group_rate import Pair
 from holdfast.errors import ConfigError, Fenced
 from holdfast.extend import Bell, Clock
+from holdfast.extend.tools import run_user_code
 
 WAITING_MAX = 1000
 
@@ -217,7 +218,7 @@ class MemoryOutbox:
         inner = MemoryTransaction(transaction.tables.copy(), self._clock)
         try:
             if on_result is not None:
-                on_result(inner, entry)
+                run_user_code(on_result, inner, entry)
         except Exception:  # noqa: BLE001 - the business's own; it is asked again
             transaction.tables.untold[entry.id] += 1
             return

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import traceback
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -71,6 +70,7 @@ from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
 from holdfast.extend import OWNER, Access, Clock, get_logger
+from holdfast.extend.tools import kind_and_place, run_user_code
 
 T = TypeVar("T")
 
@@ -760,7 +760,7 @@ def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: On
     try:
         with Session(connection, join_transaction_mode="create_savepoint") as session:
             for each in closed:
-                on_result(session, each)
+                run_user_code(on_result, session, each)
                 session.flush()
                 if not engines.in_transaction(connection):
                     raise TransactionEnded(each.id)
@@ -771,8 +771,7 @@ def _told(connection: Connection, closed: Sequence[StoredCommand], on_result: On
                 f"the connection was lost while on_result ran: {type(error).__name__}"
             ) from error
         # Its text and its variables may hold people's data: only what it is, and where.
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        kind, place = type(error).__name__, f"{at.filename}:{at.lineno}"
+        kind, place = kind_and_place(error)
         log.warning("on_result failed and will be called again", command=each.id, error=kind, at=place)
         if not engines.in_transaction(connection):
             raise TransactionEnded(each.id) from error
