@@ -237,7 +237,7 @@ def _chain(
             wrong.append(f"{key}:{name} was not computed from the state before it")
         chain = result["after"]
         place = (result["run"], name if world.scenario.fifo else result["seq"])
-        if world.scenario.kind != "absent" and place <= last:
+        if (world.scenario.kind != "absent" or world.scenario.in_order) and place <= last:
             wrong.append(f"{key}:{name} was committed after {last}")
         last = place
     return wrong

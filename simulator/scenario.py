@@ -37,6 +37,9 @@ RESULTS_MAX = 1000
 FILLS = (600, 1500)
 """One that fits, but no second one with it; and one that never does."""
 
+DEEP_SHARE = 0.15
+"""The share of seeds in which one key has a deep backlog."""
+
 EVERY_NODE = -1
 
 FORGETS_S = 1.0
@@ -123,6 +126,8 @@ class Scenario(WorldSetting, frozen=True, kw_only=True):
     """The queue keeps each key's order, and its numbers are the seqs."""
     by_key: bool = False
     """The queue knows keys."""
+    in_order: bool = False
+    """The queue delivers messages in the order in which they were sent, to one node."""
     hold_max_s: float
     receives: int
     """How many receives a node may have under way."""
@@ -170,7 +175,42 @@ def make(seed: int) -> Scenario:
         faults=faults,
     )
     scenario = _with_more(scenario, Random(f"{seed}:more"), calm)  # noqa: S311
-    return _with_patience(scenario if calm else _harder(scenario))
+    return _deeper(_with_patience(scenario if calm else _harder(scenario)))
+
+
+def _deeper(scenario: Scenario) -> Scenario:
+    """In some seeds one key has many more messages than its inbox takes, all waiting when nodes begin. In
+    some of these, one node receives them in order and nothing ends it, so that they must be handled in the
+    order in which they were sent, though they have no seqs."""
+    random = scenario.random("deep")
+    if random.random() > DEEP_SHARE or scenario.fifo or scenario.restarts:
+        return scenario
+    count = random.choice((20, 50))
+    seqs = [place if scenario.kind == "dense" else place * 3 + 1 for place in range(count)]
+    if scenario.kind != "absent" and random.random() < 0.5:
+        random.shuffle(seqs)
+    deep = [
+        PlannedMessage(at_s=place / 1000, key="deep", run=0, seq=seq, seconds=0.01)
+        for place, seq in enumerate(seqs)
+    ]
+    others = [message for message in scenario.messages if message.healthy]
+    changes: dict[str, Any] = {}
+    if scenario.kind == "absent" and random.random() < 0.7:
+        kinds = ("slot", "operator", "model", "slow")
+        changes = {
+            "by_key": True,
+            "in_order": True,
+            "nodes": 1,
+            "clients": 0.0,
+            "weather": msgspec.structs.replace(scenario.weather, lost=0.0, answer_lost=0.0, late=0.0),
+            "faults": tuple(
+                msgspec.structs.replace(fault, node=0) for fault in scenario.faults if fault.kind in kinds
+            ),
+        }
+        others = []
+    changes["inbox_limit"] = random.choice((2, 4))
+    changes["messages"] = _in_order([*others, *deep])
+    return msgspec.structs.replace(scenario, **changes)
 
 
 def _with_patience(scenario: Scenario) -> Scenario:
@@ -178,9 +218,7 @@ def _with_patience(scenario: Scenario) -> Scenario:
     choices = (GAP_TIMEOUT_S, MAX_TRIES), (LONG_GAP_TIMEOUT_S, MORE_TRIES)
     gap_timeout_s, max_tries = scenario.random("gap").choice(choices)
     by_key = not scenario.fifo and scenario.random("keys").random() < 0.7
-    return msgspec.structs.replace(
-        scenario, gap_timeout_s=gap_timeout_s, max_tries=max_tries, by_key=by_key
-    )
+    return msgspec.structs.replace(scenario, gap_timeout_s=gap_timeout_s, max_tries=max_tries, by_key=by_key)
 
 
 def _harder(scenario: Scenario) -> Scenario:

@@ -139,7 +139,11 @@ class World(Stage):
             fifo=scenario.fifo,
             by_key=scenario.by_key,
             log=self.log,
-            choose=self._choose_keys if scenario.fifo else lambda visible: self.choose(self.queue, visible),
+            choose=self._choose_keys
+            if scenario.fifo
+            else None
+            if scenario.in_order
+            else lambda visible: self.choose(self.queue, visible),
         )
         self.queue.max_receives, self.queue.linger_s = scenario.receives, scenario.linger_s
         self.state = TightState(self.clock, history=self.log)

@@ -128,7 +128,7 @@ class Town:
 
     def add_fifo_queue(self, stream: str = "s") -> MemoryQueue:
         """The queue of a stream, which keeps the order of each key."""
-        queue = self._queues[stream] = MemoryQueue(self.clock, max_bytes=10_000, fifo=True)
+        queue = self._queues[stream] = MemoryQueue(self.clock, max_bytes=10_000, fifo=True, by_key=False)
         return queue
 
     async def before(self, slot: MemorySlot, stream: str, key: str, work: MessageWork) -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
+from holdfast.common.message import SEQ_DIGITS
 from holdfast.common.progress import chunks
 from holdfast.ports.queue import DeadLetter, Queue
 
@@ -45,6 +46,9 @@ def batches(queue: Queue, items: Sequence[T]) -> list[Sequence[T]]:
     return chunks(items, PAGE if queue.hides_dead_letters else queue.max_batch)
 
 
-def in_order(letter: DeadLetter) -> tuple[str, int, str]:
-    """A sort key: by key, and within a key in the order of its messages."""
-    return letter.key, letter.run, letter.seq
+def in_order(letter: DeadLetter) -> tuple[str, int, int, int, str]:
+    """A sort key: by key, and within a key in the order of its messages: by run and seq, or as they arrived.
+    Where the queue doesn't know how they arrived, ids that end in a number are in the order of the number."""
+    is_numbered = len(letter.seq) == SEQ_DIGITS and letter.seq.isdigit()
+    turn = 0 if is_numbered else letter.turn or 0
+    return letter.key, letter.run, turn, len(letter.seq), letter.seq
