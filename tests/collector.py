@@ -73,6 +73,8 @@ class Collector:
         return status
 
     def _take_metrics(self, request: ExportMetricsServiceRequest) -> None:
+        if not request.resource_metrics:
+            return  # somebody asks whether it takes any
         (of_resource,) = request.resource_metrics
         (of_scope,) = of_resource.scope_metrics
         resource = {each.key: _value(each.value) for each in of_resource.resource.attributes}

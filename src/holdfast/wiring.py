@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from socket import gethostname
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar, cast
 
 from holdfast.common.migrations import SchemaSteps
 from holdfast.ports.clock import Clock
@@ -328,6 +328,14 @@ class Services:
         log = get_logger(__name__).bind(node=config.node_name)
         exporter = OtlpExporter(config.trace_url, self._resource(app), log)
         return Tracer(self._kept(exporter), config.trace_sample, self.clock)
+
+    async def collector_takes(self, setting: Literal["trace_url", "metrics_url"]) -> bool:
+        """Return True if the collector that the setting names takes what it is sent. Raises ConfigError if
+        what sends it isn't installed."""
+        with extra("otel", setting):
+            from holdfast.services.otel.check import takes_metrics, takes_spans  # noqa: PLC0415
+        takes = takes_spans if setting == "trace_url" else takes_metrics
+        return await takes(getattr(self.config, setting))
 
     def metrics_page(
         self, registry: CollectorRegistry, before: Callable[[], Awaitable[None]] | None = None

@@ -12,6 +12,7 @@ from holdfast.devices.services.mqtt import roundtrip
 from holdfast.operate.survey import PendingEffects
 from holdfast.ports.coordinator import Member
 from simulator.servers import MosquittoServer, RedisServer
+from tests.collector import Collector
 
 
 def test_what_redis_may_lose_is_named(redis_server: RedisServer, holdfast: Any) -> None:
@@ -36,6 +37,36 @@ def test_a_redis_that_is_not_there_is_told_once(holdfast: Any) -> None:
 def test_doctor_shows_no_password_of_a_url(holdfast: Any, url: str) -> None:
     outcome = holdfast("doctor", "--set", f"state_url={url}")
     assert "hunter2" not in outcome.out + outcome.err
+
+
+@pytest.mark.parametrize("setting", ["trace_url", "metrics_url"])
+def test_a_collector_is_asked_whether_it_takes_anything(holdfast: Any, setting: str) -> None:
+    collector, check = Collector(), setting.removesuffix("_url").replace("trace", "traces")
+    try:
+        outcome = holdfast("doctor", "--set", f"{setting}={collector.url}")
+        assert f"✓ {check}: {collector.url}: the collector takes" in outcome.out
+    finally:
+        collector.close()
+    outcome = holdfast("doctor", "--set", f"{setting}={collector.url}")
+    assert f"✗ {check}: {collector.url}: the collector takes no" in outcome.out
+    assert outcome.code == 3
+
+
+def test_the_store_of_values_and_the_back_up_of_dead_letters_are_looked_at(
+    holdfast: Any, place: Path
+) -> None:
+    (place / "plain").touch()
+    outcome = holdfast(
+        "doctor", "-s", "values_url=file:values", "-s", f"dlq_backup_url=file:{place}/plain/letters.jsonl"
+    )
+    assert "✓ values: file:values: there is no folder" in outcome.out
+    assert "✗ dead-letter backup: " in outcome.out
+    assert f"there is no file {place}/plain/letters.jsonl yet, and " in outcome.out
+    assert outcome.code == 2
+    away = "postgresql://nobody:hunter2@127.0.0.1:1/letters"
+    outcome = holdfast("doctor", "-s", f"dlq_backup_url={away}")
+    assert "✗ dead-letter backup: postgresql://nobody:***@127.0.0.1:1/letters: " in outcome.out
+    assert outcome.code == 3
 
 
 # --- devices

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 from cyclopts import Parameter
@@ -37,6 +37,8 @@ from holdfast.ports.queue_setup import QueueFinding
 from holdfast.ports.slots import StreamSlotMaker
 from holdfast.registration import service_of
 from holdfast.system.machine import Machine
+from holdfast.tasks.opening import backup_at
+from holdfast.urls import path_in
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:
@@ -278,6 +280,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         *await _queues(services, app),
         *await kept("queue", config.queue_url, queues),
         await look_at("objects", config.objects_url, objects),
+        *await _optional(services, app),
         *[await look_at("archive", url, partial(_archive, services, url)) for url in archives],
         await look_at("peer", f"{config.host}:{config.port}", lambda: _reach_itself(services)),
     ]
@@ -287,6 +290,42 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
         findings += await _nodes(services)
         findings += await _undeclared(services, queues_of(app) if app else ())
     return findings
+
+
+async def _optional(services: Services, app: App | None) -> list[Finding]:
+    """What need not be set: a store of values, collectors, and a back-up of dead letters."""
+    config = services.config
+
+    async def values() -> str:
+        store = services.value_objects()
+        assert store is not None
+        return _nothing_yet(store) or f"stores {await store.put(OBJECT, b'ok')}"
+
+    async def collector(setting: Literal["trace_url", "metrics_url"], what: str) -> str:
+        if not await services.collector_takes(setting):
+            raise Unavailable(f"the collector takes no {what}, or doesn't answer")
+        return f"the collector takes {what}"
+
+    async def backup() -> str:
+        url = config.dlq_backup_url
+        if url.startswith(("file:", "sqlite:")):
+            path = path_in("dlq_backup_url", url, "file:letters.jsonl")
+            if why := "" if is_there(path) else why_not_made(path.absolute()):
+                raise ConfigError(f"there is no file {path} yet, and {why}")
+            if not is_there(path):
+                return f"there is no file {path} yet; the first dead letter makes it"
+        async with backup_at(url, services.access) as kept:
+            async for _ in kept.dead_letters(app.name if app is not None else OBJECT):
+                break
+        return "answers"
+
+    looks: list[tuple[str, str, Callable[[], Awaitable[str]]]] = [
+        ("values", config.values_url, values),
+        ("traces", config.trace_url, partial(collector, "trace_url", "spans")),
+        ("metrics", config.metrics_url, partial(collector, "metrics_url", "metrics")),
+        ("dead-letter backup", config.dlq_backup_url, backup),
+    ]
+    return [await look_at(check, url, look) for check, url, look in looks if url]
 
 
 async def _known_names(services: Services) -> list[str]:
