@@ -3,12 +3,16 @@
 import asyncio
 import ctypes
 import itertools
+import locale
 import mmap
 import os
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -266,3 +270,66 @@ def send(body: dict[str, Any], job: Job) -> None:
     job.send("noop", {}, delay_s=1.5)
     if body.get("fails"):
         raise ValueError("as told")
+
+
+def leave_open() -> None:
+    while (descriptor := os.open(os.devnull, os.O_RDONLY)) < (
+        resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    ) // 2:
+        os.set_inheritable(descriptor, False)
+
+
+def close_output() -> None:
+    os.close(1)
+    os.open(os.devnull, os.O_WRONLY)
+
+
+SPOILS: dict[str, Callable[[], object]] = {
+    "the environment": lambda: os.environ.update(HOME="/nowhere", DEEDS="left"),
+    "the working directory": lambda: os.chdir("/"),
+    "the standard streams": close_output,
+    "the umask": lambda: os.umask(0o777),
+    "the recursion limit": lambda: sys.setrecursionlimit(150),
+    "the locale": lambda: locale.setlocale(locale.LC_ALL, "C.UTF-8"),
+    "the default timeout of sockets": lambda: socket.setdefaulttimeout(0.001),
+    "handlers of signals": lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL),
+    "blocked signals": lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1]),
+    "timers": lambda: signal.alarm(1000),
+    "the priority": lambda: os.nice(1),
+    "limits of resources": lambda: resource.setrlimit(
+        resource.RLIMIT_FSIZE, (0, resource.getrlimit(resource.RLIMIT_FSIZE)[1])
+    ),
+    "descriptors": leave_open,
+}
+"""What a task may change of its process, each by its name."""
+
+
+@app.task("spoil", timeout_s=30)
+def spoil(body: dict[str, Any], job: Job) -> list[Any]:
+    SPOILS[body["what"]]()
+    return _process()
+
+
+@app.task("process", timeout_s=30)
+def process(body: dict[str, Any], job: Job) -> list[Any]:
+    return _process()
+
+
+def _process() -> list[Any]:
+    """The process as its tasks find it, its id first."""
+    os.umask(umask := os.umask(0))
+    return [
+        os.getpid(),
+        sorted(os.environ.items()),
+        str(Path.cwd()),
+        os.fstat(1).st_ino,
+        umask,
+        sys.getrecursionlimit(),
+        locale.setlocale(locale.LC_ALL),
+        socket.getdefaulttimeout(),
+        signal.getsignal(signal.SIGTERM) is signal.SIG_DFL,
+        sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        signal.getitimer(signal.ITIMER_REAL)[0] > 0,
+        os.getpriority(os.PRIO_PROCESS, 0),
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+    ]

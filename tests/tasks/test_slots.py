@@ -305,6 +305,39 @@ async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
     assert len(yard.log.lines) < 3000
 
 
+RESTORED = [
+    "the environment", "the working directory", "the standard streams", "the umask", "the recursion limit",
+    "the locale", "the default timeout of sockets", "handlers of signals", "blocked signals", "timers",
+    "the priority", "limits of resources",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("what", RESTORED)
+async def test_what_a_task_changes_of_its_process_is_put_back_and_the_task_is_named(
+    make: Make, what: str
+) -> None:
+    yard = await make(limit=1)
+    before = await yard.run("process")
+    spoilt = await yard.run("spoil", {"what": what})
+    assert spoilt.how is How.RETURNED
+    assert spoilt.result != before.result
+    assert (await yard.run("process")).result == before.result, "in the same process"
+    await yard.run("spoil", {"what": what})
+    (told,) = yard.log.said("a task changed the process that it shares with others; that is put back")
+    assert (told["task"], told["trace"], told["changed"]) == ("spoil", "trace-2", what)
+
+
+async def test_a_slot_that_runs_out_of_descriptors_is_replaced_and_the_task_is_named(make: Make) -> None:
+    yard = await make(limit=1)
+    spoilt = await yard.run("spoil", {"what": "descriptors"})
+    assert spoilt.how is How.RETURNED
+    after = await yard.run("process")
+    assert json.loads(after.result)[0] != json.loads(spoilt.result)[0], "in another process"
+    (told,) = yard.log.said("a task spoilt the process that it shares with others")
+    assert (told["level"], told["task"], told["trace"]) == ("error", "spoil", "trace-1")
+    assert told["lost"] == "descriptors: too many are open"
+
+
 # --- what doesn't return
 
 HANGS = ["sleep", "wait", "spin", "hold_lock", "read_pipe", "deaf", "children"]

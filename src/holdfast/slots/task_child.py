@@ -29,6 +29,7 @@ from holdfast.ports.slots import Attempt, Progress, TaskWorker, Tried
 from holdfast.slots import lifeline, wire
 from holdfast.slots.child import READ_BYTES, NodeConnection, make_worker, set_up
 from holdfast.slots.output import DROPPED
+from holdfast.slots.surroundings import Surroundings
 from holdfast.slots.thread import drive
 from holdfast.slots.traced import provide_spans
 from holdfast.system.process_memory import Resident
@@ -58,6 +59,10 @@ LINES = Rate(per_s=200, burst=500)
 MIB = 1 << 20
 # Of Linux and of others.
 MAXRSS_BYTES = 1024 if lifeline.LINUX else 1
+
+CHANGED = "a task changed the process that it shares with others; that is put back"
+SPOILT = "a task spoilt the process that it shares with others; another process replaces it"
+MEND = "close what it opens, and start a process of its own for what changes more than itself"
 
 _decode_offer = msgspec.msgpack.Decoder(wire.Offer).decode
 _decode_request = msgspec.msgpack.Decoder(wire.TaskRequest).decode
@@ -180,6 +185,8 @@ class TaskChild:
         self._worker = worker
         self._pid = os.getpid()
         self._memory_mb = self._limit_mb = memory_mb
+        self._surroundings = Surroundings()
+        self._told: set[tuple[str, str]] = set()
         self._switching = threading.Lock()
 
     def serve(self) -> None:
@@ -215,16 +222,30 @@ class TaskChild:
         # Terminate hooks hold the lock while they run: they are part of the attempt.
         with self._switching:
             self._host.at_hand = -1
+        if self._tidy(number, attempt):
+            tried = msgspec.structs.replace(tried, spoiled=True)
         waiting = bytearray(struct.calcsize("i"))
         with contextlib.suppress(OSError):  # closed by the handler
             fcntl.ioctl(1, termios.FIONREAD, waiting)
         used_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * MAXRSS_BYTES // MIB
         return msgspec.structs.replace(tried, output=any(waiting), memory_mb=used_mb)
 
+    def _tidy(self, number: int, attempt: Attempt) -> bool:
+        """Put back what an attempt has changed of this process; returns True if no other may run here. Each
+        change by a type of task is told once."""
+        changed, lost = self._surroundings.restore()
+        if fresh := [each for each in changed if (attempt.type, each) not in self._told]:
+            self._told.update((attempt.type, each) for each in fresh)
+            self._host.log(number, "warning", CHANGED, {"changed": ", ".join(fresh)})
+        if lost:
+            self._host.log(number, "error", SPOILT, {"lost": "; ".join(lost), "fix": MEND})
+        return bool(lost)
+
     def _limit_memory(self, memory_mb: int) -> None:
         if memory_mb != self._limit_mb:
             self._limit_mb = memory_mb
             lifeline.limit_allocation(memory_mb * MIB)
+            self._surroundings.note()
 
     def _listen(self) -> None:
         splitter = wire.Splitter()
