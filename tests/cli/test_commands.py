@@ -251,6 +251,16 @@ def test_status_as_json_has_all_figures(holdfast: Any, arrange: Any) -> None:
     assert trouble.startswith("node-a does not answer: ")
 
 
+def test_status_tells_what_a_node_says_keeps_it_from_working(holdfast: Any, arrange: Any) -> None:
+    async def troubled(services: Services) -> None:
+        load = Load(troubles=("1 of the 1 shards of the outbox 'doors' here have no connection",))
+        await services.coordinator().join(Member("m", "node-a", "http://127.0.0.1:1", load), 30)
+
+    arrange(troubled)
+    (found,) = holdfast("status", "--json").lines
+    assert "node-a: 1 of the 1 shards of the outbox 'doors' here have no connection" in found["troubles"]
+
+
 def test_status_as_text_shows_nodes_and_streams(holdfast: Any, arrange: Any) -> None:
     arrange(busy)
     arrange(lambda services: commit(services, key="track/cam-9"))

@@ -171,6 +171,7 @@ class Node(Startable):
             started_at=self._started_at,
             metrics=self._page.url if self._page is not None else "",
             works=tuple(work for load in loads for work in load.works),
+            troubles=tuple(trouble for load in loads for trouble in load.troubles),
         )
 
     async def _handle(self, request: Request) -> Reply:

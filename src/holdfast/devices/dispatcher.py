@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from itertools import islice
@@ -143,6 +143,8 @@ class Shard:
         self.member = member
         self.devices: Devices
         self.connected = False
+        self.away = ""
+        """Why it isn't connected, once that is known."""
         self.in_doubt = False
         self.opening = asyncio.Lock()
         """Is held while the shard is opened anew: its epoch is known here later than it stands."""
@@ -622,7 +624,7 @@ class Dispatcher:
                     self._not_taken(event.id, pending, certain=False)
             case Connected():
                 self._note_limit(shard.devices.max_payload)
-                shard.connected = True
+                shard.connected, shard.away = True, ""
                 self._wake.set()
                 self._note_connections()
                 self._still_out += shard.lost
@@ -633,7 +635,7 @@ class Dispatcher:
                     shard.sends_from = self._clock.monotonic() + RETURN_S * self._clock.random()
                 shard.was_connected = True
             case Disconnected():
-                shard.connected = False
+                shard.connected, shard.away = False, event.reason
                 self._note_connections()
                 self._log.warning(
                     "disconnected from the broker",
@@ -790,6 +792,16 @@ class Dispatcher:
         """A clock that stands still while the broker is away: then silence says nothing of a device."""
         until = self._clock.monotonic() if self._disconnected_since is None else self._disconnected_since
         return until - self._disconnected_s
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What keeps commands from being sent, in words for people."""
+        away = Counter(shard.away for shard in self.shards.values() if shard.away)
+        return tuple(
+            f"{count} of the {len(self.shards)} shards of the outbox {self._spec.name!r} here have no"
+            f" connection to their broker: {reason}"
+            for reason, count in away.items()
+        )
 
     def _note_connections(self) -> None:
         """A shard has been connected or disconnected."""

@@ -109,7 +109,13 @@ class DeviceWork:
     def load(self) -> Load:
         spec = self._outbox.spec
         queues = (spec.briefs,) if spec.briefs else ()
-        return Load(room=0, draining=self._host.draining, offers=(spec.name,), queues=queues)
+        return Load(
+            room=0,
+            draining=self._host.draining,
+            offers=(spec.name,),
+            queues=queues,
+            troubles=self.dispatcher.troubles,
+        )
 
     async def maintain(self) -> None:
         """Drop or archive commands that closed long enough ago by the database's clock, a few at a time."""

@@ -238,10 +238,11 @@ async def _ask_what_waits(
 
 def troubles_of(member: Member, told: NodeReport | str) -> list[str]:
     """Return what is wrong with a node, by its report or by why it gave none."""
+    own = [f"{member.name}: {trouble}" for trouble in member.load.troubles]
     if isinstance(told, str):
-        return [f"{member.name} does not answer: {told}"]
+        return [f"{member.name} does not answer: {told}", *own]
     lacks = [f"{member.name} can't run {name}: {reason}" for name, reason in told.lacks.items()]
-    return [*lacks, *archives_away(member, told), *standing_still(member, told)]
+    return [*lacks, *archives_away(member, told), *standing_still(member, told), *own]
 
 
 def archives_away(member: Member, told: NodeReport) -> list[str]:

@@ -1,5 +1,6 @@
 """An outbox as a node's work: what it keeps, and what it remembers of devices."""
 
+import asyncio
 from random import Random
 from types import SimpleNamespace
 from typing import Any
@@ -78,6 +79,29 @@ async def test_a_node_whose_clock_is_ahead_drops_nothing_that_closed_lately(site
     work._host.clock = clock
     await work.maintain()
     assert len(await site.store.commands("doors")) == 1
+
+
+async def test_a_node_whose_broker_takes_no_connection_says_so_with_its_load(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.start(shards=1)
+    await site.dispatcher.disown(0)
+    work, never = worked(site), asyncio.Event()
+
+    async def refuse(devices: MemoryDevices) -> None:
+        await never.wait()
+
+    epoch = (await site.store.epochs("doors"))[0]
+    await work.dispatcher.own(0, await site.store.open("doors", 0, epoch, "node"))
+    await site.clock.sleep(1.0)
+    assert work.load().troubles == ()
+    monkeypatch.setattr(site.broker, "connect", refuse)
+    site.broker.cut(site.outbox.spec.identity(0))
+    await site.clock.sleep(1.0)
+    (trouble,) = work.load().troubles
+    assert trouble.startswith("1 of the 1 shards of the outbox 'doors' here have no connection")
+    await work.dispatcher.disown(0)
+    assert work.load().troubles == ()
 
 
 async def test_a_shard_that_the_store_cant_read_keeps_a_node_from_no_other(site: Site) -> None:

@@ -98,6 +98,8 @@ class Load(msgspec.Struct, frozen=True, rename={"offers": "outboxes"}):
     """The URL at which it tells its metrics."""
     works: tuple[WorkLoad, ...] = ()
     """The kinds of work that have slots of their own."""
+    troubles: tuple[str, ...] = ()
+    """What keeps its work from going on that no slot does, in words for people."""
 
     @property
     def slots_in_all(self) -> int:
