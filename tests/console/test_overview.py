@@ -4,8 +4,9 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from holdfast.config import Config
-from holdfast.console.overview import Overview
+from holdfast.console.overview import Overview, TaskTotals
 from holdfast.errors import Unavailable
+from holdfast.operate.survey import QueueStatus
 from holdfast.ports.coordinator import Load, Member
 from tests.cluster.fakes import Log
 
@@ -68,3 +69,13 @@ async def test_while_the_coordinator_is_away_there_is_no_rate_and_the_look_grows
     nodes.away = False
     assert await nodes.rate(40.0, a=800) == 20.0, "of all the time since the last look"
     assert nodes.overview.age_s == 0.0
+
+
+def test_briefs_that_no_program_reads_are_no_messages_that_wait() -> None:
+    overview = Nodes().overview
+    overview.tasks = [TaskTotals("reports", {})]
+    overview.queues = {
+        name: QueueStatus(name, ready=ready, delayed=1)
+        for name, ready in (("reports-publish", 4), ("reports-briefs", 20), ("other-briefs", 300))
+    }
+    assert (overview.waiting, overview.briefs) == (5 + 301, 21)

@@ -25,6 +25,7 @@ from holdfast.extend.products import StatusTable, products
 from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, troubles_of, untaken, what_waits
 from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
+from holdfast.tasks.names import brief_queue
 from holdfast.tasks.rules.task import State
 from holdfast.wiring import Services
 
@@ -153,8 +154,14 @@ class Overview:
 
     @property
     def waiting(self) -> int:
-        """The number of messages that wait in the queues that could be asked."""
-        return sum(queue.ready + queue.delayed for queue in self.queues.values())
+        """The number of messages that wait in the queues that could be asked, without briefs."""
+        return sum(queue.ready + queue.delayed for queue in self.queues.values()) - self.briefs
+
+    @property
+    def briefs(self) -> int:
+        """The number of briefs that no program has read. They wait for no node."""
+        named = {brief_queue(app.app) for app in self.tasks}
+        return sum(queue.ready + queue.delayed for name, queue in self.queues.items() if name in named)
 
     @property
     def dead(self) -> int:

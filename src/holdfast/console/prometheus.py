@@ -25,7 +25,8 @@ QUERIES = {
     "handled_per_s": "sum(rate(holdfast_handled_total{%s}[2m]))",
     "p50_s": "histogram_quantile(0.5, sum by (le) (rate(holdfast_delivery_seconds_bucket{%s}[2m])))",
     "p99_s": "histogram_quantile(0.99, sum by (le) (rate(holdfast_delivery_seconds_bucket{%s}[2m])))",
-    "waiting": 'sum(max by (queue, state) (holdfast_queue_messages{state=~"ready|delayed", %s}))',
+    "waiting": "sum(max by (queue, state)"
+    ' (holdfast_queue_messages{state=~"ready|delayed", queue!~".+-briefs", %s}))',
     "dead": 'sum(max by (queue) (holdfast_queue_messages{state="dead", %s}))',
     "running": "sum(holdfast_tasks_running{%s})",
 }

@@ -40,6 +40,7 @@ from holdfast.tasks.effects import effects_of
 from holdfast.tasks.handler import PAUSES_MAX
 from holdfast.tasks.held_tasks import HANDED_ON, InHand, Stop, TaskActivity, stands_here
 from holdfast.tasks.names import brief_queue, task_queue
+from holdfast.tasks.old_briefs import drop_old
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rates import RateKeeper
@@ -995,7 +996,7 @@ class TaskWork:
         self._host.tasks.spawn(free(self._queues.values(), member, self._host.log))
 
     async def maintain(self) -> None:
-        """Delete tasks and dead letters that were kept long enough, by the store's clock."""
+        """Delete tasks, dead letters and unread briefs that were kept long enough, by the store's clock."""
         limits = self._host.limits
         try:
             now = await self._store.now()
@@ -1004,6 +1005,13 @@ class TaskWork:
             self._host.log.warning("could not clean up", error=str(error))
             return
         await expire((*self._queues.values(), self._briefs), now - limits.dead_keep_s, self._host.log)
+        try:
+            dropped = await drop_old(self._briefs, now - limits.results_keep_s, self._host.membership.id)
+        except HoldfastError as error:
+            self._host.log.warning("could not drop old briefs", error=str(error))
+            return
+        if dropped:
+            self._host.log.info("dropped briefs that no program has read", app=self._app, briefs=dropped)
 
 
 def _is_due(item: InHand, member: str, now: float) -> bool:

@@ -57,6 +57,7 @@ class OverviewPage:
             parked=len(index.parked),
             waits=len(index.waits),
             waiting=overview.waiting,
+            briefs=overview.briefs,
             dead=overview.dead,
             running=overview.running,
             needs=overview.needs(),
