@@ -3138,14 +3138,14 @@ ADAPTERS = [
         "tests/services/redis/test_state.py::test_a_name_used_again_outlives_its_first_result",
     ),
     _at(
-        "src/holdfast/services/redis/queue.lua",
+        "src/holdfast/services/redis/queue_deliver.lua",
         "a delivery hides no message",
         "text(now + visibility)",
         "text(now)",
         "tests/services/redis/test_queue.py::TestOnOneServer::test_a_delivered_message_is_invisible",
     ),
     _at(
-        "src/holdfast/services/redis/queue.lua",
+        "src/holdfast/services/redis/queue_deliver.lua",
         "deliveries aren't counted",
         "string.match(before[i] or '', '^%d+')",
         "string.match('', '^%d+')",
@@ -3215,14 +3215,14 @@ ADAPTERS = [
         "tests/services/redis/test_queue.py::TestOnOneServer::test_redriven_dead_letters_come_again_in_order_as_new",
     ),
     _at(
-        "src/holdfast/services/redis/queue.lua",
+        "src/holdfast/services/redis/queue_add.lua",
         "numbers begin anew on an emptied server",
         "or 0), now - 1)",
         "or 0), 0)",
         "tests/services/redis/test_queue.py::test_numbers_grow_though_the_server_was_emptied",
     ),
     _at(
-        "src/holdfast/services/redis/queue.lua",
+        "src/holdfast/services/redis/queue_add.lua",
         "nobody who waits hears of a message",
         "ring(appear(ready, now) + #delayed / 2)",
         "appear(ready, now)",

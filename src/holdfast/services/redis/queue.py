@@ -30,16 +30,29 @@ from holdfast.services.redis.feed import ChannelFeed
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection
 
-SEND, RECEIVE, SHIFT, DELETE, FREE, DEPTH, BURY, DEAD_LETTERS, DROP, EXPIRE, WAITING, RESTORE = (
-    Script.load(f"queue_{name}", "queue")
-    for name in (
-        "send", "receive", "shift", "delete", "free", "depth", "bury", "dead_letters", "drop", "expire",
-        "waiting", "restore",
-    )
-)  # fmt: skip
-RESERVE, KEEP, UNRESERVE, TAKE, PUT_BACK = (
-    Script.load(f"queue_{name}", "queue") for name in ("reserve", "keep", "unreserve", "take", "put_back")
-)
+
+def _script(name: str, *parts: str) -> Script:
+    """A script of a queue. It has no more in front than it needs: each call makes all functions again."""
+    return Script.load(f"queue_{name}", "queue", *(f"queue_{part}" for part in parts))
+
+
+SEND = _script("send", "ready", "add")
+RECEIVE = _script("receive", "ready", "kept", "deliver")
+SHIFT = _script("shift", "ready")
+DELETE = _script("delete", "trim")
+FREE = _script("free", "ready", "kept")
+DEPTH = _script("depth", "ready", "trim")
+RESERVE = _script("reserve", "ready", "kept")
+KEEP = _script("keep", "ready", "kept")
+UNRESERVE = _script("unreserve", "ready", "kept")
+TAKE = _script("take", "ready", "kept", "deliver")
+PUT_BACK = _script("put_back", "ready")
+BURY = _script("bury")
+DEAD_LETTERS = _script("dead_letters")
+DROP = _script("drop", "ready", "add", "forget")
+EXPIRE = _script("expire", "forget")
+WAITING = _script("waiting")
+RESTORE = _script("restore", "ready", "add")
 
 CALL_BYTES = 16 << 20
 """The most bytes of bodies in one call, unless a single body is larger."""

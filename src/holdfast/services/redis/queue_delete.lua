@@ -15,7 +15,7 @@ if #gone > 0 then
   end
   redis.call('ZREM', root .. ':in_flight', unpack(gone))
   redis.call('ZREM', root .. ':ready', unpack(gone))
-  if redis.call('EXISTS', root .. ':marks', root .. ':reservations') > 0 then
+  if not plain() then
     redis.call('HDEL', root .. ':marks', unpack(gone))
     redis.call('ZREM', root .. ':delayed', unpack(gone))
   end

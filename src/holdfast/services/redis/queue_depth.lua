@@ -3,7 +3,7 @@
 local now = now_us()
 trim()
 local delayed = redis.call('ZCOUNT', root .. ':delayed', '(' .. text(now), '+inf')
-if has_reservations() then
+if not plain() then
   for steps = 0, 5 do
     local kept = stamp(now, steps)
     if tonumber(kept) > now then delayed = delayed - redis.call('ZCOUNT', root .. ':delayed', kept, kept) end

@@ -6,40 +6,40 @@ local now, limit = now_us(), tonumber(ARGV[1])
 show(':in_flight', now)
 show(':delayed', now)
 
--- Makes ready some of what ended reservations keep, oldest first.
-local function release()
-  local left = PIECE
-  for _, key in ipairs(redis.call('ZRANGEBYSCORE', root .. ':reservations', '-inf', text(now), 'LIMIT', 0, 100)) do
-    local kept = left > 0 and redis.call('ZRANGE', root .. ':kept:' .. key, 0, left - 1) or {}
-    local standing = {}
-    for _, number in ipairs(kept) do
-      if is_kept(number) then standing[#standing + 1] = number end
-    end
-    appear(standing, now)
-    if #kept > 0 then redis.call('ZREM', root .. ':kept:' .. key, unpack(kept)) end
-    finish(key)
-    left = left - #kept
-  end
-end
-
--- The first ready messages whose keys aren't reserved, and whether there may be more of them.
-local function unreserved()
-  local found, aside = {}, 0
-  while #found < limit do
-    if aside >= PIECE then return found, true end
-    local most = math.min(limit - #found + aside, PIECE)
-    local some = redis.call('ZRANGE', root .. ':ready', #found, #found + most - 1)
-    if #some == 0 then break end
-    local others = sift(some, now)
-    aside = aside + #some - #others
-    for i = 1, math.min(#others, limit - #found) do found[#found + 1] = others[i] end
-  end
-  return found, false
-end
-
-local reserved = has_reservations()
+local usual = plain()
 local numbers, more, bytes = nil, false, 0
-if reserved then
+if not usual then
+  -- Makes ready some of what ended reservations keep, oldest first.
+  local function release()
+    local left = PIECE
+    for _, key in ipairs(redis.call('ZRANGEBYSCORE', root .. ':reservations', '-inf', text(now), 'LIMIT', 0, 100)) do
+      local kept = left > 0 and redis.call('ZRANGE', root .. ':kept:' .. key, 0, left - 1) or {}
+      local standing = {}
+      for _, number in ipairs(kept) do
+        if is_kept(number) then standing[#standing + 1] = number end
+      end
+      appear(standing, now)
+      if #kept > 0 then redis.call('ZREM', root .. ':kept:' .. key, unpack(kept)) end
+      finish(key)
+      left = left - #kept
+    end
+  end
+
+  -- The first ready messages whose keys aren't reserved, and whether there may be more of them.
+  local function unreserved()
+    local found, aside = {}, 0
+    while #found < limit do
+      if aside >= PIECE then return found, true end
+      local most = math.min(limit - #found + aside, PIECE)
+      local some = redis.call('ZRANGE', root .. ':ready', #found, #found + most - 1)
+      if #some == 0 then break end
+      local others = sift(some, now)
+      aside = aside + #some - #others
+      for i = 1, math.min(#others, limit - #found) do found[#found + 1] = others[i] end
+    end
+    return found, false
+  end
+
   release()
   renew(now)
   numbers, more = unreserved()
@@ -63,5 +63,5 @@ if #taken == 0 then
   end
   return {'ok', text(due), {}}
 end
-if reserved then redis.call('ZREM', root .. ':delayed', unpack(taken)) end
-return deliver(taken, now, ARGV[3], ARGV[4], '0')
+if not usual then redis.call('ZREM', root .. ':delayed', unpack(taken)) end
+return deliver(taken, now, ARGV[3], ARGV[4], '0', not usual)

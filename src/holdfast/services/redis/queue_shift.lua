@@ -2,7 +2,7 @@
 -- receives of each delivery. Returns the places, from 0 on, of those that don't count.
 local now, ends = now_us(), ARGV[2] == '1'
 local shows = text(now + ARGV[1])
-local stale, told, shown, reserved = {}, 0, {}, has_reservations()
+local stale, told, shown, usual = {}, 0, {}, plain()
 for i = 4, #ARGV, 2 do
   local number, receives = ARGV[i], ARGV[i + 1]
   local delivery = redis.call('HGET', root .. ':deliveries', number)
@@ -11,7 +11,7 @@ for i = 4, #ARGV, 2 do
   elseif not ends then
     redis.call('ZADD', root .. ':in_flight', shows, number)
     redis.call('ZREM', root .. ':ready', number)
-    if reserved then redis.call('ZREM', root .. ':delayed', number) end
+    if not usual then redis.call('ZREM', root .. ':delayed', number) end
   else
     redis.call('HSET', root .. ':deliveries', number, receives)
     redis.call('ZREM', root .. ':in_flight', number)

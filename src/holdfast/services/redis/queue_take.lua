@@ -47,4 +47,4 @@ local word = (more or not looked) and '1' or '0'
 if #taken == 0 then return {'ok', word, {}} end
 redis.call('ZREM', kept, unpack(taken))
 redis.call('ZREM', root .. ':delayed', unpack(taken))
-return deliver(taken, now, ARGV[3], holder, word)
+return deliver(taken, now, ARGV[3], holder, word, true)
