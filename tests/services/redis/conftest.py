@@ -9,10 +9,12 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.meter import Meter
 from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.coordinator import RedisCoordinator
+from holdfast.services.redis.queue import RedisQueue, bell_of
 from holdfast.system.clock import SystemClock
 
 Connect = Callable[..., RedisConnection]
 Coordinate = Callable[..., RedisCoordinator]
+MakeQueue = Callable[..., RedisQueue]
 
 
 @contextlib.contextmanager
@@ -64,3 +66,18 @@ async def coordinate(connect: Connect, clock: Clock) -> AsyncIterator[Coordinate
     yield coordinate
     for coordinator in made:
         await coordinator.close()
+
+
+@pytest.fixture
+async def make_queue(connect: Connect) -> AsyncIterator[MakeQueue]:
+    """Makes queues at URLs, each as another process has it; they end with the test."""
+    bells = []
+
+    def make(url: str, name: str = "q", max_bytes: int = 100_000) -> RedisQueue:
+        connection, clock = connect(url), SystemClock()
+        bells.append(bell_of(connection, clock))
+        return RedisQueue(connection, name, clock, bells[-1], max_bytes=max_bytes)
+
+    yield make
+    for bell in bells:
+        await bell.close()

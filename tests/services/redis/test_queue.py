@@ -1,38 +1,19 @@
 """The queue in Redis: its promises on every kind of server, and what is its own."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
 
 from holdfast.ports.queue import DeadLetter, KeyedQueue, Outgoing, Queue
-from holdfast.services.redis.queue import RedisQueue, all_names, bell_of, filled
-from holdfast.system.clock import SystemClock
+from holdfast.services.redis.queue import all_names, filled
 from holdfast.testing.conformance import KeyedQueueConformance, QueueConformance, QueueTransferConformance
 from simulator.servers import RedisServer
-from tests.services.redis.conftest import Connect
+from tests.services.redis.conftest import Connect, MakeQueue
 from tests.services.redis.places import Cluster, OneServer, Sentinels
-
-MakeQueue = Callable[..., RedisQueue]
 
 PATIENCE_S = 30.0
 LONG_S = 60.0
-
-
-@pytest.fixture
-async def make_queue(connect: Connect) -> AsyncIterator[MakeQueue]:
-    """Makes queues at URLs, each as another process has it; they end with the test."""
-    bells = []
-
-    def make(url: str, name: str = "q", max_bytes: int = 100_000) -> RedisQueue:
-        connection, clock = connect(url), SystemClock()
-        bells.append(bell_of(connection, clock))
-        return RedisQueue(connection, name, clock, bells[-1], max_bytes=max_bytes)
-
-    yield make
-    for bell in bells:
-        await bell.close()
 
 
 class OnRedis(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
