@@ -30,6 +30,7 @@ from simulator.tasks import (
     FOLLOWING,
     PICKY,
     QUICK,
+    SLOTS,
     TRIES,
     Away,
     PlannedTask,
@@ -582,6 +583,31 @@ def test_a_task_of_a_batch_that_is_cancelled_is_counted() -> None:
     late = msgspec.structs.replace(FINE, seconds=3.0)
     world = lived(lambda: TaskWorld(in_batch(FINE, late)), cancelled)
     assert world.store.standing[BATCH].members == "12"
+
+
+def test_a_batch_that_is_cancelled_ends_with_the_last_of_its_tasks() -> None:
+    seen, size = list[State](), SLOTS + 2
+
+    async def cancelled(world: TaskWorld) -> None:
+        while not world.tried[f"{BATCH}-0"] or f"{BATCH}-{size - 1}" not in world.store.standing:
+            await world.clock.sleep(0.05)
+        batch = await world.producer.cancel(BATCH, "not needed")
+        assert batch is not None
+        assert not batch.ended, "one of its tasks runs"
+        while not (await world.store.get(BATCH) or batch).ended:
+            await world.clock.sleep(0.05)
+        seen.extend(world.store.standing[f"{BATCH}-{place}"].state for place in range(size))
+
+    long = msgspec.structs.replace(FINE, seconds=100.0)
+    planned = in_batch(*[long] * size)
+    world = lived(lambda: TaskWorld(planned), cancelled)
+    assert seen == [State.FAILED] * size
+    assert len(world.tried) < size, "some waited"
+    (followed,) = followers(world)
+    outcome = decode_brief(followed.after)
+    assert (outcome.state, outcome.value) == (State.FAILED, {"tasks": size, "failed": size})
+    assert outcome.detail == f"cancelled: not needed; {size} of {size} tasks did not succeed"
+    assert letters(world) == []
 
 
 SENDING = msgspec.structs.replace(FINE, sends=4)

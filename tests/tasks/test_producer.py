@@ -391,6 +391,54 @@ async def test_a_running_task_that_is_cancelled_without_a_reason_hears_that_it_i
     assert task.cancel == "without a reason"
 
 
+async def test_a_batch_whose_sender_has_gone_ends_when_it_is_cancelled(rig: Rig) -> None:
+    """Of its three tasks one has ended, one waits, and one was never sent."""
+    batch = await rig.producer.send_batch([ORDER], on_failure=Order(task_type=TYPE, trace_id="after"))
+    record = await rig.producer.status(batch)
+    assert record is not None
+    await rig.store.count([CountMember("b", 3, 0, follow_ups=record.follow_ups)])
+    await rig.store.queue([Task("b-1", TYPE)])
+    assert await rig.producer.status("b-2") is None
+    cancelled = await rig.producer.cancel("b", "not needed")
+    assert cancelled is not None
+    assert (cancelled.members, cancelled.ended) == ("102", False), "the message of one is yet to be received"
+    await rig.store.count([CountMember("b", 3, 1, failed=True)])
+    assert await rig.producer.status("after") is None, "the node that received that message sends it"
+
+
+async def test_a_batch_of_which_nothing_was_sent_ends_when_it_is_cancelled(rig: Rig) -> None:
+    sent_one = await rig.producer.send_batch([ORDER], on_failure=Order(task_type=TYPE, trace_id="after"))
+    record = await rig.producer.status(sent_one)
+    assert record is not None
+    await rig.store.count([CountMember("b", 2, follow_ups=record.follow_ups)])
+    ended = await rig.producer.cancel("b", "not needed")
+    assert ended is not None
+    assert (ended.state, ended.members) == (State.FAILED, "22")
+    assert ended.detail == "cancelled: not needed; 2 of 2 tasks did not succeed"
+    after = await rig.producer.status("after")
+    assert after is not None, "what follows is sent"
+    briefed = await rig.producer.status("b")
+    assert briefed is not None
+    assert briefed.briefed
+
+
+async def test_a_batch_that_is_cancelled_while_it_is_sent_has_no_task_that_waits(rig: Rig) -> None:
+    queue, counted = rig.store.queue, asyncio.Event()
+
+    async def slow(tasks: Sequence[Task]) -> list[Task]:
+        counted.set()
+        await rig.clock.sleep(1.0)
+        return await queue(tasks)
+
+    rig.store.queue = slow  # type: ignore[method-assign]
+    sending = asyncio.ensure_future(rig.producer.send_batch([ORDER, ORDER], trace_id="b"))
+    await counted.wait()
+    await rig.producer.cancel("b", "not needed")
+    await sending
+    states = [task.state for place in range(2) if (task := await rig.producer.status(f"b-{place}"))]
+    assert states == [State.FAILED, State.FAILED]
+
+
 async def test_a_waiting_task_is_cancelled_at_once(rig: Rig) -> None:
     (trace,) = await rig.producer.send([ORDER])
     task = await rig.producer.cancel(trace, "ordered twice")

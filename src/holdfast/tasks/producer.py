@@ -13,6 +13,7 @@ import msgspec
 
 from holdfast.common.acts import HOPS
 from holdfast.common.message import check_key, check_text
+from holdfast.common.progress import chunks
 from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import TRACEPARENT
@@ -31,7 +32,7 @@ from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
 from holdfast.system.spans import sending
 from holdfast.tasks.body import Body, body_of
-from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp
+from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp, due
 from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
 from holdfast.tasks.order import FollowUps, Order
 from holdfast.tasks.outcome import Outcome, outcome_of
@@ -68,6 +69,9 @@ BRIEF_VISIBILITY_S = 60.0
 
 LOOK_S = 60.0
 """The shortest pause between two reads of which nodes run which types of tasks."""
+
+CANCELS_MAX = 100
+"""How many tasks of a batch are cancelled at once."""
 
 ACK_LINGER_S = 0.2
 RECEIVE_WAIT_S = 20.0
@@ -198,6 +202,8 @@ class Producer:
         (known,) = await self._store.count([CountMember(trace, len(orders), follow_ups=follow_ups)])
         if not known.ended:
             await self._send_traced(sent)
+            if (now := await self._store.get(trace)) is not None and now.cancel:  # while they were sent
+                await self._cancel_all([each.trace for each in sent], now.cancel)
         return trace
 
     async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
@@ -373,10 +379,36 @@ class Producer:
                 await self._give_back(queue, unread)
 
     async def cancel(self, trace_id: str, reason: str) -> Task | None:
-        """Cancel a task: it ends at once if it waits, within seconds if it runs. Returns None for a task that
-        isn't known."""
+        """Cancel a task: it ends at once if it waits, within seconds if it runs. Of a batch all tasks are
+        cancelled that have not ended, and it ends with the last of them. Returns None for a task that isn't
+        known."""
         why = check_text(reason, "reason") or "without a reason"
-        return await self._store.cancel(check_text(trace_id, "trace_id"), why)
+        task = await self._store.cancel(check_text(trace_id, "trace_id"), why)
+        if task is not None and task.members and not task.ended:
+            task = await self._cancel_members(task)
+        return task
+
+    async def _cancel_all(self, traces: Sequence[str], reason: str) -> list[Task | None]:
+        found = list[Task | None]()
+        for some in chunks(traces, CANCELS_MAX):
+            found += await asyncio.gather(*(self._store.cancel(trace, reason) for trace in some))
+        return found
+
+    async def _cancel_members(self, batch: Task) -> Task:
+        """Cancel the tasks of a batch that have not ended. Those that were never sent, because their sender
+        has gone, count as failed. Returns the record of the batch."""
+        places = [place for place, mark in enumerate(batch.members) if mark == "0"]
+        found = await self._cancel_all([name_in_batch(batch.trace, place) for place in places], batch.cancel)
+        never = [place for place, task in zip(places, found, strict=True) if task is None]
+        if never:
+            size = len(batch.members)
+            counted = await self._store.count([CountMember(batch.trace, size, n, failed=True) for n in never])
+            batch = counted[-1]
+        if batch.ended and not batch.briefed:
+            own = SentTask(Envelope(app=self._app, trace_id=batch.trace, task_type=BATCH), Body(b""))
+            await self.hand_over(due(batch, outcome_of(self._app, batch), own))
+            await self._store.briefed([(batch.trace, batch.epoch)])
+        return batch
 
     async def retry(self, task: Task) -> None:
         """Run a task again that is a dead letter. Raises OperationRefused if it isn't one."""

@@ -242,6 +242,12 @@ def test_each_member_of_a_batch_counts_once_and_the_last_one_ends_it() -> None:
     assert (rules.failed_in(batch), rules.failed_in(once), rules.failed_in(ended)) == ([], ["b-1"], ["b-1"])
     assert rules.count(ended, CountMember("b", 2, 0, failed=True), NOW) is ended
     assert rules.count(QUEUED, CountMember("k", 2, 0), NOW) is QUEUED
+    told = rules.cancel(once, "enough", NOW)
+    assert (told.ended, told.cancel) == (False, "enough")
+    assert (
+        rules.count(told, CountMember("b", 2, 0), NOW).detail
+        == "cancelled: enough; 1 of 2 tasks did not succeed"
+    )
     well = rules.count(None, CountMember("b", 1, 0), NOW)
     assert (well.state, well.detail) == (State.SUCCEED, "")
 

@@ -133,7 +133,7 @@ end
 
 function requests.cancel(task, trace, reason)
   if not task or ENDED[task.state] then return task end
-  if task.state == 'queued' then
+  if task.state == 'queued' and not task.members then
     local changes = ended('failed', '', 'cancelled: ' .. reason)
     return task, with(changes, {epoch = next_epoch(task), cancel = reason, send_at = task.message and NOW or nil})
   end
@@ -165,6 +165,7 @@ function requests.count(task, trace, size, place, failed, follow_ups)
   if members:find('0', 1, true) then return task, changes end
   local _, bad = members:gsub('2', '')
   local detail = bad > 0 and string.format('%d of %d tasks did not succeed', bad, #members) or ''
+  if bad > 0 and task.cancel then detail = 'cancelled: ' .. task.cancel .. '; ' .. detail end
   local result = string.format('{"tasks":%d,"failed":%d}', #members, bad)
   return task, with(changes, ended(bad > 0 and 'failed' or 'succeed', result, detail))
 end

@@ -333,10 +333,10 @@ def cancel(standing: Task, reason: str, now: float) -> Task:
     """Return the task after it was cancelled: it ends at once if it waits, at its next beat if it runs. A
     task that has ended is unchanged. One that waits gets a new epoch, as it may have had an outcome before it
     was queued again. If its message is yet to be sent, it is sent now, for whoever receives it tells the
-    producer."""
+    producer. A batch ends with the last of its tasks, which are cancelled by themselves."""
     if standing.ended:
         return standing
-    if standing.state is State.QUEUED:
+    if standing.state is State.QUEUED and not standing.members:
         ended = _ended(standing, State.FAILED, b"", f"cancelled: {reason}", now)
         send_at = now if ended.message else ended.send_at
         return msgspec.structs.replace(ended, epoch=standing.epoch + 1, cancel=reason, send_at=send_at)
@@ -371,6 +371,8 @@ def count(standing: Task | None, wish: CountMember, now: float) -> Task:
         return batch
     failed = members.count("2")
     detail = f"{failed} of {len(members)} tasks did not succeed" if failed else ""
+    if failed and batch.cancel:
+        detail = f"cancelled: {batch.cancel}; {detail}"
     result = f'{{"tasks":{len(members)},"failed":{failed}}}'.encode()
     return _ended(batch, State.FAILED if failed else State.SUCCEED, result, detail, now)
 

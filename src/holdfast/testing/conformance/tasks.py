@@ -513,6 +513,17 @@ class TasksConformance:
         assert (ended.state, ended.result) == (State.FAILED, b'{"tasks":2,"failed":1}')
         assert (ended.detail, ended.follow_ups) == ("1 of 2 tasks did not succeed", b"f")
 
+    async def test_a_batch_that_is_cancelled_ends_with_the_last_of_its_tasks(
+        self, tasks: TaskStore, other_tasks: TaskStore
+    ) -> None:
+        await tasks.count([CountMember("b", 2, 0)])
+        told = await other_tasks.cancel("b", "not needed")
+        assert told is not None
+        assert (told.state, told.cancel, told.members) == (State.QUEUED, "not needed", "10")
+        [ended] = await tasks.count([CountMember("b", 2, 1, failed=True)])
+        assert (ended.state, ended.cancelled) == (State.FAILED, True)
+        assert ended.detail == "cancelled: not needed; 1 of 2 tasks did not succeed"
+
     async def test_tasks_of_a_batch_that_end_together_are_all_counted(
         self, tasks: TaskStore, other_tasks: TaskStore
     ) -> None:
