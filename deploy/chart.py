@@ -28,6 +28,8 @@ TELLING_PARAMETERS = "passw|passphrase|secret|token|credential|signature|api_?ke
 PASSWORD = rf"://[^/@]*:[^/@]*@|[?&;][^=&;]*({TELLING_PARAMETERS})[^=&;]*="
 """A pattern of URLs that hold a password, or another secret as a parameter."""
 
+BESIDE_NODES = ("gateway", "console", "migrations", "deletionCosts")
+
 TEXT: Schema = {"type": "string"}
 SOME_TEXT: Schema = {"type": "string", "minLength": 1}
 FLAG: Schema = {"type": "boolean"}
@@ -104,6 +106,7 @@ def schema() -> str:
         networkPolicy=_object(
             enabled=FLAG, gatewayFrom=LIST, consoleFrom=LIST, prometheusFrom=LIST, egress=LIST
         ),
+        deletionCosts=_object(enabled=FLAG, seconds=_count(5), resources=RESOURCES),
         test=_object(resources=RESOURCES),
         monitoring=_monitoring(),
         **{"global": ANY},
@@ -317,6 +320,6 @@ def _one_node_on_sqlite() -> list[Schema]:
         {"if": {"anyOf": names}, "then": {"properties": {"persistence": on}}},
         {
             "if": {"properties": {"persistence": on}},
-            "then": {"properties": {**one, "gateway": off, "console": off, "migrations": off}},
+            "then": {"properties": {**one, **dict.fromkeys(BESIDE_NODES, off)}},
         },
     ]

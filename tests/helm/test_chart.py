@@ -6,6 +6,7 @@ import asyncio
 import functools
 import json
 import math
+import os
 import re
 import sys
 from collections.abc import Iterator
@@ -23,7 +24,10 @@ from yarl import URL
 
 from deploy.chart import CHART_RULES, SERVICES
 from deploy.generate import RULES
+from holdfast.cluster.rules.placement import WorkLoad
 from holdfast.config import Config
+from holdfast.ports.coordinator import Load, Member
+from holdfast.wiring import Services
 from simulator.charts import (
     CHART,
     EXAMPLES,
@@ -39,6 +43,8 @@ from simulator.charts import (
     variables,
 )
 
+COSTS = {"deletionCosts.enabled": True}
+PATIENCE_S = 60.0
 KUBERNETES = ROOT / "docs/kubernetes.md"
 VERSIONS = ("1.31", "1.34", "1.37")
 NOT_OF_KUBERNETES = {"ScaledObject", "PodMonitor", "PrometheusRule"}
@@ -116,6 +122,8 @@ CHANGES: dict[str, list[Any]] = {
     "networkPolicy.consoleFrom": [[{"podSelector": {}}]],
     "networkPolicy.prometheusFrom": [[]],
     "networkPolicy.egress": [[{"ports": [{"port": 5432}]}]],
+    "deletionCosts.enabled": [True],
+    "deletionCosts.seconds": [60],
     "test": [{"resources": {"requests": {"cpu": 1}, "limits": {"memory": "1Gi"}}}],
     "monitoring.podMonitor": [True, False],
     "monitoring.rules": [True, False],
@@ -163,7 +171,7 @@ def safe(name: str, pod: Manifest) -> None:
     """Nobody is root or writes to its image, each has its limits, and each that serves is asked how it is."""
     closed(name, pod)
     for container in pod["containers"]:
-        if not name.endswith("-migrate"):
+        if not name.endswith(("-migrate", "-costs")):
             assert container["livenessProbe"]["httpGet"]["path"] == "/healthz"
             ready = "/healthz" if name.endswith("-console") else "/readyz"
             assert container["readinessProbe"]["httpGet"]["path"] == ready
@@ -376,6 +384,63 @@ async def test_the_program_of_a_test_fails_where_something_does_not_answer(unuse
                 sys.executable, "-Ic", program, *urls, stderr=asyncio.subprocess.DEVNULL
             )
             assert await asked.wait() == code
+
+
+async def test_kubernetes_is_told_which_nodes_do_least(tmp_path: Path) -> None:
+    told: dict[str, str] = {}
+    all_told = asyncio.Event()
+
+    async def patch(request: web.Request) -> web.Response:
+        assert request.content_type == "application/merge-patch+json"
+        assert request.headers["Authorization"] == "Bearer of-the-costs"
+        if (pod := request.match_info["pod"]) == "elsewhere":
+            return web.Response(status=404)
+        (told[pod],) = (await request.json())["metadata"]["annotations"].values()
+        if len(told) == 3:
+            all_told.set()
+        return web.json_response({})
+
+    loads = {
+        "elsewhere": Load(),
+        "idle": Load(),
+        "streams": Load(streams=7),
+        "tasks": Load(streams=1, works=(WorkLoad("tasks", slots=4, busy=2.0, handled=9),)),
+    }
+    url = f"sqlite:///{tmp_path}/holdfast.db"
+    async with Services(Config(url=url)) as services:
+        for name, load in loads.items():
+            await services.coordinator().join(Member(name, name, "http://127.0.0.1:9", load), 600)
+    (tmp_path / "token").write_text("of-the-costs")
+    app = web.Application()
+    app.add_routes([web.patch("/api/v1/namespaces/video/pods/{pod}", patch)])
+    pod = pods(manifests(POSTGRES, **COSTS))["cams-holdfast-costs"]
+    program, _, namespace, _, _ = pod["containers"][0]["args"]
+    async with TestServer(app) as cluster:
+        api = str(cluster.make_url("/")).rstrip("/")
+        telling = await asyncio.create_subprocess_exec(
+            sys.executable, "-Ic", program, api, namespace, tmp_path, "30",
+            env={"PATH": os.environ["PATH"], "HOLDFAST_URL": url},
+        )  # fmt: skip
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await all_told.wait()
+        finally:
+            telling.kill()
+            await telling.wait()
+    assert told == {"idle": "0", "streams": "7", "tasks": "2001"}
+
+
+def test_only_the_pod_that_tells_costs_may_patch_pods() -> None:
+    found = manifests(POSTGRES, **COSTS)
+    (role,) = of_kind(found, "Role").values()
+    (binding,) = of_kind(found, "RoleBinding").values()
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["pods"], "verbs": ["patch"]}]
+    (subject,) = binding["subjects"]
+    accounts = {name: pod["serviceAccountName"] for name, pod in pods(found).items()}
+    assert [name for name, account in accounts.items() if account == subject["name"]] == [
+        "cams-holdfast-costs"
+    ]
+    assert not of_kind(manifests(POSTGRES), "Role")
 
 
 async def test_a_scaler_that_is_turned_on_begins_with_the_nodes_that_are_there() -> None:
