@@ -7,9 +7,13 @@ import pytest
 from holdfast.ports.meter import Meter
 from holdfast.services.postgres.address import parse
 from holdfast.services.postgres.database import PostgresDatabase
+from holdfast.services.postgres.messages import PostgresMessages
+from holdfast.services.postgres.queue import PostgresQueue
 from holdfast.system.clock import SystemClock
+from simulator.servers import PostgresqlServer
 
 MakeDatabase = Callable[..., PostgresDatabase]
+MakeQueue = Callable[..., PostgresQueue]
 
 
 @pytest.fixture
@@ -28,3 +32,15 @@ async def make_database() -> AsyncIterator[MakeDatabase]:
     yield make
     for database in made:
         await database.close()
+
+
+@pytest.fixture
+def make_queue(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> MakeQueue:
+    """Makes queues, each as a process of its own has it."""
+
+    def make(name: str = "q", max_bytes: int = 100_000, parameters: str = "") -> PostgresQueue:
+        clock = SystemClock()
+        messages = PostgresMessages(make_database(postgresql_server.url + parameters), clock)
+        return PostgresQueue(messages, name, clock, max_bytes=max_bytes)
+
+    return make

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import ClaimLost, Fenced
 from holdfast.ports.coordinator import Claim, Coordinator, Load, Member
-from holdfast.ports.queue import DeadLetter, Outgoing, WaitingMessage
+from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, WaitingMessage
 from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged
 from holdfast.services.postgres import coordinator as coordinators
@@ -54,6 +54,8 @@ STANDING = """
 SELECT body, receives, coalesce(visible_at > holdfast.micros(clock_timestamp()), false)
 FROM holdfast.messages ORDER BY 1, 2"""
 
+RESERVED = "SELECT key, holder, ends_at > holdfast.micros(now()) FROM holdfast.reservations ORDER BY 1"
+
 QUEUE: dict[str, Callable[[PostgresQueue, Receipt], Awaitable[object]]] = {
     "send": lambda queue, _: queue.send([Outgoing(b"c"), Outgoing(b"d", delay_s=LONG_S)]),
     "receive": lambda queue, _: queue.receive(5, 0, LONG_S, "me"),
@@ -71,7 +73,15 @@ QUEUE: dict[str, Callable[[PostgresQueue, Receipt], Awaitable[object]]] = {
     "restore": lambda queue, _: queue.restore([WaitingMessage("1", b"e", receives=2)]),
     "restore_dead_letters": lambda queue, _: queue.restore_dead_letters([DeadLetter("w", b"w", "r")]),
     "addition": lambda queue, _: queue.addition([Outgoing(b"f")]),
+    "reserve": lambda queue, _: queue.reserve("l", "me", 1, LONG_S),
+    "keep": lambda queue, _: queue.keep(["k"], "me", LONG_S),
+    "unreserve": lambda queue, _: queue.unreserve("k", "me"),
+    "take": lambda queue, _: queue.take("k", "me", 5, LONG_S),
+    "put_back": lambda queue, receipt: queue.put_back([PutBack(receipt, "j")]),
 }
+
+RESERVING = {"reserve", "keep", "unreserve", "take"}
+"""Calls before which there is a reservation that keeps something."""
 
 
 @pytest.mark.parametrize("act", QUEUE)
@@ -87,7 +97,11 @@ async def test_a_call_of_the_queue_that_is_cut_leaves_what_its_error_says(
 
         async def fill() -> Receipt:
             """Two messages, of which one is delivered, and two dead letters."""
-            await wire.empty("messages", "dead_letters")
+            await wire.empty("messages", "dead_letters", "reservations")
+            if act in RESERVING:
+                await direct.send([Outgoing(b"c", key="k")])
+                await direct.reserve("k", "me", 1, LONG_S)
+                assert await direct.receive(1, 0.05, LONG_S, "me") == []
             await direct.send([Outgoing(b"a")])
             [delivery] = await direct.receive(1, LONG_S, LONG_S, "me")
             await direct.send([Outgoing(b"b")])
@@ -96,7 +110,7 @@ async def test_a_call_of_the_queue_that_is_cut_leaves_what_its_error_says(
 
         async def kept() -> object:
             letters = await wire.rows("SELECT id FROM holdfast.dead_letters ORDER BY 1")
-            return await wire.rows(STANDING), letters
+            return await wire.rows(STANDING), letters, await wire.rows(RESERVED)
 
         cuts = Cuts(wire, queue.depth, fill, kept)
         outcomes = await cuts.at_each_statement(

@@ -21,6 +21,7 @@ from holdfast.services.postgres.tasks import PostgresTasks
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import (
     CoordinatorConformance,
+    KeyedQueueConformance,
     QueueConformance,
     RegistryConformance,
     StateConformance,
@@ -91,7 +92,7 @@ class TestTasks(TasksConformance):
         return PostgresTasks(make_database(url), "app", SystemClock())
 
 
-class TestQueue(QueueConformance):
+class TestQueue(KeyedQueueConformance, QueueConformance):
     @pytest.fixture
     def queue(self, url: str, make_database: MakeDatabase) -> Queue:
         return queue_at(make_database, url)

@@ -8,10 +8,12 @@ from typing import Any
 import psycopg
 import pytest
 
-from holdfast.ports.queue import DeadLetter, Outgoing, Queue
+from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, Queue
+from holdfast.services.postgres import looks
 from holdfast.services.postgres import messages as module
 from holdfast.services.postgres.lane import Connection
-from holdfast.services.postgres.messages import FoundRow, PostgresMessages, ReceiveAnswer, ReceiveCall
+from holdfast.services.postgres.looks import FoundRow
+from holdfast.services.postgres.messages import PostgresMessages, ReceiveAnswer, ReceiveCall
 from holdfast.services.postgres.queue import PostgresQueue, filled
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import (
@@ -20,26 +22,12 @@ from holdfast.testing.conformance import (
     QueueTransferConformance,
 )
 from simulator.servers import PostgresqlServer
-from tests.services.postgres.conftest import MakeDatabase
+from tests.services.postgres.conftest import MakeDatabase, MakeQueue
 
 PATIENCE_S = 30.0
 LONG_S = 60.0
 
-MakeQueue = Callable[..., PostgresQueue]
-
 SEND = "INSERT INTO holdfast.messages (queue, attributes, body) VALUES ('q', '{}', %s)"
-
-
-@pytest.fixture
-def make_queue(postgresql_server: PostgresqlServer, make_database: MakeDatabase) -> MakeQueue:
-    """Makes queues, each as a process of its own has it."""
-
-    def make(name: str = "q", max_bytes: int = 100_000, parameters: str = "") -> PostgresQueue:
-        clock = SystemClock()
-        messages = PostgresMessages(make_database(postgresql_server.url + parameters), clock)
-        return PostgresQueue(messages, name, clock, max_bytes=max_bytes)
-
-    return make
 
 
 class TestOnOneServer(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
@@ -255,7 +243,7 @@ async def test_a_receipt_that_becomes_stale_while_it_waits_for_a_lock_changes_no
     async with await psycopg.AsyncConnection.connect(postgresql_server.url) as other:
         await other.execute("UPDATE holdfast.messages SET receives = receives + 1, holder = 'other'")
         acting = asyncio.ensure_future(calls[act]())
-        await _one_waits_for_a_lock(postgresql_server.url)
+        await one_waits_for_a_lock(postgresql_server.url)
         await other.commit()
     assert await asyncio.wait_for(acting, PATIENCE_S) == [delivery.receipt]
     assert (await queue.depth()).in_flight == 1
@@ -289,13 +277,13 @@ async def test_rows_are_locked_in_one_order_in_whichever_they_are_asked_for(
     async with await psycopg.AsyncConnection.connect(url) as holds:
         await holds.execute(lock, (b"first",))
         acting = asyncio.ensure_future(queue.extend(receipts[::-1], LONG_S))
-        await _one_waits_for_a_lock(url)
+        await one_waits_for_a_lock(url)
         async with await psycopg.AsyncConnection.connect(url) as other:
             await other.execute(lock, (b"second",))
     assert await asyncio.wait_for(acting, PATIENCE_S) == []
 
 
-async def _one_waits_for_a_lock(url: str) -> None:
+async def one_waits_for_a_lock(url: str) -> None:
     waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
     async with await psycopg.AsyncConnection.connect(url, autocommit=True) as looks:
         while (await (await looks.execute(waits)).fetchone()) != (1,):
@@ -321,6 +309,14 @@ async def test_processes_that_want_the_same_rows_never_deadlock(
                 client.bury(letters[::step]),
                 client.free("me"),
                 client.receive(50, 0, LONG_S, "other"),
+                client.put_back([PutBack(receipt, "k") for receipt in receipts[20:80][::step]]),
+            )
+            await asyncio.gather(
+                client.reserve("k", "me", 1, LONG_S),
+                client.keep(["k", "l", "m"][::step], "me", LONG_S),
+                client.take("k", "me", 50, LONG_S),
+                client.free("me"),
+                client.unreserve("k", "me"),
             )
             await asyncio.gather(
                 client.redrive([d.id for d in letters[:60][::step]]),
@@ -431,51 +427,51 @@ async def test_ids_do_not_come_again_though_the_server_has_forgotten_some(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("looks", ["farther", "from the beginning"])
+@pytest.mark.parametrize("look", ["farther", "from the beginning"])
 async def test_what_is_committed_late_is_delivered(
-    make_queue: MakeQueue, postgresql_server: PostgresqlServer, looks: str, monkeypatch: pytest.MonkeyPatch
+    make_queue: MakeQueue, postgresql_server: PostgresqlServer, look: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     queue = make_queue()
     await queue.send([Outgoing(b"before")])
     async with await psycopg.AsyncConnection.connect(postgresql_server.url) as late:
         await late.execute(SEND, (b"late",))
         await queue.receive(10, 0, LONG_S, "me")
-        assert await queue.receive(10, 2 * module.MARGIN_S, LONG_S, "me") == []
+        assert await queue.receive(10, 2 * looks.MARGIN_S, LONG_S, "me") == []
         marks = queue._messages._marks["q"]
-        if looks == "farther":
+        if look == "farther":
             marks.full_at = math.inf
         else:
-            monkeypatch.setattr(module, "WIDE_MARGIN_S", 0.0)
+            monkeypatch.setattr(looks, "WIDE_MARGIN_S", 0.0)
         await late.commit()
         [delivery] = await queue.receive(10, PATIENCE_S, LONG_S, "me")
         assert delivery.body == b"late"
 
 
 async def test_a_look_that_does_not_bring_all_is_gone_on_with() -> None:
-    now, margin = 2_000_000_000_000_000, round(module.MARGIN_S * 1e6)
-    old = module._least_id(now - margin) - 1000
+    now, margin = 2_000_000_000_000_000, round(looks.MARGIN_S * 1e6)
+    old = looks.least_id(now - margin) - 1000
 
     def row(visible_at: int | None, number: int, total: int) -> FoundRow:
         kind, at = (2, number) if visible_at is None else (1, visible_at)
         return FoundRow(kind, at, number, 1, 0, number, "", b"", total, 0, now)
 
-    marks = module._Marks()
+    marks = looks.Marks()
     marks.move([row(5, 1, 9), row(7, 2, 9)], 10, now)  # the rest would be too many bytes
     assert (marks.due_from, marks.fresh_from) == (6, 0)
     marks.move([row(7, 2, 1), row(None, old, 1)], 2, now)  # the limit is reached
     assert (marks.due_from, marks.fresh_from) == (now - margin, old)
     marks.move([row(None, old + 1, 1)], 2, now + margin)  # that was all
-    assert (marks.due_from, marks.fresh_from) == (now, module._least_id(now))
+    assert (marks.due_from, marks.fresh_from) == (now, looks.least_id(now))
 
 
 async def test_the_longer_a_look_from_the_beginning_takes_the_seldomer_it_is() -> None:
-    marks = module._Marks()
+    marks = looks.Marks()
     marks.start(100.0)
     marks.end(100.0, 100.01)
-    assert marks.full_at == pytest.approx(100.01 + module.WIDE_S)
+    assert marks.full_at == pytest.approx(100.01 + looks.WIDE_S)
     marks.start(200.0)
     marks.end(200.0, 201.0)
-    assert marks.full_at == marks.wide_at == pytest.approx(201.0 + 1 / module.WIDE_SHARE)
+    assert marks.full_at == marks.wide_at == pytest.approx(201.0 + 1 / looks.WIDE_SHARE)
 
 
 async def test_what_a_failed_receive_had_taken_is_looked_for_again(make_queue: MakeQueue) -> None:
@@ -510,14 +506,14 @@ async def test_a_receive_does_not_pass_over_what_cannot_be_removed_yet(
         for _ in range(rounds):
             await queue.send([Outgoing(b"x")] * batch)
             await queue.delete([d.receipt for d in await queue.receive(batch, 0, LONG_S, "me")])
-        await queue.receive(1, 2 * module.MARGIN_S, LONG_S, "me")
-        before = await _entries_read(queue)
+        await queue.receive(1, 2 * looks.MARGIN_S, LONG_S, "me")
+        before = await entries_read(queue)
         await queue.send([Outgoing(b"x")] * 10)
         assert len(await queue.receive(10, PATIENCE_S, LONG_S, "me")) == 10
-        assert await _entries_read(queue) - before < batch
+        assert await entries_read(queue) - before < batch
 
 
-async def _entries_read(queue: PostgresQueue) -> int:
+async def entries_read(queue: PostgresQueue) -> int:
     """How many entries of the indexes of messages the queue's connection has passed so far."""
 
     async def read(connection: Connection) -> int:
@@ -548,6 +544,7 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
         reservations = queue._reservations
         asked: list[tuple[bytes, Any]] = [
             (queue._messages._receive, call),
+            (queue._messages._receive_and_keep, call),
             (queue._messages._settle, [["q"] * 9, list(range(9)), [1] * 9, [None] * 9, [False] * 9]),
             (queue._messages._free, {"queue": "q", "holder": "me"}),
             (queue._messages._next_due, {"queue": "q", "soon": 1}),
@@ -563,12 +560,13 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
             found.append("\n".join(line for (line,) in await told.fetchall()))
         return found
 
-    receive, *_, take, _, _ = plans_ = await queue._lane.write(plans)
+    receive, keep, *_, take, _, _ = plans_ = await queue._lane.write(plans)
     for plan in plans_:
         assert "Seq Scan" not in plan, plan
-    assert "Index Scan using messages_kept" in receive, receive
+    assert "Index Scan using messages_kept" in keep, keep
     assert "Index Scan using messages_kept" in take, take
-    assert "Index Scan using messages_fresh" in receive, receive
-    assert "Index Scan using messages_due" in receive, receive
-    assert "Tid Scan" in receive, receive
-    assert receive.count("Sort") <= receive.count("WindowAgg"), receive
+    for plan in (receive, keep):
+        assert "Index Scan using messages_fresh" in plan, plan
+        assert "Index Scan using messages_due" in plan, plan
+        assert "Tid Scan" in plan, plan
+        assert plan.count("Sort") <= plan.count("WindowAgg"), plan

@@ -9,7 +9,7 @@ import pytest
 from holdfast.common.migrations import Migration
 from holdfast.errors import ConfigError, HoldfastError, Unavailable, UnsupportedStore
 from holdfast.ports.coordinator import Member
-from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.ports.queue import DeadLetter, Outgoing, PutBack
 from holdfast.services.postgres import schema
 from holdfast.services.postgres.coordinator import PostgresCoordinator
 from holdfast.services.postgres.database import PostgresDatabase
@@ -224,6 +224,13 @@ async def _do_all(database: PostgresDatabase) -> None:
     await queue.delete([delivery.receipt])
     await queue.bury([DeadLetter("a", b"x", "r")])
     assert await queue.redrive(["a"]) == 1
+    assert await queue.reserve("k", "me", 1, 60)
+    taken = await queue.take("k", "me", 1, 60)
+    assert taken is not None
+    assert await queue.keep(["k"], "me", 60) == []
+    await queue.unreserve("k", "me")
+    [delivery] = await queue.receive(1, 60, 60, "me")
+    assert await queue.put_back([PutBack(delivery.receipt, "k")]) == []
 
     state = PostgresState(database, clock)
     opened = await state.open("s/k", 0, "m")

@@ -1,16 +1,9 @@
-"""The messages of all queues of a database. Each operation serves all calls that come together.
-
-While somebody holds a transaction open, PostgreSQL can't remove what is deleted, and every scan of an index
-passes over all of it. So receives look only from where the last one ended, less a margin for what was
-committed late. Now and then one looks back farther, and from the beginning, for what was committed later
-still: not so often that it matters, however long it takes.
-"""
+"""The messages of all queues of a database. Each operation serves all calls that come together."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 from holdfast.common.queue_calls import (
@@ -25,6 +18,7 @@ from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
+from holdfast.services.postgres.looks import SORT_MAX, WIDE_S, FoundRow, Marks, SortAnswer, Sorting
 
 ItemT = TypeVar("ItemT")
 
@@ -34,29 +28,11 @@ CALL_BYTES = 16 << 20
 MICROS_MAX = 10**15
 """The longest time in a call, some 31 years."""
 
-MARGIN_S = 0.25
-"""How late a commit may be for the next receive to see its messages."""
-
-WIDE_MARGIN_S = 10.0
-"""How late it may be for those receives that look back farther: longer than most transactions of callers."""
-
-WIDE_S = 1.0
-"""The least time between two receives of a queue that look back farther, or from the beginning."""
-
-WIDE_SHARE = 0.02
-"""The largest part of the time that receives spend on looking so."""
-
-SORT_MAX = 1000
-"""How many ready messages one statement looks at to set aside what is of reserved keys."""
-
 KEPT_MICROS = 15 * 60 * 10**6
 """After how many microseconds what is set aside shows again to nodes of versions that know no keys."""
 
 TIDY_S = 10.0
 """The least time between two looks for what reservations leave to do."""
-
-EPOCH_MS = 1_577_836_800_000
-COUNT_BITS = 20
 
 SEND = """
 INSERT INTO {schema}.messages (queue, visible_at, key, attributes, body)
@@ -66,10 +42,39 @@ FROM unnest(%b::text[], %s::bigint[], %b::bytea[], %b::text[], %b::bytea[])
     AS sent (queue, delay, key, attributes, body)
 RETURNING id"""
 
-# First what reservations kept that have ended, in its order. Then what comes again, oldest first, and what is
-# new. What is of a reserved key is set aside instead. Nobody waits for the disk, here and below: what a crash
-# of the server takes back of a delivery, or of its end, is delivered again.
+# What comes again comes first, oldest first. It takes nothing if the queue knows reservations. Nobody waits
+# for the disk, here and below: what a crash of the server takes back of a delivery, or of its end, is
+# delivered again.
 RECEIVE = """
+WITH fast AS MATERIALIZED (
+    SELECT set_config('synchronous_commit', 'off', true),
+        NOT EXISTS (SELECT FROM {schema}.reservations WHERE queue = %(queue)s) AS simple
+), due AS MATERIALIZED (
+    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    WHERE queue = %(queue)s AND visible_at > %(due_from)s
+        AND visible_at <= {schema}.micros(statement_timestamp()) AND (SELECT simple FROM fast)
+    ORDER BY visible_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+), fresh AS MATERIALIZED (
+    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s AND (SELECT simple FROM fast)
+    ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due) FOR UPDATE SKIP LOCKED
+), found AS MATERIALIZED (
+    SELECT place, visible_at, count(*) OVER () AS total,
+        sum(size) OVER (ORDER BY visible_at NULLS LAST, id) AS upto, size
+    FROM (SELECT * FROM due UNION ALL SELECT * FROM fresh) AS both_kinds
+)
+UPDATE {schema}.messages AS m
+SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
+    holder = %(holder)s, reserved = false
+FROM fast, found WHERE m.ctid = found.place AND m.queue = %(queue)s
+    AND (found.upto = found.size OR found.upto <= %(bytes)s)
+RETURNING CASE WHEN found.visible_at IS NULL THEN 2 ELSE 1 END, coalesce(found.visible_at, m.id), m.id,
+    m.receives, m.excused, coalesce(m.turn, m.id), m.attributes, m.body, found.total, 0,
+    {schema}.micros(statement_timestamp())"""
+
+# The same where the queue knows reservations. First comes what those kept that have ended, in its order. What
+# is of a reserved key is set aside instead.
+RECEIVE_AND_KEEP = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true)
 ), known AS MATERIALIZED (
@@ -253,36 +258,6 @@ class ReceiveAnswer(NamedTuple):
     due_s: float
 
 
-class FoundRow(NamedTuple):
-    """A message that a receive has delivered or set aside. ``kind``: 0 was kept, 1 comes again, 2 is new.
-    ``at``: its place among those of its kind: a turn, the time in microseconds when it showed, or an id. What
-    is set aside has no ``body``. ``total`` is how many messages were found, ``known`` how many reservations,
-    and ``now`` the server's time in microseconds."""
-
-    kind: int
-    at: int
-    number: int
-    receives: int
-    excused: int
-    turn: int
-    attributes: str | None
-    body: bytes | None
-    total: int
-    known: int
-    now: int
-
-
-class SortAnswer(NamedTuple):
-    """The messages that were looked at to set aside those of reserved keys: how many that come again and that
-    are new, the time and the id of the last of them, and the server's time in microseconds."""
-
-    due: int
-    last_due: int | None
-    fresh: int
-    last_fresh: int | None
-    now: int
-
-
 class SettleCall(NamedTuple):
     """A call that settles deliveries. With a ``delay`` in microseconds they are hidden for so long, and ended
     if ``ends`` says so; without, their messages are deleted."""
@@ -293,84 +268,6 @@ class SettleCall(NamedTuple):
     ends: bool
 
 
-@dataclass(slots=True)
-class _Marks:
-    """From where receives look: two times in microseconds, and an id. ``seen_at`` is the server's time of the
-    last look, in microseconds; ``wide_at`` and ``full_at`` are when the next one looks back farther."""
-
-    due_from: int = 0
-    fresh_from: int = 0
-    ended_from: int = 0
-    """Reservations that ended until then have nothing left."""
-    seen_at: int = 0
-    known: int = 0
-    """The number of reservations that the queue knows, with those that have ended."""
-    tidy_at: float = -math.inf
-    wide_at: float = -math.inf
-    full_at: float = -math.inf
-
-    def start(self, now: float) -> None:
-        """Begin a look."""
-        if now >= self.full_at or now >= self.wide_at:
-            since = 0 if now >= self.full_at else self.seen_at - round(WIDE_MARGIN_S * 1e6)
-            self.due_from = min(self.due_from, since)
-            self.fresh_from = min(self.fresh_from, _least_id(since))
-            self.ended_from = min(self.ended_from, since)
-
-    def end(self, began_at: float, now: float) -> None:
-        """End a look: the longer it took, the later is the next one of its kind."""
-        next_at = now + max(WIDE_S, (now - began_at) / WIDE_SHARE)
-        if began_at >= self.full_at:
-            self.full_at = self.wide_at = next_at
-        elif began_at >= self.wide_at:
-            self.wide_at = next_at
-
-    def move(self, rows: Sequence[FoundRow], limit: int, seen_at: int) -> None:
-        """Move over what a look has passed."""
-        self.seen_at = seen_at
-        until = seen_at - round(MARGIN_S * 1e6)
-        due, fresh = ([row.at for row in rows if row.kind == kind] for kind in (1, 2))
-        all_ended, all_due, all_fresh = until, until, _least_id(until)
-        if rows and (len(rows) == limit or len(rows) < rows[0].total):  # there may be more
-            all_ended = all_ended if due or fresh else 0
-            all_due = all_due if fresh else min(all_due, max(due, default=1) - 1)
-            all_fresh = min(all_fresh, max(fresh, default=0))
-        self.ended_from = max(self.ended_from, all_ended)
-        self.due_from = max(self.due_from, all_due)
-        self.fresh_from = max(self.fresh_from, all_fresh)
-
-
-@dataclass(slots=True)
-class _Sorting:
-    """A look through all ready messages, in parts, to set aside those of reserved keys. Ended, it goes on
-    with what is new, and from the beginning at ``again_at``, for what was committed late."""
-
-    due_from: int = 0
-    fresh_from: int = 0
-    ended: bool = False
-    spent_s: float = 0.0
-    again_at: float = -math.inf
-
-    def start(self, now: float) -> None:
-        """Begin a look."""
-        if self.ended and now >= self.again_at:
-            self.due_from = self.fresh_from = 0
-            self.ended, self.spent_s = False, 0.0
-
-    def move(self, looked: SortAnswer, began_at: float, now: float) -> None:
-        """Move over what a look has passed."""
-        self.spent_s += now - began_at
-        if looked.due + looked.fresh >= SORT_MAX:
-            last_due = looked.last_due or 0
-            self.due_from = last_due - 1 if last_due > self.due_from + 1 else max(self.due_from, last_due)
-            self.fresh_from = max(self.fresh_from, looked.last_fresh or 0)
-            return
-        until = looked.now - round(MARGIN_S * 1e6)
-        self.due_from, self.fresh_from = max(self.due_from, until), max(self.fresh_from, _least_id(until))
-        if not self.ended:
-            self.ended, self.again_at = True, now + max(WIDE_S, self.spent_s / WIDE_SHARE)
-
-
 class PostgresMessages:
     """The messages in a database. ``send``, ``receive``, ``settle`` and ``free`` are operations of a lane;
     ``send_in_parts`` needs a transaction."""
@@ -378,9 +275,10 @@ class PostgresMessages:
     def __init__(self, database: PostgresDatabase, clock: Clock) -> None:
         self.database = database
         self._clock = clock
-        self._marks: dict[str, _Marks] = {}
-        self._sortings: dict[str, _Sorting] = {}
+        self._marks: dict[str, Marks] = {}
+        self._sortings: dict[str, Sorting] = {}
         self._send, self._receive, self._next_due = map(database.sql, (SEND, RECEIVE, NEXT_DUE))
+        self._receive_and_keep = database.sql(RECEIVE_AND_KEEP)
         self._settle, self._free = map(database.sql, (SETTLE, FREE))
         self._sort, self._tidy = map(database.sql, (SORT, TIDY))
 
@@ -451,7 +349,7 @@ class PostgresMessages:
     async def sort(self, connection: Connection, queue: str) -> bool:
         """Set aside what is of reserved keys, among the next ready messages; return True if all were looked
         at by now."""
-        sorting = self._sortings.setdefault(queue, _Sorting())
+        sorting = self._sortings.setdefault(queue, Sorting())
         begin_at = self._clock.monotonic()
         sorting.start(begin_at)
         looked = await self._look(connection, queue, sorting.due_from, sorting.fresh_from)
@@ -468,36 +366,33 @@ class PostgresMessages:
     # --- how it is done
 
     async def _take(self, connection: Connection, asked: ReceiveCall) -> ReceiveAnswer:
-        marks = self._marks.setdefault(asked.queue, _Marks())
+        marks = self._marks.setdefault(asked.queue, Marks())
         begin_at = self._clock.monotonic()
         if marks.known and begin_at >= marks.tidy_at:
             tidied = await connection.execute(self._tidy, {"queue": asked.queue, "kept": KEPT_MICROS})
             [renewed] = await tidied.fetchone() or (0,)
             marks.tidy_at = begin_at + (WIDE_S if renewed else TIDY_S)
         marks.start(begin_at)
-        taken = await connection.execute(
-            self._receive,
-            {
-                **asked._asdict(),
-                "due_from": marks.due_from,
-                "fresh_from": marks.fresh_from,
-                "ended_from": marks.ended_from,
-                "bytes": CALL_BYTES,
-                "kept": KEPT_MICROS,
-            },
-            binary=True,
-        )
+        call = {**asked._asdict(), "due_from": marks.due_from, "fresh_from": marks.fresh_from}
+        call["bytes"] = CALL_BYTES
+        if marks.known:
+            call |= {"ended_from": marks.ended_from, "kept": KEPT_MICROS}
+        receive = self._receive_and_keep if marks.known else self._receive
+        taken = await connection.execute(receive, call, binary=True)
         rows = sorted(map(FoundRow._make, await taken.fetchall()))
         end_at = self._clock.monotonic()
+        simple = not marks.known
         if rows:
             seen_at, due_s, marks.known = rows[0].now, 0.0, rows[0].known
         else:
             seen_at, due_s, marks.known = await self._due(connection, asked.queue)
+            if simple and marks.known:  # so it took nothing
+                return await self._take(connection, asked)
             seen_at -= math.ceil((self._clock.monotonic() - begin_at) * 1e6)  # it was looked then
         marks.move(rows, asked.limit, seen_at)
         marks.end(begin_at, end_at)
         deliveries = [delivery_of(*row[2:8]) for row in rows if row.body is not None]
-        if rows and not deliveries:
+        if len(rows) == asked.limit and not deliveries:
             await self._look(connection, asked.queue, marks.due_from, marks.fresh_from)
         return ReceiveAnswer(deliveries, due_s)
 
@@ -533,11 +428,6 @@ def delivery_of(
         receives - excused,
         turn=turn,
     )
-
-
-def _least_id(at: int) -> int:
-    """The least id that a message may have that was sent then or later."""
-    return max(0, (at // 1000 - EPOCH_MS) << COUNT_BITS)
 
 
 def _stale(asked: SettleCall, known: dict[tuple[str, int, int], bool]) -> list[str]:

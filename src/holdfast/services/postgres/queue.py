@@ -212,7 +212,7 @@ class PostgresQueue:
         self.max_batch = max_batch
         self.max_bytes = max_bytes
         self._messages = messages
-        self._reservations = PostgresReservations(messages)
+        self._reservations = PostgresReservations(messages, clock)
         self._bells = messages.database.bells
         self._lane = messages.database.lane("queue")
         self._name = name

@@ -11,10 +11,18 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.common.queue_calls import read_receipt
+from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Delivery, PutBack, Taken
 from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.messages import CALL_BYTES, KEPT_MICROS, PostgresMessages, delivery_of
+
+SLOW_S = 0.2
+"""A take that takes longer passes over much that was taken and can't be removed, because another program
+holds a transaction open. The next ones go on from there, though something may have come before it."""
+
+FULL_SHARE = 0.1
+"""The largest part of the time for which takes then look from the start of a key."""
 
 RESERVE = """
 WITH fast AS MATERIALIZED (
@@ -151,16 +159,25 @@ class PutBackCall(NamedTuple):
     returned: Sequence[PutBack]
 
 
+class _Left(NamedTuple):
+    """The last turn that was taken of a key of which there is more. Takes go on from there ``until`` then,
+    and look from the start of the key otherwise."""
+
+    turn: int
+    until: float
+
+
 class PostgresReservations:
     """The reservations in a database. All are operations of a lane. A take is to run alone: what it has taken
     would be lost if another one failed."""
 
-    def __init__(self, messages: PostgresMessages) -> None:
+    def __init__(self, messages: PostgresMessages, clock: Clock) -> None:
         self._messages = messages
+        self._clock = clock
         sql = messages.database.sql
         self._reserve, self._keep, self._unreserve = map(sql, (RESERVE, KEEP, UNRESERVE))
         self._take, self._put_back = map(sql, (TAKE, PUT_BACK))
-        self._deep: set[tuple[str, bytes]] = set()
+        self._left: dict[tuple[str, bytes], _Left] = {}
         """The queues and keys of which the last take has left something."""
 
     async def reserve(self, connection: Connection, asked: Sequence[ReserveCall]) -> list[bool]:
@@ -185,6 +202,7 @@ class PostgresReservations:
     async def unreserve(self, connection: Connection, asked: Sequence[UnreserveCall]) -> list[None]:
         """Give up reservations."""
         for one in asked:
+            self._left.pop((one.queue, one.key), None)
             await connection.execute(self._unreserve, one._asdict())
         return [None for _ in asked]
 
@@ -192,17 +210,22 @@ class PostgresReservations:
         """Deliver what is kept of a key to its holder. Unless the last take has left something, what is ready
         is set aside first."""
         place = (asked.queue, asked.key)
-        deep = place in self._deep
-        all_sorted = not deep and await self._messages.sort(connection, asked.queue)
-        taken = await connection.execute(self._take, {**asked._asdict(), "bytes": CALL_BYTES}, binary=True)
-        rows = await taken.fetchall()
+        left = self._left.get(place)
+        all_sorted = left is None and await self._messages.sort(connection, asked.queue)
+        begin_at = self._clock.monotonic()
+        after = max(asked.after, left.turn) if left and begin_at < left.until else asked.after
+        call = {**asked._asdict(), "after": after, "bytes": CALL_BYTES}
+        rows = await (await connection.execute(self._take, call, binary=True)).fetchall()
         held, found = rows[0][:2]
         deliveries = sorted((delivery_of(*row[2:]) for row in rows if row[2] is not None), key=_turn)
-        if found > len(deliveries):
-            self._deep.add(place)
+        if deliveries and found > len(deliveries):
+            until = left.until if left else begin_at
+            if not after and (took_s := self._clock.monotonic() - begin_at) > SLOW_S:
+                until = begin_at + took_s / FULL_SHARE
+            self._left[place] = _Left(_turn(deliveries[-1]), until)
         else:
-            self._deep.discard(place)
-            if deep and held and not deliveries:
+            self._left.pop(place, None)
+            if left and held and not deliveries:
                 return await self.take(connection, asked)
         return Taken(deliveries, found > len(deliveries) or not all_sorted) if held else None
 
@@ -211,6 +234,7 @@ class PostgresReservations:
         rows: dict[tuple[str, int, int], tuple[bytes, bool]] = {}
         for one in asked:
             for each in one.returned:
+                self._left.pop((one.queue, each.key.encode()), None)
                 if said := read_receipt(each.receipt):
                     rows[(one.queue, *said)] = (each.key.encode(), each.counted)
         standing: set[tuple[str, int, int]] = set()
