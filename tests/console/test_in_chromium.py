@@ -4,7 +4,9 @@ cluster while they are open."""
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime
 from typing import Literal
+from zoneinfo import ZoneInfo
 
 import pytest
 from playwright.async_api import Browser, expect
@@ -47,6 +49,73 @@ async def test_no_page_is_wider_than_a_phone(chromium: Browser, console: Console
 
 
 @pytest.mark.slow
+async def test_on_a_phone_nothing_of_a_row_is_out_of_sight(chromium: Browser, console: Console) -> None:
+    outside = """() => [...document.querySelectorAll("tbody td, tbody th")].filter(cell => {
+        const box = cell.getBoundingClientRect()
+        return box.width && (box.left < 0 || box.right > innerWidth)
+    }).map(cell => cell.outerHTML)"""
+    async with opened(chromium, console, width=PHONE_PX) as tab:
+        for name, path in PAGES.items():
+            await tab.open(path)
+            assert await tab.page.evaluate(outside) == [], name
+        await tab.open("/streams")
+        late = tab.page.locator("tr", has_text="cameras/late")
+        await expect(late).to_contain_text("waits for seq 1 to 3", timeout=PATIENCE_MS)
+        label = await late.locator("td").last.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert label == '"Status"'
+
+
+@pytest.mark.slow
+async def test_words_are_broken_in_no_table_while_there_is_room(chromium: Browser, console: Console) -> None:
+    broken = """() => [...document.querySelectorAll("td")].filter(cell => {
+        const style = getComputedStyle(cell)
+        return style.overflowWrap === "anywhere" && !cell.classList.contains("text")
+    }).map(cell => cell.outerHTML)"""
+    async with opened(chromium, console) as tab:
+        for name, path in PAGES.items():
+            await tab.open(path)
+            assert await tab.page.evaluate(broken) == [], name
+
+
+@pytest.mark.slow
+async def test_buttons_that_can_do_nothing_now_are_off_and_say_why(
+    chromium: Browser, console: Console, node: NodeForTests
+) -> None:
+    async with opened(chromium, console) as tab:
+        await tab.open("/stream?key=cameras%2Ffront")
+        resume = tab.page.get_by_role("button", name="Resume", exact=True)
+        pause = tab.page.get_by_role("button", name="Pause", exact=True)
+        await expect(resume).to_be_disabled()
+        await expect(resume).to_have_attribute("title", "It isn't parked.")
+        await expect(tab.page.get_by_role("button", name="Move")).to_be_disabled()
+        await pause.click()
+        await expect(pause).to_be_disabled(timeout=PATIENCE_MS)
+        await resume.click()
+        await expect(resume).to_be_disabled(timeout=PATIENCE_MS)
+        await expect(pause).to_be_enabled()
+        trace = node.client.send("mail.send", {"to": "x"})
+        await asyncio.to_thread(node.outcome, trace)
+        await tab.open(f"/task?app=shop&trace={trace}")
+        await expect(tab.page.get_by_role("button", name="Cancel the task")).to_be_disabled()
+        await expect(tab.page.get_by_role("button", name="Send it again")).to_be_disabled()
+
+
+@pytest.mark.slow
+async def test_a_time_that_is_pointed_at_is_told_in_the_readers_zone(
+    chromium: Browser, console: Console
+) -> None:
+    context = await chromium.new_context(timezone_id="Asia/Tokyo", locale="en-GB")
+    tab = Tab(await context.new_page(), console.address)
+    await tab.open("/stream?key=cameras%2Flate")
+    time = tab.page.locator("time").first
+    at = datetime.fromisoformat(str(await time.get_attribute("datetime")))
+    await time.hover()
+    title = await time.get_attribute("title")
+    assert title is not None
+    assert f"{at.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M:%S}" in title
+
+
+@pytest.mark.slow
 async def test_all_that_can_be_done_is_reached_by_keyboard(chromium: Browser, console: Console) -> None:
     reached = """() => {
         const focused = document.activeElement
@@ -54,7 +123,8 @@ async def test_all_that_can_be_done_is_reached_by_keyboard(chromium: Browser, co
     }"""
     wanted = """() => [...document.querySelectorAll(
         'a[href], button, summary, select, input:not([type=hidden]), textarea'
-    )].filter(element => element.checkVisibility()).map(element => element.outerHTML.slice(0, 200))"""
+    )].filter(element => element.checkVisibility() && !element.disabled)
+        .map(element => element.outerHTML.slice(0, 200))"""
     async with opened(chromium, console) as tab:
         for name, path in PAGES.items():
             await tab.open(path)

@@ -35,7 +35,7 @@ def console(
     tls_key: Path | None = None,
     options: Options = DEFAULTS,
 ) -> int:
-    """Show a cluster in the browser: nodes, streams, tasks, dead letters, and what needs somebody. Prints an
+    """Show a cluster in the browser: nodes, streams, tasks, dead letters, and what needs attention. Prints an
     address; whoever opens it may also pause, move, cancel and send again.
 
     On this machine anybody may read. Where --host is reached from other machines, callers need a token, or

@@ -18,6 +18,7 @@ from holdfast.cli.findings import Finding, is_there, look_at, unknown_variables,
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.common.protocol import Done, Probe, Reply, Request
 from holdfast.common.redaction import redact, redact_url
+from holdfast.common.wording import counted
 from holdfast.errors import ConfigError, HoldfastError, NoDatabase, OutcomeUnknown, Unavailable
 from holdfast.extend.products import products
 from holdfast.legacy_env import ANY_BUCKET
@@ -487,7 +488,8 @@ def _targets_away(member: Member, pending: Iterable[PendingEffects]) -> Iterable
     for target, some in sorted(by_target.items()):
         oldest = max(some, key=lambda effects: effects.oldest_s)
         text = (
-            f"takes nothing: {sum(effects.count for effects in some)} effects of {len(some)} streams wait,"
+            f"takes nothing: {counted(sum(effects.count for effects in some), 'effect')} of"
+            f" {counted(len(some), 'stream')} waiting,"
             f" the oldest for {oldest.oldest_s:.0f} s"
         ) + (f"; its last error: {oldest.error}" if oldest.error else "")
         fix = (

@@ -12,6 +12,7 @@ from holdfast.cli.auditing import audited
 from holdfast.cli.options import DEFAULTS, Json, Options
 from holdfast.cli.replay import replay
 from holdfast.common.redaction import redact
+from holdfast.common.wording import counted
 from holdfast.errors import ConfigError
 from holdfast.operate import streams
 from holdfast.operate.streams import StreamRecord
@@ -56,7 +57,7 @@ async def resume(key: Key, /, *, json: Json = False, options: Options = DEFAULTS
     async def go_on(services: Services) -> StreamRecord:
         record, sent = await streams.resume(services, key)
         if sent and not json:
-            output.say(f"{sent} dead letters sent to the queue again")
+            output.say(f"{counted(sent, 'dead letter')} sent to the queue again")
         return record
 
     await _operate(key, json, options, "resume", go_on)
@@ -198,7 +199,7 @@ async def drop_effects(
     async def drop(services: Services) -> StreamRecord:
         record, count = await streams.drop_effects(services, key, ids, target)
         if not json:
-            output.say(f"{count} effects go to the dead letters")
+            output.say(f"{counted(count, 'effect')} moved to the dead letters")
         return record
 
     await _operate(key, json, options, "drop effects", drop, {"ids": " ".join(ids), "target": target})

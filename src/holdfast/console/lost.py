@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 
 import msgspec
 
-from holdfast.common.duration import duration
+from holdfast.common.wording import counted, duration
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 
@@ -34,7 +34,8 @@ class LostNode(msgspec.Struct, frozen=True):
         if not self.streams:
             return "it had no streams"
         left = self.streams - self.elsewhere
-        said = f"{self.elsewhere} of its {self.streams} streams are on other nodes"
+        are = "is" if self.elsewhere == 1 else "are"
+        said = f"{self.elsewhere} of its {counted(self.streams, 'stream')} {are} on other nodes"
         return f"{said}; {left} on none, until their next message" if left else said
 
 

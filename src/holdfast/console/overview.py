@@ -1,4 +1,4 @@
-"""A cluster at a glance: nodes, queues, tasks, what products tell, what needs somebody, and the last hour."""
+"""A cluster at a glance: nodes, queues, tasks, what products tell, what needs attention, the last hour."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.view import View
-from holdfast.common.duration import duration
 from holdfast.common.redaction import redact
+from holdfast.common.wording import duration
 from holdfast.console.attention import Attention
 from holdfast.console.events import Events
 from holdfast.console.index import StreamIndex
@@ -41,13 +41,13 @@ SAMPLES = 240
 """So the charts show an hour."""
 
 LONG_S = 60.0
-"""Who waits for longer needs somebody, perhaps."""
+"""Streams that wait for longer need attention, perhaps."""
 
 AT_ONCE = 16
 """How many queues are asked at once."""
 
 NEEDS_EACH = 5
-"""How many streams of each kind are named among what needs somebody."""
+"""How many streams of each kind are named among what needs attention."""
 
 
 class Sample(msgspec.Struct, frozen=True):
@@ -325,7 +325,7 @@ class Overview:
     # --- telling
 
     def needs(self) -> list[Need]:
-        """Return what needs somebody, the worst first."""
+        """Return what needs attention, the worst first."""
         found = [*self._stuck(), *self._dead_letters(), *self._unable(), *self._risky()]
         return sorted(found, key=lambda need: need.kind != "bad")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections import OrderedDict
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -75,7 +76,7 @@ class Renderer:
 
     def part(self, template: str, **context: Any) -> str:
         """Return the HTML of a part of a page, which is the same for all callers with the same rights."""
-        return self.environment.get_template(template).render(context)
+        return labelled(self.environment.get_template(template).render(context))
 
     def page(self, request: web.Request, template: str, *, status: int = 200, **context: Any) -> web.Response:
         """Return a whole page."""
@@ -98,6 +99,39 @@ class Renderer:
         self._notices[identity] = ("failed" if failed else "done", text)
         while len(self._notices) > NOTICES_MAX:
             self._notices.popitem(last=False)
+
+
+_TABLE = re.compile(r"<thead>(.*?)</thead>(\s*<tbody>.*?</tbody>)", re.DOTALL)
+_HEAD = re.compile(r"<th\b[^>]*>(.*?)</th>", re.DOTALL)
+_TAG = re.compile(r"<[^>]*>")
+_CELL = re.compile(r"<(tr|td|th)\b([^>]*)>")
+_SPAN = re.compile(r'colspan="(\d+)"')
+
+
+def labelled(html: str) -> str:
+    """Give each cell of each table the title of its column, as ``data-label``: on a phone, where a row
+    becomes a list, it stands before what the cell says. A cell over several columns gets none."""
+    return _TABLE.sub(_label_cells, html)
+
+
+def _label_cells(table: re.Match[str]) -> str:
+    titles = [" ".join(_TAG.sub("", title).split()) for title in _HEAD.findall(table[1])]
+    column = 0
+
+    def label(cell: re.Match[str]) -> str:
+        nonlocal column
+        name, attributes = cell[1], cell[2]
+        if name == "tr":
+            column = 0
+            return cell[0]
+        spans = _SPAN.search(attributes)
+        title = titles[column] if spans is None and column < len(titles) else ""
+        column += int(spans[1]) if spans is not None else 1
+        if name == "th" or not title or "data-label=" in attributes:
+            return cell[0]
+        return f'<td{attributes} data-label="{title}">'
+
+    return f"<thead>{table[1]}</thead>{_CELL.sub(label, table[2])}"
 
 
 def html_response(html: str, status: int = 200) -> web.Response:
@@ -126,14 +160,15 @@ def span(seconds: float | None) -> str:
     return f"{value:.0f}\u00a0s" if value >= 10 else f"{value:.1f}\u00a0s"
 
 
-def moment(at: float) -> str:
-    """A wall time, as ISO 8601 in UTC, to the second."""
+def moment(at: float) -> Markup | str:
+    """A wall time in UTC, to the second. The script of the pages tells it in the reader's zone too."""
     if not at:
         return "—"
     try:
-        return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        text = datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S")
     except (OverflowError, ValueError, OSError):
         return f"{at:g}"
+    return Markup('<time datetime="{}Z">{}</time>').format(text.replace(" ", "T"), text)
 
 
 def size(value: float) -> str:

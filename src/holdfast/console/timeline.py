@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.common.held import SKIPPED_BEFORE
+from holdfast.common.wording import counted
 from holdfast.console.index import StreamIndex
 from holdfast.console.life import SeenOpening, StreamEvent, node_at, on
 from holdfast.console.rendering import place
@@ -74,7 +75,7 @@ def _standing(point: Checkpoint, node: str) -> list[StreamEvent]:
         text = f"last commit{on(node)}: number {point.number} of all, in epoch {point.epoch}"
         told.append(StreamEvent(point.key, point.at, text, node))
     if point.started is not None:
-        begun = f"{point.started.head} was begun in {point.started.openings} openings"
+        begun = f"{place(point.started.head)} was begun in {counted(point.started.openings, 'opening')}"
         told.append(StreamEvent(point.key, 0.0, f"{begun}, and no commit covers it yet"))
     for log in (point.log, *point.past):
         if log is None:

@@ -10,10 +10,10 @@ import msgspec
 from holdfast.cluster.balancer import node_load
 from holdfast.cluster.rules.balance import BAND
 from holdfast.cluster.rules.placement import choose, shortage
-from holdfast.common.duration import duration
 from holdfast.common.protocol import Explain
 from holdfast.common.record import reading
 from holdfast.common.redaction import redact
+from holdfast.common.wording import counted, duration
 from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.operate.nodes import ask
 from holdfast.operate.survey import all_checkpoints, node_reports, of_streams, target_errors
@@ -100,8 +100,9 @@ class Why(msgspec.Struct):
             if error := self.target_errors.get(self.oldest_target):
                 target += f", whose last error is {error!r}"
             age = duration(self.oldest_effect_s)
+            are = "is" if self.pending_effects == 1 else "are"
             said.append(
-                f"{self.pending_effects} effects are pending, the oldest for {age},"
+                f"{counted(self.pending_effects, 'effect')} {are} pending, the oldest for {age},"
                 f" for {target}: `holdfast streams effects {self.key}` lists them"
             )
         if self.next_timer_s is not None:

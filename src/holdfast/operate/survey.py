@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 
 from holdfast.cluster.rules.placement import STREAMS, choose, shortage
-from holdfast.common.duration import duration
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
+from holdfast.common.wording import counted, duration
 from holdfast.errors import HoldfastError
 from holdfast.extend.products import StatusTable, products
 from holdfast.operate.records import split_key
@@ -114,7 +114,8 @@ class PendingEffects(msgspec.Struct):
     def sentence(self) -> str:
         """That in words."""
         said = f": {self.error}" if self.error else ""
-        return f"{self.count} effects pending, the oldest for {duration(self.oldest_s)}: {self.target}{said}"
+        age = duration(self.oldest_s)
+        return f"{counted(self.count, 'effect')} pending, the oldest for {age}: {self.target}{said}"
 
 
 class StreamLag(msgspec.Struct):

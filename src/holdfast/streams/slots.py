@@ -12,9 +12,9 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.slot_pool import SlotPool
-from holdfast.common.duration import duration
 from holdfast.common.message import Place
 from holdfast.common.progress import hung
+from holdfast.common.wording import duration
 from holdfast.errors import ModelFailed, SlotDied
 from holdfast.ports.slots import SlotCall, StreamSlot, StreamSlotMaker
 

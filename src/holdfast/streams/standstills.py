@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import msgspec
 
-from holdfast.common.duration import duration
+from holdfast.common.wording import duration
 from holdfast.ports.clock import Clock
 from holdfast.streams.router import Unplaced
 from holdfast.streams.rules.owner import Standstill, StandstillKind

@@ -50,7 +50,7 @@ async def test_changes_are_in_the_audit_log_with_who_what_and_outcome(
     assert skipped["text"] == "run 0, seq 5"
     assert failed["outcome"] == "failed"
     assert "passed already" in failed["text"]
-    assert (sent["action"], sent["subject"], sent["text"]) == ("send", "frames", "1 messages")
+    assert (sent["action"], sent["subject"], sent["text"]) == ("send", "frames", "1 message")
     assert "hunter2" not in json.dumps(sent)
 
 

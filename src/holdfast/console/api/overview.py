@@ -105,7 +105,7 @@ class ClusterOperations:
                 method="GET",
                 path="/overview",
                 name="getOverview",
-                summary="Look at the whole cluster: nodes, queues, streams, tasks, what needs somebody.",
+                summary="Look at the whole cluster: nodes, queues, streams, tasks, what needs attention.",
                 act=self._overview,
                 answer=OverviewAnswer,
                 tag="cluster",

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from holdfast.common.codec import decode_plain
+from holdfast.common.wording import counted
 from holdfast.console.api.lists import LIMIT, Cursor, Limit, Next, cursor, place_in, shown
 from holdfast.console.api.operations import Call, NoFields, Operation
 from holdfast.console.index import IndexedStream, Question, Sort, Standing
@@ -352,7 +353,7 @@ class StreamOperations:
 
     async def _resume(self, call: Call[NoFields, NoFields]) -> ResumedStream:
         record, sent = await streams.resume(self._services, call.full_key)
-        call.outcome = f"{sent} dead letters sent again" if sent else ""
+        call.outcome = f"{counted(sent, 'dead letter')} sent again" if sent else ""
         return ResumedStream(record, sent)
 
     async def _skip(self, call: Call[NoFields, Skip]) -> StreamRecord:
@@ -375,7 +376,7 @@ class StreamOperations:
         if sum((bool(wish.ids), bool(wish.target), wish.all)) != 1:
             raise InvalidMessage("give one of the fields 'ids', 'target' and 'all'", "ids")
         record, count = await streams.drop_effects(self._services, call.full_key, wish.ids, wish.target)
-        call.outcome = f"{count} effects"
+        call.outcome = counted(count, "effect")
         return DroppedEffects(record, count)
 
     async def _send(self, call: Call[NoFields, NewMessages]) -> SentMessages:
@@ -383,7 +384,7 @@ class StreamOperations:
         messages = [_message(n, message) for n, message in enumerate(call.body.messages)]
         warning = await stream_warning(self._services, stream)
         sent = await StreamProducer(stream, self._services.queue(stream)).send(messages)
-        call.outcome = f"{len(sent)} messages"
+        call.outcome = counted(len(sent), "message")
         return SentMessages(len(sent), warning)
 
 

@@ -1,4 +1,4 @@
-"""The overview: the cluster at a glance, and what needs somebody."""
+"""The overview: the cluster at a glance, and what needs attention."""
 
 from __future__ import annotations
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from aiohttp import web
 
+from holdfast.common.wording import counted
 from holdfast.console.access import Group
 from holdfast.console.index import (
     SORTS,
@@ -27,7 +28,7 @@ from holdfast.console.timeline import life_of
 from holdfast.errors import ConfigError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
-from holdfast.operate.explanation import explain
+from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import split_key
 from holdfast.streams.rules.ledger import Checkpoint
 
@@ -46,7 +47,7 @@ COLUMNS: tuple[tuple[Sort | None, str, bool], ...] = (
     ("skipped", "Skipped", True),
     ("quiet", "Quiet for", True),
     ("lag", "Lag", True),
-    ("waits", "Waits for", False),
+    ("waits", "Status", False),
 )
 """The columns of the list: by what they sort, their titles, and whether they hold numbers."""
 
@@ -207,6 +208,7 @@ class StreamPages:
             key=key,
             why=why,
             sentences=why.sentences,
+            off=" ".join(self._off(why)),
             point=point,
             lag=self._parts.index.lags.get(key),
             now=now,
@@ -218,6 +220,15 @@ class StreamPages:
                 operations.effect_record(effect, why.target_errors) for effect in point.effects[:LISTED]
             ],
         )
+
+    def _off(self, why: Why) -> Iterable[str]:
+        """Yield what can't be done to a stream as it stands."""
+        yield "pause" if why.parked else "resume"
+        nodes = [member for member in self._parts.overview.members if not member.foreign]
+        if why.here_s is None or len(nodes) < 2:
+            yield "move"
+        if not why.pending_effects:
+            yield "drop-effects"
 
     async def _is_known(self, key: str) -> bool:
         """Return True for a stream without a checkpoint that is owned, or waits for a node."""
@@ -272,7 +283,7 @@ class StreamPages:
 
     async def _resume(self, key: str, form: Any) -> str:
         record, sent = await operations.resume(self._parts.services, key)
-        again = f"; {sent} dead letters were sent to its queue again" if sent else ""
+        again = f"; {counted(sent, 'dead letter')} sent to its queue again" if sent else ""
         return _told(f"{key} goes on{again}", record)
 
     async def _skip(self, key: str, form: Any) -> str:
@@ -300,7 +311,7 @@ class StreamPages:
         if not ids and field(form, "confirm") != "yes":
             raise ConfigError("what is dropped isn't handed over any more: tick the box to confirm it")
         record, count = await operations.drop_effects(self._parts.services, key, ids)
-        return _told(f"{count} effects of {key} go to the dead letters", record)
+        return _told(f"{counted(count, 'effect')} of {key} moved to the dead letters", record)
 
 
 def _told(text: str, record: operations.StreamRecord) -> str:

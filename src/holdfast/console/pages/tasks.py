@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -21,7 +21,7 @@ from holdfast.operate import limits, periodic
 from holdfast.operate import tasks as operations
 from holdfast.tasks.discovery import DeclaredTimes
 from holdfast.tasks.periodic import Times
-from holdfast.tasks.rules.task import BATCH, State
+from holdfast.tasks.rules.task import BATCH, State, Task
 from holdfast.tasks.schedule import ScheduleEntry
 
 ROWS = 50
@@ -161,6 +161,7 @@ class TaskPages:
             standing=standing,
             value=value,
             now=self._parts.clock.wall(),
+            off=" ".join(_off(task)),
             stack_path=f"/task/stack?{urlencode({'app': app, 'trace': trace})}",
         )
 
@@ -307,6 +308,14 @@ class TaskPages:
             query.get("type", "")[:NAME_MAX],
             query.get("after", "")[:NAME_MAX],
         )
+
+
+def _off(task: Task) -> Iterable[str]:
+    """Yield what can't be done to a task as it stands."""
+    if task.ended:
+        yield "cancel"
+    if task.state not in (State.FAILED, State.TIMEOUT):
+        yield "retry"
 
 
 def _next_at(name: str, times: DeclaredTimes | ScheduleEntry, now: float) -> float | None:

@@ -68,6 +68,26 @@
   });
   body.addEventListener("htmx:sendError", () => show("lost"));
 
+  // Buttons that can't do anything now are off: the part that changes says which.
+  function settle() {
+    const told = document.querySelector("[data-off]");
+    if (!told) return;
+    const off = told.dataset.off.split(" ");
+    for (const button of document.querySelectorAll("button[data-does]")) {
+      button.disabled = off.includes(button.dataset.does);
+      button.title = button.disabled ? button.dataset.whyOff : "";
+    }
+  }
+  settle();
+  body.addEventListener("htmx:afterSettle", settle);
+
+  // Times are UTC; the pointer shows one in the reader's own zone.
+  body.addEventListener("mouseover", (event) => {
+    const time = event.target.closest("time[datetime]");
+    const at = time && !time.title ? new Date(time.dateTime) : null;
+    if (at && !isNaN(at)) time.title = at.toLocaleString([], { dateStyle: "full", timeStyle: "long" });
+  });
+
   // One box chooses all others of its table.
   body.addEventListener("change", (event) => {
     const all = event.target.closest("input[data-all]");

@@ -1,12 +1,12 @@
-"""Lengths of time in words."""
+"""Lengths of time and counts in words."""
 
 import pytest
 
-from holdfast.common.duration import duration
+from holdfast.common.wording import counted, duration
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
+    "seconds, text",
     [
         (-1.0, "0 s"),
         (95.4, "95 s"),
@@ -19,3 +19,7 @@ from holdfast.common.duration import duration
 )
 def test_a_length_of_time_is_told_in_a_unit_of_which_it_has_two(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_one_thing_is_told_without_a_plural() -> None:
+    assert [counted(count, "opening") for count in (0, 1, 2)] == ["0 openings", "1 opening", "2 openings"]

@@ -1,4 +1,4 @@
-"""Lengths of time, as people read them."""
+"""Lengths of time and counts, as people read them."""
 
 from __future__ import annotations
 
@@ -12,3 +12,8 @@ def duration(seconds: float) -> str:
         if value >= 2 * length:
             return f"{value / length:,.0f} {unit}"
     return f"{value:.0f} s"
+
+
+def counted(count: int, noun: str) -> str:
+    """Return a number of things whose plural ends in s: ``1 message``, ``2 messages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
