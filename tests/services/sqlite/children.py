@@ -108,6 +108,19 @@ async def listen(database: Database, pipe: Connection) -> None:
         await asyncio.to_thread(pipe.recv)
 
 
+async def take(database: Database, pipe: Connection) -> None:
+    """Take the messages of the key ``a`` until there are no more; say what came."""
+    queue = SqliteQueue(database, "q", SystemClock())
+    await queue.reserve("a", "child", 1, 60)
+    pipe.send("ready")
+    await asyncio.to_thread(pipe.recv)
+    bodies: list[bytes] = []
+    while (taken := await queue.take("a", "child", 7, 60)) and (taken.more or taken.deliveries):
+        bodies += [d.body for d in taken.deliveries]
+        await queue.delete([d.receipt for d in taken.deliveries])
+    pipe.send(bodies)
+
+
 async def drain(database: Database, pipe: Connection) -> None:
     """Receive and delete until nothing comes; say what came."""
     queue = SqliteQueue(database, "q", SystemClock())

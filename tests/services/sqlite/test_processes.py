@@ -129,6 +129,28 @@ async def test_the_doorbells_of_the_dead_are_removed(database: Database, clock: 
 
 
 @pytest.mark.slow
+async def test_one_process_takes_a_key_in_order_while_others_receive(
+    database: Database, clock: Clock
+) -> None:
+    queue = SqliteQueue(database, "q", clock)
+    with ExitStack() as stack:
+        pipes = [
+            stack.enter_context(children.running(child, database.path))[1]
+            for child in (children.take, children.drain, children.drain)
+        ]
+        for pipe in pipes:
+            assert await children.heard(pipe) == "ready"
+        for begin in range(0, 600, 100):
+            numbers = range(begin, begin + 100)
+            await queue.send([Outgoing(b"%d" % i, key="a" if i % 2 else "b") for i in numbers])
+        for pipe in pipes:
+            pipe.send("go")
+        taken, *drained = [await children.heard(pipe) for pipe in pipes]
+    assert taken == [b"%d" % i for i in range(1, 600, 2)]
+    assert sorted(body for share in drained for body in share) == sorted(b"%d" % i for i in range(0, 600, 2))
+
+
+@pytest.mark.slow
 async def test_many_processes_share_the_messages(database: Database, clock: Clock) -> None:
     queue = SqliteQueue(database, "q", clock)
     for begin in range(0, 600, 100):

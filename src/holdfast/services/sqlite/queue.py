@@ -89,6 +89,8 @@ PICK = PICK_THOSE.format(those=READY_ONES)
 
 PICK_KEPT = PICK_THOSE.format(those=KEPT_ONES)
 
+COUNT_KEPT = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE {KEPT_ONES})"  # noqa: S608
+
 DELIVER_THOSE = """
 UPDATE messages SET state = 1, visible_at = :visible_at, receives = receives + 1, holder = :holder
 WHERE id IN (SELECT id FROM messages WHERE {those})"""
@@ -591,15 +593,13 @@ class SqliteQueue:
         return [self._take(transaction, take, now) for take in asked]
 
     def _take(self, transaction: Transaction, take: Take, now: float) -> Picked | None:
-        gathered = self._reservations.gather(
-            transaction, self._queue, now, take.key, take.holder, take.limit, take.after
-        )
-        if gathered is None:
-            return None
-        count, unseen = gathered
+        whole = self._reservations.gather(transaction, self._queue, now, take.key, take.holder)
+        if not whole:
+            return None if whole is None else Picked("", {}, 0, more=True)
         which = {"queue": self._queue, "limit": take.limit, "key": take.key, "after": take.after}
+        [count] = transaction.execute(COUNT_KEPT, {**which, "limit": take.limit + 1}).fetchone()
         picked = self._pick(transaction, PICK_KEPT, DELIVER_KEPT, which, now + take.visibility_s, take.holder)
-        return picked._replace(more=unseen or count > picked.length)
+        return picked._replace(more=count > picked.length)
 
     def _pick(
         self,

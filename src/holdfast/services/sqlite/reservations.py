@@ -61,10 +61,6 @@ WHERE id IN ({READY_AFTER}) AND key IN ({LIVING})"""  # noqa: S608
 
 READY_SPAN = f"SELECT count(*), max(id) FROM ({READY_AFTER})"  # noqa: S608
 
-KEPT = """
-SELECT count(*) FROM (
-    SELECT 1 FROM messages WHERE queue = ? AND state = 2 AND key = ? AND aside > ? LIMIT ?)"""
-
 LOOKED = "SELECT looked FROM reservations WHERE queue = ? AND key = ? AND holder = ? AND ends_at > ?"
 
 NOTE_LOOKED = "UPDATE reservations SET looked = ? WHERE queue = ? AND key = ?"
@@ -74,11 +70,11 @@ INSERT INTO reservations (queue, key, holder, epoch, ends_at, looked)
 VALUES (:queue, :key, :holder, :epoch, :ends_at, 0)
 ON CONFLICT (queue, key) DO UPDATE SET
     epoch = iif(ends_at > :now AND holder = :holder, max(epoch, :epoch), :epoch),
-    holder = :holder, ends_at = :ends_at, looked = 0
+    looked = iif(ends_at > :now AND holder = :holder, looked, 0), holder = :holder, ends_at = :ends_at
 WHERE ends_at <= :now OR holder = :holder OR epoch < :epoch"""
 
 KEEP = """
-UPDATE reservations SET ends_at = ?, looked = 0
+UPDATE reservations SET ends_at = ?
 WHERE queue = ? AND key = ? AND holder = ? AND ends_at > ?"""
 
 END = """
@@ -131,26 +127,19 @@ class Reservations:
         moved = self._set_aside(transaction, queue, now, 0, SORT_MESSAGES)
         return min(limit, SORT_MESSAGES - moved)
 
-    def gather(
-        self, transaction: Transaction, queue: int, now: float, key: str, holder: str, limit: int, after: int
-    ) -> tuple[int, bool] | None:
-        """Set aside what else the key has, if there is no more than ``limit``. Returns how many are set
-        aside after a turn, at most one above ``limit``, and whether it hasn't looked at all that are ready.
-        Returns None if ``holder`` has no reservation of the key."""
+    def gather(self, transaction: Transaction, queue: int, now: float, key: str, holder: str) -> bool | None:
+        """Set aside what else a reserved key has among the messages that are ready. Returns whether it has
+        looked at all of them; until then some that are set aside may have a higher turn than others that
+        aren't yet. Returns None if ``holder`` has no reservation of the key."""
         standing = transaction.execute(LOOKED, (queue, key, holder, now)).fetchone()
         if standing is None:
             return None
         [looked] = standing
-        kept = (queue, key, after, limit + 1)
-        [count] = transaction.execute(KEPT, kept).fetchone()
-        if count > limit:
-            return count, False
-        span, last = transaction.execute(READY_SPAN, (queue, looked, SORT_MESSAGES)).fetchone()
-        if span:
-            self._set_aside(transaction, queue, now, looked, span)
+        count, last = transaction.execute(READY_SPAN, (queue, looked, SORT_MESSAGES)).fetchone()
+        if count:
+            self._set_aside(transaction, queue, now, looked, count)
             transaction.execute(NOTE_LOOKED, (last, queue, key))
-            [count] = transaction.execute(KEPT, kept).fetchone()
-        return count, span == SORT_MESSAGES
+        return bool(count < SORT_MESSAGES)
 
     def _set_aside(self, transaction: Transaction, queue: int, now: float, after: int, limit: int) -> int:
         return transaction.execute(SET_ASIDE, (now + ASIDE_S, queue, after, limit, queue, now)).rowcount
