@@ -50,7 +50,7 @@ def test_a_killed_node_stays_for_an_hour_with_what_became_of_its_streams(cluster
     cluster.now = 300.0
     (lost,) = cluster.lost.all()
     assert lost_since(lost, 1e9 + 300.0) == (
-        "node-a ended without a drain 5 min ago: 1 of its 2 streams are on other nodes; 1 on none, until"
+        "node-a ended without a drain 5 min ago: 1 of its 2 streams is on other nodes; 1 on none, until"
         " their next message"
     )
     cluster.claims["s/2"] = "b"
