@@ -24,6 +24,15 @@ def restored() -> Iterator[None]:
     root.handlers[:], root.level = handlers, level
 
 
+def test_lines_for_people_hold_nothing_that_a_terminal_obeys() -> None:
+    out = io.StringIO()
+    set_up("console", "info", out)
+    structlog.get_logger().info("a \x1b[2J task failed", error="\x1b]0;pwned\x07 \u202e", key="\x9b2J")
+    assert not {"\x1b", "\x07", "\u202e"} & {*out.getvalue()}
+    assert r"a \x1b[2J task failed" in out.getvalue()
+    assert r"error='\x1b]0;pwned\x07 \u202e' key=\x9b2J" in out.getvalue()
+
+
 def test_a_program_that_has_not_set_up_structlog_hears_by_logging_and_never_on_stdout(
     capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -139,8 +139,9 @@ def _returned(arguments: list[str]) -> object:
 
 def _print_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     from holdfast.common.redaction import redact  # noqa: PLC0415 - takes a while
+    from holdfast.common.visible import visible  # noqa: PLC0415
 
-    sys.stderr.write(redact("".join(traceback.format_exception(kind, error, trace))))
+    sys.stderr.write(visible(redact("".join(traceback.format_exception(kind, error, trace)))))
 
 
 def main() -> None:

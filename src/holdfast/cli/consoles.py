@@ -1,13 +1,27 @@
-"""Consoles whose output nobody may read any more: Rich's own end the command as one that failed."""
+"""Consoles of terminals, which obey some characters, and whose output nobody may read any more: Rich's own
+pass the former on, and end the command as one that failed."""
 
 from __future__ import annotations
 
-from rich.console import Console
+from collections.abc import Iterable
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 from holdfast.cli import output
+from holdfast.common.visible import visible
 
 
-class OutputConsole(Console):
+class VisibleConsole(Console):
+    """A console on which the characters of foreign texts are all seen."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Render it, with an escape for each character that a terminal would obey."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=visible(segment.text))
+
+
+class OutputConsole(VisibleConsole):
     """The console of stdout."""
 
     def on_broken_pipe(self) -> None:
@@ -15,7 +29,7 @@ class OutputConsole(Console):
         output.lose_reader()
 
 
-class ErrorConsole(Console):
+class ErrorConsole(VisibleConsole):
     """The console of stderr."""
 
     def on_broken_pipe(self) -> None:

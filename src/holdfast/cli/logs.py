@@ -90,12 +90,12 @@ def _meant(node: str, key: str, level: str) -> Callable[[Event], bool]:
 
 def _printer() -> Callable[[Event], Any]:
     """Prints events as nodes do on a terminal."""
-    import structlog  # noqa: PLC0415
+    from holdfast.system.log import console_renderer  # noqa: PLC0415
 
-    render = structlog.dev.ConsoleRenderer(colors=sys.stdout.isatty())
+    render = console_renderer(colors=sys.stdout.isatty())
 
     def show(event: Event) -> None:
-        sys.stdout.write(f"{render(None, '', {'event': '', **event})}\n")
+        sys.stdout.write(str(render(None, "", {"event": "", **event})) + "\n")
         sys.stdout.flush()
 
     return show

@@ -1,4 +1,5 @@
 """The output of commands: tables for people, JSON for programs. Log and errors go to stderr, never to stdout.
+All of it passes here, or one of the consoles, and none has characters that a terminal obeys.
 
 What not every command needs is imported inside the functions: whoever calls one waits for every import.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import IO, TYPE_CHECKING, Any
 
+from holdfast.common.visible import visible, visible_json
 from holdfast.operate.records import body, moment, split_key
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ __all__ = [
     "complain",
     "console",
     "discard",
+    "error_console",
     "go_on_unread",
     "is_narrow",
     "json_line",
@@ -47,11 +50,15 @@ def json_line(record: Any) -> None:
     """One JSON value on a line, at once."""
     import msgspec  # noqa: PLC0415
 
-    say(msgspec.json.encode(record).decode())
+    _write(visible_json(msgspec.json.encode(record).decode()))
 
 
 def say(text: str) -> None:
     """A line for people."""
+    _write(visible(text))
+
+
+def _write(text: str) -> None:
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -62,7 +69,7 @@ def say(text: str) -> None:
 def remark(text: str) -> None:
     """A line for people beside the output of a program, to stderr."""
     try:
-        sys.stderr.write(text + "\n")
+        sys.stderr.write(visible(text) + "\n")
     except BrokenPipeError:
         discard(sys.stderr)
 
@@ -71,10 +78,16 @@ def complain(text: str) -> None:
     """An error, to stderr."""
     from rich.text import Text  # noqa: PLC0415
 
-    from holdfast.cli.consoles import ErrorConsole  # noqa: PLC0415
     from holdfast.common.redaction import redact  # noqa: PLC0415
 
-    ErrorConsole(stderr=True).print(Text(redact(text), style="red"), soft_wrap=True)
+    error_console().print(Text(visible(redact(text)), style="red"), soft_wrap=True)
+
+
+def error_console() -> Console:
+    """The console of the present stderr."""
+    from holdfast.cli.consoles import ErrorConsole  # noqa: PLC0415
+
+    return ErrorConsole(stderr=True)
 
 
 def console() -> Console:
@@ -136,7 +149,7 @@ def table(
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
-    made = Table(title=Text(title, "table.title"), title_justify="left", box=None, pad_edge=False)
+    made = Table(title=Text(visible(title), "table.title"), title_justify="left", box=None, pad_edge=False)
     lines = [list(row) for row in rows]
     shown = [
         index
@@ -193,4 +206,4 @@ async def again(
 
 
 def _cell(value: Any) -> str:
-    return f"{value:.1f}" if isinstance(value, float) else str(value)
+    return f"{value:.1f}" if isinstance(value, float) else visible(str(value))

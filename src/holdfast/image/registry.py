@@ -416,7 +416,7 @@ class RegistryClient:
             issued = msgspec.json.decode(answer.body, type=_Issued)
         except UNREADABLE as error:
             raise OperationRefused(
-                f"{realm.host} answers the login for {self.host} without a token ({error})"
+                f"{realm.host} answers the login for {self.host} with no token ({error})"
             ) from None
         if not (token := issued.token or issued.access_token):
             raise OperationRefused(f"{realm.host} answers the login for {self.host} with no token")

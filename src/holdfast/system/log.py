@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from holdfast.common.redaction import HIDDEN, is_secret, redact
+from holdfast.common.visible import visible
 
 if TYPE_CHECKING:
     from structlog.typing import EventDict, Processor, WrappedLogger
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
 Format = Literal["auto", "console", "json"]
 Level = Literal["debug", "info", "warning", "error"]
 Tracebacks = Literal["none", "plain", "locals"]
+
+
+_WRITTEN_AS_THEY_ARE = ("event", "exception", "stack")
+_QUOTED = {*" \t=\r\n\"'"}
+"""The renderer for people quotes any other value that holds one of these, and escapes what it can't show."""
 
 
 def set_up(
@@ -47,13 +53,29 @@ def set_up(
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=False,
     )
-    renderer: Processor = structlog.dev.ConsoleRenderer(colors=out.isatty()) if console else _json_renderer()
+    renderer: Processor = console_renderer(colors=out.isatty()) if console else _json_renderer()
     handler = logging.StreamHandler(out)
     handler.setFormatter(_formatter(renderer))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # It logs each lookup, and at debug level what it signs, so only its warnings are logged.
     logging.getLogger("botocore").setLevel(max(logging.WARNING, logging.getLogger().level))
     logging.captureWarnings(capture=True)
+
+
+def console_renderer(*, colors: bool) -> Processor:
+    """Return what writes an event for people, with an escape for each character that a terminal would obey in
+    what the event says."""
+    import structlog  # noqa: PLC0415
+
+    render = structlog.dev.ConsoleRenderer(colors=colors)
+
+    def written(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        for name, value in event.items():
+            if isinstance(value, str) and (name in _WRITTEN_AS_THEY_ARE or not _QUOTED & {*value}):
+                event[name] = visible(value)
+        return str(render(logger, method, event))
+
+    return written
 
 
 def get_logger(name: str) -> Any:

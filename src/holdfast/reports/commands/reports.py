@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from holdfast.errors import ConfigError
@@ -210,7 +209,7 @@ async def _show(order: ReportOrder, now: float, known: Credentials, *, json: boo
 
 
 def _bar(*, quiet: bool) -> Progress:
-    console = Console(stderr=True)
+    console = output.error_console()
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from holdfast.extend.commands import exits, output, signals
@@ -21,7 +20,7 @@ def counting() -> Progress:
     """A display on stderr of the frames sent."""
     said = TextColumn("{task.description}", markup=False)  # an address may hold brackets
     columns = SpinnerColumn(), said, TextColumn("{task.completed} frames")
-    return Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True))
+    return Progress(*columns, TimeElapsedColumn(), console=output.error_console())
 
 
 async def pull(
