@@ -29,6 +29,17 @@ def nothing(message: Message, context: Context) -> int:
     return message.n
 
 
+deep = App("deep")
+"""Streams with and without seqs."""
+
+
+@deep.stream("seqs", key="key", seq="n", message=Message, first_seq=0, gap_timeout_s=120.0)
+@deep.stream("arrival", key="key", message=Message)
+def number(message: Message, context: Context) -> int:
+    """Does nothing; its results tell the order."""
+    return message.n
+
+
 vision = App("vision")
 vision.stream("frames", key="video", seq="frame", run="run", message=Frame, first_seq=0)(Tracking)
 

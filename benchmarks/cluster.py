@@ -210,14 +210,20 @@ class Cluster:
         for node in self.nodes:
             node.kill()
 
-    async def send(self, stream: str, bodies: Iterable[bytes], due_at: float | None = None) -> int:
+    async def send(
+        self,
+        stream: str,
+        bodies: Iterable[bytes],
+        due_at: float | None = None,
+        key_of: Callable[[bytes], str] = lambda body: "",
+    ) -> int:
         """Send messages; at the monotonic time ``due_at`` all of them show at once. Returns how many."""
         queue, clock = self.services.queue(stream), self.services.clock
         messages = list(bodies)
 
         async def send(some: list[bytes]) -> None:
             delay_s = 0.0 if due_at is None else due_at - clock.monotonic()
-            await queue.send([Outgoing(body, delay_s=delay_s) for body in some])
+            await queue.send([Outgoing(body, delay_s=delay_s, key=key_of(body)) for body in some])
 
         size = queue.max_batch
         await asyncio.gather(*(send(messages[i : i + size]) for i in range(0, len(messages), size)))
