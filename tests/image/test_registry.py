@@ -417,9 +417,9 @@ LOGIN = {"WWW-Authenticate": 'Bearer realm="http://HOST/token"'}
         (odd({"Location": "ftp://elsewhere/x"}), "its header Location is 'ftp"),
         (odd({"Location": "http://[::1/x"}), "its header Location is 'http"),
         (odd({"WWW-Authenticate": 'Bearer realm="nowhere"'}), "a login at 'nowhere', which is no URL"),
-        (odd(LOGIN, token="<html>"), "with no token"),
-        (odd(LOGIN, token="[]"), "with no token"),
-        (odd(LOGIN, token='{"expires_in": 5}'), "with no token"),
+        (odd(LOGIN, token="<html>"), "without a token"),
+        (odd(LOGIN, token="[]"), "without a token"),
+        (odd(LOGIN, token='{"expires_in": 5}'), "without a token"),
     ],
 )
 async def test_an_odd_answer_of_a_registry_is_told(blobs: Blobs, app: web.Application, why: str) -> None:

@@ -419,7 +419,7 @@ class RegistryClient:
                 f"{realm.host} answers the login for {self.host} with no token ({error})"
             ) from None
         if not (token := issued.token or issued.access_token):
-            raise OperationRefused(f"{realm.host} answers the login for {self.host} with no token")
+            raise OperationRefused(f"{realm.host} answers the login for {self.host} without a token")
         return token, issued.expires_in or TOKEN_S
 
 
