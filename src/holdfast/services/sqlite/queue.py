@@ -698,18 +698,20 @@ def _taken(picked: Picked | None) -> Taken | None:
     deliveries = []
     for line in picked.lines.split("\n") if picked.lines else ():
         number, receives, body, attributes = line.split(" ", 3)
-        excused, turn = "0", number
+        place, excused = int(number), 0
+        turn = place
         if "/" in receives:
-            receives, excused, turn = receives.split("/")
+            receives, *apart = receives.split("/")
+            excused, turn = map(int, apart)
         deliveries.append(
             Delivery(
                 receipt=make_receipt(number, receives),
                 id=number,
                 body=picked.large[number] if body == "-" else bytes.fromhex(body),
                 attributes=decode_attributes(attributes),
-                receives=int(receives) - int(excused),
-                number=int(number),
-                turn=int(turn),
+                receives=int(receives) - excused,
+                number=place,
+                turn=turn,
             )
         )
     return Taken(deliveries, picked.more)
