@@ -1,6 +1,9 @@
 """A queue of which this version has reserved a key, beside nodes of the last release, which know no keys."""
 
 import asyncio
+import sqlite3
+from contextlib import closing
+from pathlib import Path
 
 import psycopg
 import pytest
@@ -8,6 +11,7 @@ import pytest
 from holdfast.config import Config
 from holdfast.ports.queue import Outgoing
 from holdfast.services.postgres.queue import PostgresQueue
+from holdfast.services.sqlite.queue import SqliteQueue
 from holdfast.wiring import Services
 from simulator.servers import PostgresqlServer
 from tests.versions import released
@@ -33,10 +37,10 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-async def received_by_the_last_release(server: PostgresqlServer) -> list[str]:
+async def received_by_the_last_release(url: str) -> list[str]:
     """Have it receive, give the first back, delete the others, and send one; returns what it received."""
     process = await asyncio.create_subprocess_exec(
-        released.python(), "-c", RECEIVE, server.url, stdout=asyncio.subprocess.PIPE
+        released.python(), "-c", RECEIVE, url, stdout=asyncio.subprocess.PIPE
     )
     said, _ = await process.communicate()
     assert process.returncode == 0
@@ -53,10 +57,30 @@ async def test_nodes_of_the_last_release_leave_alone_what_is_kept_until_nobody_k
         await queue.send([Outgoing(b"a%d" % number, key="a") for number in range(3)])
         await queue.reserve("a", "node", 1, LONG_S)
         assert await queue.receive(3, 0.1, LONG_S, "other") == []
-        assert await received_by_the_last_release(postgresql_server) == []
+        assert await received_by_the_last_release(postgresql_server.url) == []
         with psycopg.connect(postgresql_server.url) as connection:
             connection.execute("UPDATE holdfast.messages SET visible_at = 1 WHERE visible_at IS NOT NULL")
-        assert await received_by_the_last_release(postgresql_server) == ["a0", "a1", "a2", "sent"]
+        assert await received_by_the_last_release(postgresql_server.url) == ["a0", "a1", "a2", "sent"]
+        taken = await queue.take("a", "node", 3, LONG_S)
+        assert taken is not None
+        assert [delivery.body for delivery in taken.deliveries] == [b"a0"]
+        [delivery] = await queue.receive(1, LONG_S, LONG_S, "other")
+        assert delivery.body == b"sent"
+
+
+@pytest.mark.slow
+async def test_nodes_of_the_last_release_use_a_file_with_reservations(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'hold.db'}"
+    async with Services(Config(url=url)) as services:
+        queue = services.queue("q")
+        assert isinstance(queue, SqliteQueue)
+        await queue.send([Outgoing(b"a%d" % number, key="a") for number in range(3)])
+        await queue.reserve("a", "node", 1, LONG_S)
+        assert await queue.receive(3, 0.1, LONG_S, "other") == []
+        assert await received_by_the_last_release(url) == []
+        with closing(sqlite3.connect(tmp_path / "hold.db", timeout=LONG_S)) as connection, connection:
+            connection.execute("UPDATE messages SET visible_at = 1 WHERE state = 2")
+        assert await received_by_the_last_release(url) == ["a0", "a1", "a2", "sent"]
         taken = await queue.take("a", "node", 3, LONG_S)
         assert taken is not None
         assert [delivery.body for delivery in taken.deliveries] == [b"a0"]
