@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from google.protobuf.wrappers_pb2 import StringValue
 
-from holdfast.errors import ConfigError, InvalidMessage, TooLarge, Unavailable
+from holdfast.errors import ConfigError, InvalidMessage, LoginRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
@@ -19,7 +19,15 @@ from holdfast.tasks.completer import Completer, Ending
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.rules.task import State, Task
-from holdfast.tasks.wire import Envelope, SentTask, Unreadable, decode_brief, decode_task
+from holdfast.tasks.wire import (
+    Envelope,
+    FollowUp,
+    SentTask,
+    Unreadable,
+    decode_brief,
+    decode_task,
+    encode_task,
+)
 from simulator import tasks
 from simulator.faults import Weather
 from simulator.loop import run
@@ -519,6 +527,46 @@ def test_a_follow_up_that_its_queue_refuses_becomes_a_dead_letter() -> None:
     assert "max_bytes" in letter.reason
     assert decode_task(letter.body, Envelope(app=APP, trace_id="-", task_type=QUICK)).after
     assert [o.state for o in world.outcomes["t"]] == [State.SUCCEED]
+
+
+def test_follow_ups_that_are_sent_though_their_queue_refuses_leave_no_letters() -> None:
+    """It takes the first of a call, and refuses the others for a while: whoever sends can't tell which."""
+
+    async def refusing(world: TaskWorld) -> None:
+        queue = world.queues[task_queue(APP, QUICK)]
+        send, refuses = queue.send, True
+
+        async def partly(messages: Sequence[Outgoing]) -> list[str]:
+            if not refuses:
+                return await send(messages)
+            await send(messages[:1])
+            raise LoginRefused("nobody may send to this queue")
+
+        await world.clock.sleep(0.2)
+        queue.send = partly  # type: ignore[method-assign]
+        await world.clock.sleep(5.0)
+        refuses = False
+
+    planned = [msgspec.structs.replace(FOLLOWED, name=f"t{n}", seconds=1.0) for n in range(3)]
+    world = lived(lambda: TaskWorld(scenario(*planned)), refusing)
+    assert letters(world) == []
+    followed = {message.envelope.trace_id for message in followers(world)}
+    assert len(followed) == 3
+    assert {world.store.standing[trace].state for trace in followed} == {State.SUCCEED}
+    assert {outcome.state for told in world.outcomes.values() for outcome in told} == {State.SUCCEED}
+
+
+def test_a_follow_up_of_a_type_that_no_queue_can_be_named_by_becomes_a_dead_letter() -> None:
+    follow_up = FollowUp(SentTask(Envelope(app=APP, trace_id="f", task_type="no name!"), Body(b"{}")))
+    sent = Envelope(app=APP, trace_id="odd", task_type=QUICK)
+
+    async def send(world: TaskWorld) -> None:
+        odd = Outgoing(encode_task(SentTask(sent, Body(b"{}"), (follow_up,))))
+        await world.queues[task_queue(APP, QUICK)].send([odd])
+
+    world = lived(lambda: TaskWorld(scenario(FINE)), send)
+    (letter,) = letters(world)
+    assert letter.reason.startswith("a follow-up of task odd can't be sent: field 'task_type'")
 
 
 def test_the_message_of_a_task_stands_until_what_follows_is_sent() -> None:

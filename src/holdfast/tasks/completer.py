@@ -20,7 +20,7 @@ from holdfast.cluster.keeper import PATIENCE, Keeper, Settlement, dead_letter
 from holdfast.common.held import PendingDeadLetter
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
-from holdfast.errors import Fenced, HoldfastError, Retry, TooLarge
+from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.tasks.batching import Batcher
 from holdfast.tasks.effects import EffectSender
@@ -371,8 +371,8 @@ class Completer:
         return True  # there is nothing that its queue would take
 
     async def _hand_over(self, taken: Sequence[Finished]) -> set[str]:
-        """Send what follows upon these outcomes. Returns the trace ids of tasks whose follow-ups are refused,
-        and whose dead letters are too."""
+        """Send what follows upon these outcomes. Returns the trace ids of tasks of which a follow-up is still
+        to be sent."""
         every = [follow_up for done in taken for follow_up in done.follow_ups]
         if not every:
             return set()
@@ -383,7 +383,8 @@ class Completer:
             refused = await asyncio.gather(
                 *(self._hand_over_one(done, each) for done in taken for each in done.follow_ups)
             )
-        self._stats.tasks_followed += len(every)
+        else:
+            self._stats.tasks_followed += len(every)
         return set[str]().union(*refused)
 
     async def _count_members(self, taken: Sequence[Finished]) -> set[str]:
@@ -427,14 +428,19 @@ class Completer:
         return refused
 
     async def _hand_over_one(self, done: Finished, follow_up: DueFollowUp) -> set[str]:
-        """Send a follow-up, or its dead letter if it is refused. Returns the task's trace id if both are."""
+        """Send a follow-up, or its dead letter if no queue would ever take it. Returns the task's trace id if
+        that is refused, or if the follow-up is for another reason: people have to mend that, such as a right
+        that is missing. It may have been sent all the same, so it gets no letter."""
         try:
             try:
                 await self._insist_on([follow_up])
             except TooLarge as error:
                 await self._insist_on([without_value(follow_up, done.outcome, error)])
+            self._stats.tasks_followed += 1
         except HoldfastError as error:
             self._log.error("a follow-up can't be sent", task=done.outcome.trace_id, error=str(error))
+            if not isinstance(error, TooLarge | InvalidMessage):
+                return {done.item.trace}
             letter = DeadLetter(
                 id=f"{follow_up.type}/{follow_up.trace}",
                 body=encode_task(follow_up.task),

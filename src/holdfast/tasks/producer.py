@@ -18,6 +18,7 @@ from holdfast.common.redaction import redact
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import (
+    ConfigError,
     HoldfastError,
     InvalidMessage,
     OperationRefused,
@@ -208,7 +209,13 @@ class Producer:
 
     async def hand_over(self, follow_ups: Sequence[DueFollowUp]) -> None:
         """Send follow-ups that are due. Those that are known from an earlier hand-over, and have begun or
-        ended, aren't sent again. Raises as ``send``."""
+        ended, aren't sent again. Raises as ``send``, and InvalidMessage before anything is sent for a type
+        that no queue can be named by."""
+        for kind in {each.type for each in follow_ups}:
+            try:
+                task_queue(self._app, kind)
+            except ConfigError as error:
+                raise InvalidMessage(f"field 'task_type' is {kind!r}: {error}", "task_type") from None
         sent = [
             _Sending(each.task.envelope, encode_task(each.task), each.delay_s, traceparent=each.traceparent)
             for each in follow_ups
