@@ -1593,7 +1593,7 @@ RUNTIME = [
     _at(
         "src/holdfast/cli/output.py",
         "brackets in titles of tables are read as markup",
-        'title=Text(title, "table.title")',
+        'title=Text(visible(title), "table.title")',
         "title=title",
         "tests/cli/test_commands.py::test_square_brackets_in_titles_and_columns_are_shown_as_they_are",
     ),
@@ -1883,8 +1883,8 @@ RUNTIME = [
     _at(
         "src/holdfast/streams/owners.py",
         "no stream knows that its node receives nothing",
-        "now, survived, keeper.reception)",
-        "now, survived)",
+        "now, survived, keeper.reception, brings)",
+        "now, survived, moved_from=brings)",
         "tests/streams/test_owners.py::test_what_lay_in_the_queue_while_no_node_received_is_not_skipped",
     ),
     _at(
@@ -4399,8 +4399,8 @@ OTHERS = [
     _at(
         "src/holdfast/operate/survey.py",
         "members of other programs are called for targets",
-        "    ours = [member for member in members if not member.foreign]\n    peer = services.caller()\n    told",
-        "    ours = list(members)\n    peer = services.caller()\n    told",
+        "    ours = [member for member in members if not member.foreign]\n    peer = services.caller()",
+        "    ours = list(members)\n    peer = services.caller()",
         "tests/cli/test_foreign.py::test_a_member_of_another_program_is_not_called",
     ),
     _at(

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from functools import partial
 from typing import Any
 
 import pytest
@@ -139,7 +140,7 @@ async def test_order_holds_while_the_stream_moves(town: Town, settings: dict[str
     for share, node, to in ((0.2, a, b), (0.4, b, a), (0.6, a, b)):
         await half_done(town, share)
         assert await node.work.move(KEY, to.id) == ""
-        await town.until(lambda to=to: to.owns(KEY))
+        await town.until(partial(to.owns, KEY))
     await in_order(town)
     assert given_back(town) == 0
 
@@ -207,7 +208,7 @@ async def test_the_wait_for_a_gap_goes_on_where_a_stream_moves(town: Town) -> No
     for node, to in ((a, b), (b, a)):
         await town.clock.sleep(20.0)
         assert await node.work.move(KEY, to.id) == ""
-        await town.until(lambda to=to: to.owns(KEY))
+        await town.until(partial(to.owns, KEY))
     await town.until(lambda: town.results("k") == [0, 2])
     assert 59.0 < town.clock.monotonic() - began_at < 63.0
 
