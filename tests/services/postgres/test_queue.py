@@ -452,8 +452,7 @@ async def test_a_look_that_does_not_bring_all_is_gone_on_with() -> None:
     old = looks.least_id(now - margin) - 1000
 
     def row(visible_at: int | None, number: int, total: int) -> FoundRow:
-        kind, at = (2, number) if visible_at is None else (1, visible_at)
-        return FoundRow(kind, at, number, 1, 0, number, "", b"", total, 0, now)
+        return FoundRow(number, 1, 0, None, "", b"", total, now, visible_at)
 
     marks = looks.Marks()
     marks.move([row(5, 1, 9), row(7, 2, 9)], 10, now)  # the rest would be too many bytes

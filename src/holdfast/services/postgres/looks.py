@@ -33,22 +33,28 @@ COUNT_BITS = 20
 
 
 class FoundRow(NamedTuple):
-    """A message that a receive has delivered or set aside. ``kind``: 0 was kept, 1 comes again, 2 is new.
-    ``at``: its place among those of its kind: a turn, the time in microseconds when it showed, or an id. What
-    is set aside has no ``body``. ``total`` is how many messages were found, ``known`` how many reservations,
-    and ``now`` the server's time in microseconds."""
+    """A message that a receive has delivered or set aside. Without a ``turn`` of its own it has the place of
+    its number. What is set aside has no ``body``. ``total`` is how many messages were found, and ``now`` the
+    server's time in microseconds. ``visible_at`` is when it came again, in microseconds; None if it is new,
+    or ``kept`` by a reservation that has ended. ``known`` is how many reservations the queue knows."""
 
-    kind: int
-    at: int
     number: int
     receives: int
     excused: int
-    turn: int
+    turn: int | None
     attributes: str | None
     body: bytes | None
     total: int
-    known: int
     now: int
+    visible_at: int | None
+    kept: bool = False
+    known: int = 0
+
+    def place(self) -> tuple[bool, bool, int, int]:
+        """Return the order in which messages are delivered: kept ones, what comes again, and new ones."""
+        if self.kept:
+            return False, False, self.number if self.turn is None else self.turn, self.number
+        return True, self.visible_at is None, self.visible_at or 0, self.number
 
 
 class SortAnswer(NamedTuple):
@@ -98,7 +104,8 @@ class Marks:
         """Move over what a look has passed."""
         self.seen_at = seen_at
         until = seen_at - round(MARGIN_S * 1e6)
-        due, fresh = ([row.at for row in rows if row.kind == kind] for kind in (1, 2))
+        due = [row.visible_at for row in rows if row.visible_at is not None]
+        fresh = [row.number for row in rows if row.visible_at is None and not row.kept]
         all_ended, all_due, all_fresh = until, until, least_id(until)
         if rows and (len(rows) == limit or len(rows) < rows[0].total):  # there may be more
             all_ended = all_ended if due or fresh else 0

@@ -52,11 +52,11 @@ WITH fast AS MATERIALIZED (
 ), due AS MATERIALIZED (
     SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at > %(due_from)s
-        AND visible_at <= {schema}.micros(statement_timestamp()) AND (SELECT simple FROM fast)
+        AND visible_at <= {schema}.micros(statement_timestamp())
     ORDER BY visible_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
-    WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s AND (SELECT simple FROM fast)
+    WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s
     ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due) FOR UPDATE SKIP LOCKED
 ), found AS MATERIALIZED (
     SELECT place, visible_at, count(*) OVER () AS total,
@@ -66,11 +66,10 @@ WITH fast AS MATERIALIZED (
 UPDATE {schema}.messages AS m
 SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
     holder = %(holder)s, reserved = false
-FROM fast, found WHERE m.ctid = found.place AND m.queue = %(queue)s
+FROM fast, found WHERE simple AND m.ctid = found.place AND m.queue = %(queue)s
     AND (found.upto = found.size OR found.upto <= %(bytes)s)
-RETURNING CASE WHEN found.visible_at IS NULL THEN 2 ELSE 1 END, coalesce(found.visible_at, m.id), m.id,
-    m.receives, m.excused, coalesce(m.turn, m.id), m.attributes, m.body, found.total, 0,
-    {schema}.micros(statement_timestamp())"""
+RETURNING m.id, m.receives, m.excused, m.turn, m.attributes, m.body, found.total,
+    {schema}.micros(statement_timestamp()), found.visible_at"""
 
 # The same where the queue knows reservations. First comes what those kept that have ended, in its order. What
 # is of a reserved key is set aside instead.
@@ -113,9 +112,9 @@ SET visible_at = {schema}.micros(clock_timestamp()) + CASE WHEN kept THEN %(kept
     holder = CASE WHEN kept THEN NULL ELSE %(holder)s END, reserved = coalesce(kept, false)
 FROM fast, found WHERE m.ctid = found.place AND m.queue = %(queue)s
     AND (kept OR found.upto = found.size OR found.upto <= %(bytes)s)
-RETURNING found.kind, found.at, m.id, m.receives, m.excused, coalesce(m.turn, m.id),
-    CASE WHEN kept THEN NULL ELSE m.attributes END, CASE WHEN kept THEN NULL ELSE m.body END,
-    found.total, (SELECT count(*) FROM known), {schema}.micros(statement_timestamp())"""
+RETURNING m.id, m.receives, m.excused, m.turn, CASE WHEN kept THEN NULL ELSE m.attributes END,
+    CASE WHEN kept THEN NULL ELSE m.body END, found.total, {schema}.micros(statement_timestamp()),
+    CASE WHEN kind = 1 THEN at END, kind = 0, (SELECT count(*) FROM known)"""
 
 # Only what comes soon, to pass over few rows that were deleted meanwhile.
 NEXT_DUE = """
@@ -379,7 +378,7 @@ class PostgresMessages:
             call |= {"ended_from": marks.ended_from, "kept": KEPT_MICROS}
         receive = self._receive_and_keep if marks.known else self._receive
         taken = await connection.execute(receive, call, binary=True)
-        rows = sorted(map(FoundRow._make, await taken.fetchall()))
+        rows = sorted((FoundRow(*row) for row in await taken.fetchall()), key=FoundRow.place)
         end_at = self._clock.monotonic()
         simple = not marks.known
         if rows:
@@ -391,7 +390,7 @@ class PostgresMessages:
             seen_at -= math.ceil((self._clock.monotonic() - begin_at) * 1e6)  # it was looked then
         marks.move(rows, asked.limit, seen_at)
         marks.end(begin_at, end_at)
-        deliveries = [delivery_of(*row[2:8]) for row in rows if row.body is not None]
+        deliveries = [delivery_of(*row[:6]) for row in rows if row.body is not None]
         if len(rows) == asked.limit and not deliveries:
             await self._look(connection, asked.queue, marks.due_from, marks.fresh_from)
         return ReceiveAnswer(deliveries, due_s)
@@ -417,7 +416,7 @@ class PostgresMessages:
 
 
 def delivery_of(
-    number: int, receives: int, excused: int, turn: int, attributes: str | None, body: bytes | None
+    number: int, receives: int, excused: int, turn: int | None, attributes: str | None, body: bytes | None
 ) -> Delivery:
     """A delivery as its row has it."""
     return Delivery(
@@ -426,7 +425,7 @@ def delivery_of(
         body or b"",
         decode_attributes(attributes or ""),
         receives - excused,
-        turn=turn,
+        turn=number if turn is None else turn,
     )
 
 

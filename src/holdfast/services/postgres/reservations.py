@@ -75,7 +75,7 @@ WITH fast AS MATERIALIZED (
         holder = %(holder)s, reserved = false
     FROM found WHERE m.ctid = found.place AND m.queue = %(queue)s
         AND nth <= %(limit)s AND (nth = 1 OR upto <= %(bytes)s)
-    RETURNING m.id, m.receives, m.excused, coalesce(m.turn, m.id), m.attributes, m.body
+    RETURNING m.id, m.receives, m.excused, m.turn, m.attributes, m.body
 )
 SELECT EXISTS (SELECT FROM held), (SELECT count(*) FROM kept), taken.* FROM fast LEFT JOIN taken ON true"""
 
