@@ -207,7 +207,7 @@ async def test_a_waiting_task_ends_by_its_button_with_the_reason_given(
         await tab.page.get_by_label("Reason", exact=True).fill("ordered twice")
         await tab.page.get_by_role("button", name="Cancel the task").click()
         await expect(tab.page.locator("#task")).to_contain_text("ordered twice", timeout=PATIENCE_MS)
-        await expect(tab.page.locator("#task .tag")).to_have_text("failed", timeout=PATIENCE_MS)
+        await expect(tab.page.locator("#task .tag")).to_have_text("cancelled", timeout=PATIENCE_MS)
     assert "ordered twice" in (await asyncio.to_thread(node.outcome, trace)).detail
 
 

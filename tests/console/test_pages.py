@@ -11,12 +11,14 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Order
 from holdfast.cluster.effect_dead_letters import dead_letter_of
 from holdfast.common.acts import effect_id
 from holdfast.console.audit import AuditLog
 from holdfast.console.overview import Sample, TaskTotals
+from holdfast.console.pages.tasks import TaskQuestion
 from holdfast.console.service import Console
 from holdfast.errors import Unavailable
 from holdfast.operate import periodic, tasks
@@ -27,6 +29,7 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.state import Risk
 from holdfast.ports.target import OutgoingEffect
 from holdfast.streams.standstills import Waits
+from holdfast.tasks.rules.task import Task
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
 from tests.console.browser import Browser
@@ -255,6 +258,72 @@ async def test_tasks_are_listed_shown_and_sent_again(operator: Browser, node: No
     await asyncio.to_thread(node.outcome, bad)
     assert (await operator.get("/task", app="shop", trace="nothing")).status == 404
     assert (await operator.get("/task", app="nobody", trace=good)).status == 404
+
+
+@pytest.mark.slow
+async def test_tasks_are_newest_first_and_those_that_wait_say_when_they_are_due(
+    operator: Browser, node: NodeForTests
+) -> None:
+    first = node.client.send("mail.send", {"to": "first"})
+    await asyncio.to_thread(node.outcome, first)
+    later = node.client.send("mail.send", {"to": "later"}, delay_s=7200)
+    page = await operator.until(later, "/tasks", app="shop")
+    assert page.text.index(later) < page.text.index(first)
+    row = next(row for row in page.text.split("<tr>") if later in row)
+    assert re.search(r'data-label="Due"><time datetime="[^"]+Z">', row)
+    assert 'data-label="Runtime"></td>' in row, "it hasn't run"
+    row = next(row for row in page.text.split("<tr>") if first in row)
+    assert re.search(r'data-label="Runtime">\d', row)
+    assert 'data-label="Due"></td>' in row
+    await operator.post("/task/cancel", app="shop", trace=later, reason="ordered twice")
+
+
+@pytest.mark.slow
+async def test_a_cancelled_task_has_a_state_of_its_own_and_its_reason(
+    operator: Browser, node: NodeForTests
+) -> None:
+    trace = node.client.send("mail.send", {"to": "nobody"}, delay_s=7200)
+    await operator.post("/task/cancel", app="shop", trace=trace, reason="ordered <twice>")
+    page = await operator.until(trace, "/tasks", app="shop", state="cancelled")
+    row = shown(next(row for row in page.text.split("<tr>") if trace in row))
+    assert " cancelled " in row
+    assert row.rstrip().endswith("ordered <twice>")
+    assert "ordered <twice>" not in page.text
+    assert trace not in (await operator.get("/tasks", app="shop", state="failed")).text
+    page = await operator.get("/task", app="shop", trace=trace)
+    assert "State cancelled told to end: ordered <twice>" in shown(page.text)
+    assert 'data-off="cancel"' in page.text
+    answer = json.loads((await operator.get(f"/api/v1/tasks/shop/{trace}")).text)
+    assert (answer["state"], answer["cancelled"]) == ("failed", True)
+
+
+@pytest.mark.slow
+async def test_tasks_are_found_by_when_they_changed(
+    operator: Browser, node: NodeForTests, console: Console
+) -> None:
+    trace = node.client.send("mail.send", {"to": "alice"})
+    await asyncio.to_thread(node.outcome, trace)
+    assert trace in (await operator.until(trace, "/tasks", app="shop", within="900")).text
+    old = replace(Task("old", "mail.send"), queued_at=1.0)
+    question = TaskQuestion("shop", within="900")
+    assert [question.fits(old, at) for at in (900.0, 902.0)] == [True, False]
+    assert (await operator.get("/tasks", app="shop", within="nonsense")).status == 200
+
+
+@pytest.mark.slow
+async def test_a_failed_task_shows_its_body_and_a_delayed_one_when_it_is_due(
+    operator: Browser, node: NodeForTests
+) -> None:
+    bad = node.client.send("mail.send", {"to": "who?", "bad": True})
+    await asyncio.to_thread(node.outcome, bad)
+    page = await operator.until('"to": "who?"', "/task", app="shop", trace=bad)
+    assert "Body" in shown(page.text)
+    far = node.client.send("mail.send", {"to": "far"}, delay_s=30 * 86400.0)
+    page = await operator.get("/task", app="shop", trace=far)
+    text = shown(page.text)
+    assert re.search(r"Due .* in 30 d", text)
+    assert 'data-off="retry"' in page.text
+    await operator.post("/task/cancel", app="shop", trace=far)
 
 
 @pytest.mark.slow

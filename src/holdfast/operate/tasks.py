@@ -11,9 +11,10 @@ import msgspec
 
 from holdfast.common.protocol import LookAtTask
 from holdfast.common.record import reading
-from holdfast.errors import HoldfastError, NotKnown, OperationRefused
+from holdfast.errors import HoldfastError, InvalidMessage, NotKnown, OperationRefused
 from holdfast.operate import nodes
 from holdfast.ports.coordinator import Member
+from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
 from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services
@@ -49,10 +50,12 @@ async def listed(
     state: State | None = None,
     task_type: str = "",
     since: float = 0.0,
+    down: bool = False,
 ) -> Sequence[Task]:
     """Tasks in order of their trace ids, after the id ``after``: at most ``limit``, in this state, of this
-    type, and that were queued, started or ended since this wall time."""
-    return await services.task_store(app).list(limit, after, state=state, type=task_type, since=since)
+    type, and that were queued, started or ended since this wall time; with ``down``, the other way round."""
+    store = services.task_store(app)
+    return await store.list(limit, after, state=state, type=task_type, since=since, down=down)
 
 
 async def counts(services: Services, app: str) -> Mapping[tuple[str, State], int]:
@@ -133,6 +136,25 @@ async def look(services: Services, app: str, trace_id: str) -> TaskLook:
     with reading(f"what {task.node} tells of {trace_id}"):
         told = msgspec.json.decode(text, type=dict[str, Any])
         return msgspec.convert({"node": task.node, **told}, TaskLook)
+
+
+async def sent_body(services: Services, app: str, task: Task) -> bytes | None:
+    """Return the body that a task was sent with, where nothing is taken from a queue to read it: of a delayed
+    one, and of one that lies with the dead letters. None elsewhere, and for a body that is stored apart."""
+    data = task.message
+    if not data and task.state in (State.FAILED, State.TIMEOUT):
+        queue = services.queue(task_queue(app, task.type))
+        letters = [] if queue.hides_dead_letters else await queue.dead_letters(1, "", task.trace)
+        data = letters[0].body if letters else b""
+    if not data:
+        return None
+    from holdfast.tasks.wire import Envelope, decode_task  # noqa: PLC0415
+
+    try:
+        body = decode_task(data, Envelope(app=app, trace_id=task.trace, task_type=task.type)).body
+    except InvalidMessage:  # what can't be read as a task is shown as it is
+        return data
+    return None if body.stored is not None else body.data
 
 
 async def cancel(services: Services, app: str, trace_id: str, reason: str) -> None:

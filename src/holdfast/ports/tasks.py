@@ -90,8 +90,10 @@ class TaskStore(Protocol):
         state: State | None = None,
         type: str = "",  # noqa: A002 - the task's word for it
         since: float = 0.0,
+        down: bool = False,
     ) -> list[Task]:
-        """Return tasks in order of trace, after the trace ``after``. If given, only those of one state or
+        """Return tasks in order of trace, after the trace ``after``; with ``down``, the other way round, from
+        before that trace. If given, only those of one state or
         type, or queued, started or ended at ``since`` (wall time) or later. Traces are compared as UTF-8."""
 
     async def counts(self) -> dict[tuple[str, State], int]:

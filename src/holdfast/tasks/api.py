@@ -68,7 +68,8 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class TaskStanding(msgspec.Struct):
-    """The state of a task, as the API shows it."""
+    """The state of a task, as the API shows it. ``delayed_until`` is when a delayed one may begin, and
+    ``cancelled`` says of one that failed or timed out that somebody had cancelled it."""
 
     trace_id: str
     task_type: str
@@ -86,6 +87,8 @@ class TaskStanding(msgspec.Struct):
     ended_at: float
     pauses: int
     paused_until: float
+    delayed_until: float = 0.0
+    cancelled: bool = False
 
 
 _asked = msgspec.json.Decoder(Asked)
@@ -270,6 +273,8 @@ def shown(task: Task) -> TaskStanding:
         ended_at=task.ended_at,
         pauses=task.pauses,
         paused_until=task.until if task.state is State.QUEUED else 0.0,
+        delayed_until=task.send_at if task.state is State.QUEUED else 0.0,
+        cancelled=task.cancelled,
     )
 
 

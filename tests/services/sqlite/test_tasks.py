@@ -139,11 +139,16 @@ async def test_queries_of_tasks_look_rows_up_by_an_index(tasks: SqliteTasks, dat
     looks = [
         (module.STANDING.replace("{rows}", ",".join(["(?)"] * 64)), [None] * 64 + [1], "trace=?"),
         (module.GET, [1, "k"], "trace=?"),
-        (module.LIST.format(filters=""), [1, "", 0.0, 10], "trace>?"),
-        (
-            module.LIST.format(filters="AND state = ? AND state <> 'succeed'"),
-            [1, "", 0.0, "failed", 10],
-            "tasks_open",
+        (module.LIST.format(filters="AND trace > ?", order=""), [1, 0.0, "", 10], "trace>?"),
+        (module.LIST.format(filters="AND trace < ?", order="DESC"), [1, 0.0, "k", 10], "trace<?"),
+        (module.LIST.format(filters="", order="DESC"), [1, 0.0, 10], "(app=?)"),
+        *(
+            (
+                module.LIST.format(filters="AND state = ? AND state <> 'succeed'", order=order),
+                [1, 0.0, "failed", 10],
+                "tasks_open",
+            )
+            for order in ("", "DESC")
         ),
     ]
     for query, values, index in looks:

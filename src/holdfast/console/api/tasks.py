@@ -40,6 +40,9 @@ class TasksQuery(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     state: State | None = None
     type: str = ""
     since_s: Since | None = None
+    down: Annotated[
+        bool, Meta(description="The highest ids first: of ids that Holdfast makes, the newest.")
+    ] = False
     limit: Limit = LIMIT
     cursor: Cursor = ""
 
@@ -288,6 +291,7 @@ class TaskOperations:
                 state=query.state,
                 task_type=query.type,
                 since=since,
+                down=query.down,
             )
         more = len(found) == query.limit
         return TaskList([standing_of(task) for task in found], cursor(found[-1].trace) if more else "")

@@ -19,14 +19,32 @@ from holdfast.errors import ConfigError, HoldfastError
 from holdfast.http.problem import RequestRefused
 from holdfast.operate import limits, periodic
 from holdfast.operate import tasks as operations
+from holdfast.ports.tasks import TaskStore
 from holdfast.tasks.discovery import DeclaredTimes
 from holdfast.tasks.periodic import Times
 from holdfast.tasks.rules.task import BATCH, State, Task
 from holdfast.tasks.schedule import ScheduleEntry
 
 ROWS = 50
+PAGE = 200
+LOOKED_MAX = 2000
+"""The most tasks that are looked through for one page of the list, so that no filter reads a whole store."""
+
+CANCELLED = "cancelled"
+"""The state that the pages give to tasks that somebody has cancelled: in the store, they have failed."""
+
+TIMES = {
+    "": "Any time",
+    "900": "Last 15 minutes",
+    "3600": "Last hour",
+    "86400": "Last day",
+    "604800": "Last week",
+}
+"""The times within which tasks can be asked for, in seconds."""
+
 NAME_MAX = 300
-STATES = [state.value for state in State if state is not State.DUPLICATED]
+STATES = [*(state.value for state in State if state is not State.DUPLICATED), CANCELLED]
+ENDED_BADLY = (State.FAILED, State.TIMEOUT)
 
 
 class ScheduleRow(NamedTuple):
@@ -40,18 +58,53 @@ class ScheduleRow(NamedTuple):
     task_type: str = ""
 
 
+class TaskRow(NamedTuple):
+    """A task in the list. ``state`` is that of the store, or that it was cancelled; ``due_at`` is when one
+    that waits may begin; and ``said`` is how far it says that it is, or why it failed."""
+
+    task: Task
+    path: str
+    state: str
+    runtime_s: float | None
+    due_at: float
+    said: str
+
+
+class FoundTasks(NamedTuple):
+    """Tasks that were asked for, how many were looked through, and after which to look for more; "" if there
+    are none."""
+
+    tasks: Sequence[Task]
+    looked: int
+    after: str
+
+
 class TaskQuestion(NamedTuple):
-    """A question for tasks: for those of an app, in a state, of a type, after the one with this trace id."""
+    """A question for tasks: for those of an app, in a state, of a type, that were queued, begun or ended
+    within a time, and after the one with this trace id."""
 
     app: str
     state: str = ""
     task_type: str = ""
+    within: str = ""
     after: str = ""
+
+    def fits(self, task: Task, now: float) -> bool:
+        """Return True for a task that is asked for, of those in the store's state."""
+        if self.state in (CANCELLED, *ENDED_BADLY) and task.cancelled != (self.state == CANCELLED):
+            return False
+        return not self.within or task.moved_at >= now - float(self.within)
 
     @property
     def query(self) -> str:
         """The same as the query of an address."""
-        named = {"app": self.app, "state": self.state, "type": self.task_type, "after": self.after}
+        named = {
+            "app": self.app,
+            "state": self.state,
+            "type": self.task_type,
+            "within": self.within,
+            "after": self.after,
+        }
         return urlencode({name: value for name, value in named.items() if value})
 
 
@@ -76,6 +129,7 @@ class TaskPages:
             if question.app in apps
             else [],
             states=STATES,
+            times=TIMES,
             limits=await limits.listed(self._parts.services, question.app) if question.app else [],
             schedule=await self._schedule(question.app) if question.app else [],
             part_path=f"/parts/tasks?{question.query}",
@@ -92,21 +146,18 @@ class TaskPages:
 
     async def _make_rows(self, question: TaskQuestion) -> str:
         store = self._parts.services.task_store(question.app)
-        state = State(question.state) if question.state else None
-        found = await store.list(ROWS + 1, question.after, state=state, type=question.task_type)
-        rows = found[:ROWS]
-        later = question._replace(after=rows[-1].trace).query if len(found) > ROWS else ""
+        now = await store.now()
+        found = await _find(store, question, now)
         totals = next((app for app in self._parts.overview.tasks if app.app == question.app), None)
         return self._parts.renderer.part(
             "parts/tasks.html",
             app=question.app,
-            tasks=rows,
-            paths=[_path(question.app, task.trace) for task in rows],
+            rows=[_row(question.app, task, now) for task in found.tasks],
+            looked=found.looked if found.after and len(found.tasks) < ROWS else 0,
             totals=totals,
-            now=await store.now(),
             batch=BATCH,
             first=question._replace(after="").query if question.after else "",
-            later=later,
+            later=question._replace(after=found.after).query if found.after else "",
         )
 
     async def _schedule(self, app: str) -> Sequence[ScheduleRow]:
@@ -162,8 +213,21 @@ class TaskPages:
             value=value,
             now=self._parts.clock.wall(),
             off=" ".join(_off(task)),
+            state=state_of(task),
+            body=await self._body(app, task),
             stack_path=f"/task/stack?{urlencode({'app': app, 'trace': trace})}",
         )
+
+    async def _body(self, app: str, task: Task) -> bytes | None:
+        """Return what the task was sent with, where that can be read; queues that can't be asked are told of
+        elsewhere."""
+        if task.type == BATCH or not (task.message or task.state in ENDED_BADLY):
+            return None
+        try:
+            async with operations.services_of(self._parts.services, app) as services:
+                return await operations.sent_body(services, app, task)
+        except HoldfastError:
+            return None
 
     async def stack(self, request: web.Request) -> web.Response:
         """Answer with where a running task is."""
@@ -306,15 +370,51 @@ class TaskPages:
             app,
             state if state in STATES else "",
             query.get("type", "")[:NAME_MAX],
+            within if (within := query.get("within", "")) in TIMES else "",
             query.get("after", "")[:NAME_MAX],
         )
+
+
+async def _find(store: TaskStore, question: TaskQuestion, now: float) -> FoundTasks:
+    """Return a page of the tasks that are asked for, the highest ids first: those that Holdfast makes begin
+    with their time."""
+    known = question.state and question.state != CANCELLED
+    state = State(question.state) if known else None
+    found, looked, after = list[Task](), 0, question.after
+    while looked < LOOKED_MAX:
+        page = await store.list(PAGE, after, state=state, type=question.task_type, down=True)
+        for task in page:
+            if len(found) == ROWS:
+                return FoundTasks(found, looked, after)
+            looked, after = looked + 1, task.trace
+            if question.fits(task, now):
+                found.append(task)
+        if len(page) < PAGE:
+            return FoundTasks(found, looked, "")
+    return FoundTasks(found, looked, after)
+
+
+def _row(app: str, task: Task, now: float) -> TaskRow:
+    runs = task.state is State.RUNNING
+    till = now if runs else task.ended_at
+    runtime_s = max(0.0, till - task.started_at) if till and task.started_at else None
+    due_at = max(task.send_at, task.until) if task.state is State.QUEUED else 0.0
+    said = task.note if runs else task.cancel or task.detail.partition("\n")[0]
+    return TaskRow(
+        task, _path(app, task.trace), state_of(task), runtime_s, due_at if due_at > now else 0.0, said[:300]
+    )
+
+
+def state_of(task: Task) -> str:
+    """Return the state of a task as the pages name it."""
+    return CANCELLED if task.cancelled else task.state.value
 
 
 def _off(task: Task) -> Iterable[str]:
     """Yield what can't be done to a task as it stands."""
     if task.ended:
         yield "cancel"
-    if task.state not in (State.FAILED, State.TIMEOUT):
+    if task.state not in ENDED_BADLY:
         yield "retry"
 
 

@@ -168,11 +168,12 @@ class MemoryTasks:
         state: State | None = None,
         type: str = "",  # noqa: A002 - the port's
         since: float = 0.0,
+        down: bool = False,
     ) -> list[Task]:
         found = [
             task
-            for trace, task in sorted(self.standing.items())
-            if trace > after
+            for trace, task in sorted(self.standing.items(), reverse=down)
+            if ((not after or trace < after) if down else trace > after)
             and state in (None, task.state)
             and type in ("", task.type)
             and task.moved_at >= since

@@ -106,8 +106,8 @@ GET = "SELECT record FROM {schema}.tasks WHERE app = %s AND trace = %b"
 
 LIST = """
 SELECT record FROM {schema}.tasks
-WHERE app = %(app)s AND trace > %(after)b AND moved_at >= %(since)s {filters}
-ORDER BY trace LIMIT %(limit)s"""
+WHERE app = %(app)s AND moved_at >= %(since)s {filters}
+ORDER BY trace {order} LIMIT %(limit)s"""
 
 COUNTS = "SELECT type, state, count(*) FROM {schema}.tasks WHERE app = %s GROUP BY type, state"
 
@@ -253,8 +253,11 @@ class PostgresTasks:
         state: State | None = None,
         type: str = "",  # noqa: A002 - the port's
         since: float = 0.0,
+        down: bool = False,
     ) -> list[Task]:
         filters = ""
+        if after or not down:
+            filters += "AND trace < %(after)b " if down else "AND trace > %(after)b "
         if state is not None:
             filters += "AND state = %(state)s "
             if state is not State.SUCCEED:
@@ -269,7 +272,8 @@ class PostgresTasks:
             "type": type.encode(),
             "limit": limit,
         }
-        rows = await self._rows(self._database.sql(LIST.replace("{filters}", filters)), asked)
+        query = LIST.replace("{filters}", filters).replace("{order}", "DESC" if down else "")
+        rows = await self._rows(self._database.sql(query), asked)
         with reading("a task's record"):
             return [_task.decode(record) for (record,) in rows]
 

@@ -179,13 +179,15 @@ class RedisTasks:
         state: State | None = None,
         type: str = "",  # noqa: A002 - the port's
         since: float = 0.0,
+        down: bool = False,
     ) -> list[Task]:
         states = [state.value] if state else [state.value for state in State]
         listed: list[Task] = []
         while len(listed) < limit:
-            begin = f"({after}" if after else "-"
-            found = await self._everywhere(FIND, begin, limit, type, *states)
-            traces = sorted({trace.decode() for [some] in found for trace in some})[:limit]
+            way, end = ("down", "+") if down else ("up", "-")
+            begin = f"({after}" if after else end
+            found = await self._everywhere(FIND, way, begin, limit, type, *states)
+            traces = sorted({trace.decode() for [some] in found for trace in some}, reverse=down)[:limit]
             if not traces:
                 break
             after = traces[-1]

@@ -55,7 +55,7 @@ ON CONFLICT (app, type, state) DO UPDATE SET count = count + excluded.count"""
 GET = "SELECT record FROM tasks WHERE app = ? AND trace = ?"
 
 LIST = """
-SELECT record FROM tasks WHERE app = ? AND trace > ? AND moved_at >= ? {filters} ORDER BY trace LIMIT ?"""
+SELECT record FROM tasks WHERE app = ? AND moved_at >= ? {filters} ORDER BY trace {order} LIMIT ?"""
 
 COUNTS = "SELECT type, state, count FROM task_counts WHERE app = ? AND count > 0"
 
@@ -189,8 +189,12 @@ class SqliteTasks:
         state: State | None = None,
         type: str = "",  # noqa: A002 - the port's
         since: float = 0.0,
+        down: bool = False,
     ) -> list[Task]:
         filters, values = "", []
+        if after or not down:
+            filters += "AND trace < ? " if down else "AND trace > ? "
+            values.append(after)
         if state is not None:
             filters += "AND state = ? "
             values.append(state.value)
@@ -199,7 +203,8 @@ class SqliteTasks:
         if type:
             filters += "AND type = ?"
             values.append(type)
-        rows = await self._rows(LIST.format(filters=filters), after, since, *values, limit)
+        query = LIST.format(filters=filters, order="DESC" if down else "")
+        rows = await self._rows(query, since, *values, limit)
         with reading("a task's record"):
             return [_task.decode(record) for (record,) in rows]
 

@@ -675,6 +675,10 @@ class TasksConformance:
         assert await pages(2, state=State.FAILED) == ["b0", "b1", "b2"]
         assert await pages(2, state=State.QUEUED, type="t2") == ["a1", "a3", "a5"]
         assert await pages(2, state=State.SUCCEED) == await pages(2, type="t3") == []
+        assert await pages(4, down=True) == await pages(100, down=True) == names[::-1]
+        assert await pages(2, down=True, type="t") == ["a0", "a2", "a4", "a6", *names[7:]][::-1]
+        assert await pages(2, down=True, state=State.FAILED) == ["b2", "b1", "b0"]
+        assert await pages(2, down=True, state=State.SUCCEED) == []
         assert await tasks.counts() == {
             ("t", State.QUEUED): 4,
             ("t2", State.QUEUED): 3,
