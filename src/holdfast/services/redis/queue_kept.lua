@@ -22,13 +22,10 @@ local function finish(key)
   return kept
 end
 
--- Whether a reservation keeps this message still: not if an older version has delivered or deleted it.
+-- Whether a reservation keeps this message still: not if an older version has delivered it.
 local function is_kept(number)
   local shows = redis.call('ZSCORE', root .. ':delayed', number)
-  if not shows or tonumber(shows) % 1 == 0 then return false end
-  if redis.call('HEXISTS', root .. ':bodies', number) == 1 then return true end
-  redis.call('ZREM', root .. ':delayed', number)
-  return false
+  return shows and tonumber(shows) % 1 > 0
 end
 
 -- Renews the delay of some of what is set aside.

@@ -10,6 +10,7 @@ end
 
 -- The places of messages in the order of arrival.
 local function turns_of(numbers)
+  if redis.call('EXISTS', root .. ':marks') == 0 then return numbers end
   local turns = redis.call('HMGET', root .. ':marks', unpack(numbers))
   for i, number in ipairs(numbers) do turns[i] = turns[i] and string.match(turns[i], ' (%d+)$') or number end
   return turns

@@ -13,15 +13,17 @@ if not usual then
   local function release()
     local left = PIECE
     for _, key in ipairs(redis.call('ZRANGEBYSCORE', root .. ':reservations', '-inf', text(now), 'LIMIT', 0, 100)) do
-      local kept = left > 0 and redis.call('ZRANGE', root .. ':kept:' .. key, 0, left - 1) or {}
-      local standing = {}
-      for _, number in ipairs(kept) do
-        if is_kept(number) then standing[#standing + 1] = number end
+      local kept = root .. ':kept:' .. key
+      local some = left > 0 and redis.call('ZRANGE', kept, 0, left - 1, 'WITHSCORES') or {}
+      local numbers, turns = {}, {}
+      for i = 1, #some, 2 do
+        if is_kept(some[i]) then numbers[#numbers + 1], turns[#turns + 1] = some[i], some[i + 1] end
       end
-      appear(standing, now)
-      if #kept > 0 then redis.call('ZREM', root .. ':kept:' .. key, unpack(kept)) end
+      if #numbers > 0 then redis.call('ZREM', root .. ':delayed', unpack(numbers)) end
+      put(numbers, turns)
+      if #some > 0 then redis.call('ZREMRANGEBYRANK', kept, 0, #some / 2 - 1) end
+      left = left - #some / 2
       finish(key)
-      left = left - #kept
     end
   end
 
