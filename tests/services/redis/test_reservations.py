@@ -119,7 +119,7 @@ async def test_a_receipt_that_outlives_its_freed_holder_counts_for_what_is_set_a
     assert (depth.ready, depth.in_flight, depth.delayed) == (0, 2, 1)
 
 
-@pytest.mark.parametrize("attributes", [{}, {"n": "1"}, {'"\\': "\n", "\\": ""}, {"\t": "{"}])
+@pytest.mark.parametrize("attributes", [{}, {"n": "1"}, {'"\\': "\n", "\\": ""}, {"\t": "{"}, {"": "x"}])
 @pytest.mark.parametrize("key", ["a", 'a "quoted" \\\n\t key', "ключ"])
 async def test_whatever_key_is_noted_beside_whatever_attributes(
     queue: RedisQueue, key: str, attributes: dict[str, str]

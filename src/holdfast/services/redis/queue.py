@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -409,9 +410,14 @@ def _encode(attributes: dict[str, str], key: str) -> bytes:
     if not key:
         return encode_attributes(attributes) if attributes else b""
     if not attributes:
-        return b"{\t\n%b\n" % _word(key)
-    name = _word(next(iter(attributes)))
-    return b"{\t%b:\n%b\n,%b" % (name, _word(key), encode_attributes(attributes)[1:])
+        return _mark(None, key)
+    return _mark(next(iter(attributes)), key) + encode_attributes(attributes)[1:]
+
+
+@lru_cache(maxsize=4096)
+def _mark(name: str | None, key: str) -> bytes:
+    """The key as it stands before attributes, of which the first has this name, or alone."""
+    return b"{\t\n%b\n" % _word(key) if name is None else b"{\t%b:\n%b\n," % (_word(name), _word(key))
 
 
 def _word(key: str) -> bytes:
@@ -425,7 +431,7 @@ def _key(attributes: bytes) -> str:
 
 
 def _decode(attributes: bytes) -> dict[str, str]:
-    return {} if attributes[:3] == b"{\t\n" else decode_attributes(attributes)
+    return {} if attributes.startswith(b"{\t\n") else decode_attributes(attributes)
 
 
 def _taken(told: Sequence[Any]) -> Taken | None:
@@ -437,17 +443,20 @@ def _taken(told: Sequence[Any]) -> Taken | None:
 
 def _deliveries(told: Sequence[bytes], marks: Sequence[bytes]) -> list[Delivery]:
     deliveries = []
-    for place in range(len(told) // 4):
-        number, receives, body, attributes = told[4 * place : 4 * place + 4]
+    for number, receives, body, attributes in zip(told[::4], told[1::4], told[2::4], told[3::4], strict=True):
         name, count, turn = number.decode(), int(receives), int(number)
-        receipt = make_receipt(name, count)
-        if marks and marks[place]:
-            excused, turn = map(int, marks[place].split())
-            count -= excused
         deliveries.append(
-            Delivery(receipt, name, body, _decode(attributes), count, number=int(number), turn=turn)
+            Delivery(make_receipt(name, count), name, body, _decode(attributes), count, turn, turn)
         )
+    if any(marks):
+        return [_marked(*each) for each in zip(deliveries, marks, strict=True)]
     return deliveries
+
+
+def _marked(delivery: Delivery, mark: bytes) -> Delivery:
+    """A delivery with the receives and the turn that its message has by its mark."""
+    excused, turn = map(int, mark.split()) if mark else (0, delivery.turn)
+    return msgspec.structs.replace(delivery, receives=delivery.receives - excused, turn=turn)
 
 
 def _dead_letter_words(letter: DeadLetter) -> tuple[Word, ...]:

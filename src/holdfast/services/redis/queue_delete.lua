@@ -1,8 +1,10 @@
 -- ARGV: number and receives of each delivery. Returns the places, from 0 on, of those that don't count although
 -- their messages are there.
-local gone, stale = {}, {}
+local gone, stale, numbers = {}, {}, {}
+for i = 1, #ARGV, 2 do numbers[#numbers + 1] = ARGV[i] end
+local deliveries = redis.call('HMGET', root .. ':deliveries', unpack(numbers))
 for i = 1, #ARGV, 2 do
-  local delivery = redis.call('HGET', root .. ':deliveries', ARGV[i])
+  local delivery = deliveries[(i + 1) / 2]
   if delivery and string.match(delivery, '^(%d+) ') == ARGV[i + 1] then
     gone[#gone + 1] = ARGV[i]
   elseif redis.call('HEXISTS', root .. ':bodies', ARGV[i]) == 1 then

@@ -29,10 +29,10 @@ local function deliver(numbers, now, visibility, holder, word, marked)
       if known then marks[count] = known[i] or '' end
     end
   end
-  redis.call('ZREM', root .. ':ready', unpack(numbers))
   if count > 0 then
     redis.call('ZADD', root .. ':in_flight', unpack(hidden))
     redis.call('HSET', root .. ':deliveries', unpack(deliveries))
   end
+  redis.call('ZREM', root .. ':ready', unpack(numbers))
   return told
 end

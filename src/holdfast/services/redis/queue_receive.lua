@@ -3,10 +3,14 @@
 -- if none does now (-1: there is none), "EXCUSED TURN" of each that is delivered if any has it, and number,
 -- receives, body and attributes of each.
 local now, limit = now_us(), tonumber(ARGV[1])
-show(':in_flight', now)
-show(':delayed', now)
+local usual = redis.call(
+  'EXISTS', root .. ':in_flight', root .. ':delayed', root .. ':marks', root .. ':reservations') == 0
+if not usual then
+  show(':in_flight', now)
+  show(':delayed', now)
+  usual = plain()
+end
 
-local usual = plain()
 local numbers, more, bytes = nil, false, 0
 if not usual then
   -- Makes ready some of what ended reservations keep, oldest first.
