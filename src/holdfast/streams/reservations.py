@@ -18,6 +18,9 @@ enough that the messages of a node that ended unseen don't wait for long."""
 RENEWALS = 3
 """How many times a reservation is renewed while it would live."""
 
+TAKES = 64
+"""The most calls in a row for one take while the queue looks for the key's messages among those of others."""
+
 
 class Reservations:
     """What the owners of a node have reserved. ``hide_s``: how long a message that was taken is hidden before
@@ -67,7 +70,11 @@ class Reservations:
         """Take reserved messages, once all that goes back is there; None if the reservation is gone."""
         await self.all_back(stream)
         queue, holder = self._queues[stream], self._host.membership.id
-        taken = await queue.take(key, holder, min(limit, queue.max_batch), self._hide_s, after)
+        taken: Taken | None = None
+        for _ in range(TAKES):
+            taken = await queue.take(key, holder, min(limit, queue.max_batch), self._hide_s, after)
+            if taken is None or taken.deliveries or not taken.more:
+                break
         if taken is None:
             self._held[stream].discard(key)
         return taken
