@@ -2957,8 +2957,8 @@ ADAPTERS = [
     _at(
         "src/holdfast/services/postgres/messages.py",
         "what another receive has locked is waited for",
-        "ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due) FOR UPDATE SKIP LOCKED",
-        "ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due)",
+        "FROM urgent) - (SELECT count(*) FROM due)\n    FOR UPDATE SKIP LOCKED",
+        "FROM urgent) - (SELECT count(*) FROM due)\n",
         "tests/services/postgres/test_queue.py::test_what_one_receive_has_locked_another_passes_over",
     ),
     _at(

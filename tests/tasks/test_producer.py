@@ -66,6 +66,13 @@ class Rig:
     def tasks(self) -> MemoryQueue:
         return self.queue(task_queue(APP, TYPE))
 
+    async def received(self) -> list[str]:
+        """The trace ids of the tasks that wait, as they are received."""
+        known, traces = Envelope(app=APP, trace_id="", task_type=TYPE), []
+        while some := await self.tasks.receive(1, 0.0, 60.0, "node"):
+            traces += [decode_task(delivery.body, known).envelope.trace_id for delivery in some]
+        return traces
+
     async def start(self, trace: str) -> int:
         (task,) = await self.store.start([StartAttempt(trace, TYPE, "m", "n", 3, 30.0)])
         return task.epoch
@@ -636,3 +643,12 @@ async def test_a_batch_that_can_t_be_sent_leaves_no_trace(
         await rig.producer.send_batch(orders, **options)
     assert not rig.store.standing
     assert not await sent(rig)
+
+
+async def test_a_task_with_a_priority_is_received_before_all_that_wait(rig: Rig) -> None:
+    orders = [
+        msgspec.structs.replace(ORDER, trace_id=name, priority=priority)
+        for name, priority in {"a": 0, "b": -1, "c": 9, "d": 1, "e": 9}.items()
+    ]
+    await rig.producer.send(orders)
+    assert await rig.received() == ["c", "e", "d", "a", "b"]

@@ -13,13 +13,16 @@ from holdfast.common.message import SeqKind
 class Outgoing(msgspec.Struct, frozen=True):
     """A message to send. ``attributes`` are short texts beside the body. ``key`` is the stream's key, for
     queues that know keys or keep the order of each. A queue that has deduplication ids drops a message whose
-    ``dedupe_id`` it has seen of late; "" gives each message one of its own."""
+    ``dedupe_id`` it has seen of late; "" gives each message one of its own. With a ``priority`` above 0 it is
+    received before what waits with a lower one, by queues that know keys, if it has no delay; a message that
+    comes again has lost it."""
 
     body: bytes
     attributes: dict[str, str] = {}
     delay_s: float = 0.0
     key: str = ""
     dedupe_id: str = ""
+    priority: int = 0
 
 
 class Delivery(msgspec.Struct, frozen=True):

@@ -243,7 +243,10 @@ class Producer:
         outgoing: dict[str, list[Outgoing]] = {}
         for each, task in zip([*soon, *later], standing, strict=True):
             if not task.epoch and not task.ended and not task.message:  # else its message is there already
-                message = Outgoing(each.body, each.attributes, each.delay_s, each.trace)
+                priority = each.envelope.priority
+                message = Outgoing(
+                    each.body, each.attributes, each.delay_s, each.trace, priority=max(0, priority)
+                )
                 outgoing.setdefault(each.type, []).append(message)
         for task_type, messages in outgoing.items():
             queue = self._queue_of(task_type)

@@ -711,7 +711,8 @@ class TaskWork:
         self.forget(item)  # the copy may arrive before its sending is answered
         queue = self._queues[item.queue]
         names = [receipt.receipt for receipt in item.held.receipts if not receipt.stale]
-        copy = Outgoing(item.held.body, item.held.again, min(delay_s, queue.delay_max_s), item.trace)
+        delay_s, priority = min(delay_s, queue.delay_max_s), max(0, item.message.envelope.priority)
+        copy = Outgoing(item.held.body, item.held.again, delay_s, item.trace, priority=priority)
         await self._insist(lambda: queue.send([copy]))
         self._host.stats.reissued += 1
         await self._insist(lambda: queue.delete(names))

@@ -540,6 +540,7 @@ async def test_every_statement_finds_its_rows_by_an_index(make_queue: MakeQueue,
         await connection.execute("ANALYZE holdfast.messages")
         call: dict[str, Any] = {"queue": "q", "limit": 10, "visibility": 1, "holder": "me", "bytes": 100}
         call |= {"key": b"k", "after": 0, "kept": 1, "due_from": 0, "fresh_from": 0, "ended_from": 0}
+        call["first"] = module.FIRST
         reservations = queue._reservations
         asked: list[tuple[bytes, Any]] = [
             (queue._messages._receive, call),

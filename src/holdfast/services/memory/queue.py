@@ -54,6 +54,8 @@ class Stored:
     receipt: str = ""
     """The receipt of the valid delivery; empty if there is none."""
     holder: str = ""
+    priority: int = 0
+    """Until its first delivery."""
 
 
 @dataclass(slots=True)
@@ -116,7 +118,8 @@ class MemoryQueue:
         self._closings = 0
         self._numbers = 0
         # Heaps with entries that may be out of date: checked against the message when they come up.
-        self._visible: list[int] = []
+        self._visible: list[tuple[int, int]] = []
+        """Of each that can be delivered, its priority, negative, and its number."""
         self._hidden: list[tuple[float, int]] = []
 
     # --- messages
@@ -124,7 +127,10 @@ class MemoryQueue:
     async def send(self, messages: Sequence[Outgoing]) -> list[str]:
         check_batch(messages, self.max_batch)
         check_bodies((message.body for message in messages), self.max_bytes)
-        return [self._add(m.body, m.attributes, m.delay_s, m.key).id for m in messages]
+        return [
+            self._add(m.body, m.attributes, m.delay_s, m.key, priority=0 if m.delay_s > 0 else m.priority).id
+            for m in messages
+        ]
 
     async def receive(self, limit: int, wait_s: float, visibility_s: float, holder: str) -> list[Delivery]:
         check_batch(range(limit), self.max_batch)
@@ -249,7 +255,7 @@ class MemoryQueue:
         del self.reservations[key]
         for number, message in self.messages.items():
             if message.key == key and self._is_visible(number):
-                heapq.heappush(self._visible, number)
+                heapq.heappush(self._visible, (-message.priority, number))
         self._bell.ring()
 
     # --- dead letters
@@ -326,12 +332,19 @@ class MemoryQueue:
     # --- how it is done
 
     def _add(
-        self, body: bytes, attributes: dict[str, str], delay_s: float, key: str, turn: int | None = None
+        self,
+        body: bytes,
+        attributes: dict[str, str],
+        delay_s: float,
+        key: str,
+        turn: int | None = None,
+        priority: int = 0,
     ) -> Stored:
         self._numbers += 1
         number, now = self._numbers, self._clock.monotonic()
         turn = number if turn is None else min(turn, number)
         message = Stored(number, f"m{number}", body, dict(attributes), 0, now, turn, key)
+        message.priority = 0 if self.fifo else max(0, priority)
         self.messages[message.number] = message
         self._hide(message, delay_s)
         self._note("sent", message)
@@ -356,7 +369,7 @@ class MemoryQueue:
             visible_at, number = heapq.heappop(self._hidden)
             message = self.messages.get(number)
             if message and message.visible_at == visible_at:
-                heapq.heappush(self._visible, number)
+                heapq.heappush(self._visible, (-message.priority, number))
 
     def _next_visible_s(self) -> float:
         """Return in how many seconds a message or the end of a reservation shows something."""
@@ -368,13 +381,13 @@ class MemoryQueue:
         for key in list(self.reservations):
             self._reservation(key)
         if self.fifo or self.choose is not None:
-            self._visible = sorted(set(filter(self._is_visible, self._visible)))
-            visible = self._unlocked([self.messages[n] for n in self._visible])
+            self._visible = sorted({each for each in self._visible if self._is_visible(each[1])})
+            visible = self._unlocked([self.messages[n] for _, n in self._visible])
             visible = [message for message in visible if message.key not in self.reservations]
             return (self.choose(visible) if self.choose else visible)[:limit]
         taken: list[Stored] = []
         while self._visible and len(taken) < limit:
-            number = heapq.heappop(self._visible)
+            _, number = heapq.heappop(self._visible)
             if not self._is_visible(number) or (taken and taken[-1].number == number):
                 continue
             if self.messages[number].key not in self.reservations:  # else its end shows it again
@@ -397,6 +410,7 @@ class MemoryQueue:
         message.received_at = self._clock.monotonic()
         message.receipt = make_receipt(message.number, message.receives)
         message.holder = holder
+        message.priority = 0
         self._hide(message, visibility_s)
         self._note("received", message)
         return Delivery(

@@ -34,34 +34,43 @@ KEPT_MICROS = 15 * 60 * 10**6
 TIDY_S = 10.0
 """The least time between two looks for what reservations leave to do."""
 
-SEND = """
-INSERT INTO {schema}.messages (queue, visible_at, key, attributes, body)
-SELECT queue, CASE WHEN delay > 0 THEN {schema}.micros(clock_timestamp()) + delay END, nullif(key, ''),
-    attributes, body
+FIRST = 1 << 31
+"""What has a priority shows at times below this, in microseconds since 1970: the higher it is, the earlier.
+Versions that know no priorities find it when they look from the beginning."""
+
+SEND = f"""
+INSERT INTO {{schema}}.messages (queue, visible_at, key, attributes, body)
+SELECT queue, CASE WHEN delay > 0 THEN {{schema}}.micros(clock_timestamp()) + delay
+    WHEN delay < 0 THEN greatest({FIRST} + delay, 1) END, nullif(key, ''), attributes, body
 FROM unnest(%b::text[], %s::bigint[], %b::bytea[], %b::text[], %b::bytea[])
     AS sent (queue, delay, key, attributes, body)
-RETURNING id"""
+RETURNING id"""  # noqa: S608
 
-# What comes again comes first, oldest first. It takes nothing if the queue knows reservations. Nobody waits
-# for the disk, here and below: what a crash of the server takes back of a delivery, or of its end, is
-# delivered again.
+# What has a priority comes first, then what comes again, oldest first. It takes nothing if the queue knows
+# reservations. Nobody waits for the disk, here and below: what a crash of the server takes back of a
+# delivery, or of its end, is delivered again.
 RECEIVE = """
 WITH fast AS MATERIALIZED (
     SELECT set_config('synchronous_commit', 'off', true),
         NOT EXISTS (SELECT FROM {schema}.reservations WHERE queue = %(queue)s) AS simple
+), urgent AS MATERIALIZED (
+    SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
+    WHERE queue = %(queue)s AND visible_at < %(first)s
+    ORDER BY visible_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), due AS MATERIALIZED (
     SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
-    WHERE queue = %(queue)s AND visible_at > %(due_from)s
+    WHERE queue = %(queue)s AND visible_at > greatest(%(due_from)s, %(first)s)
         AND visible_at <= {schema}.micros(statement_timestamp())
-    ORDER BY visible_at, id LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ORDER BY visible_at, id LIMIT %(limit)s - (SELECT count(*) FROM urgent) FOR UPDATE SKIP LOCKED
 ), fresh AS MATERIALIZED (
     SELECT ctid AS place, id, visible_at, octet_length(body) AS size FROM {schema}.messages
     WHERE queue = %(queue)s AND visible_at IS NULL AND id > %(fresh_from)s
-    ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM due) FOR UPDATE SKIP LOCKED
+    ORDER BY id LIMIT %(limit)s - (SELECT count(*) FROM urgent) - (SELECT count(*) FROM due)
+    FOR UPDATE SKIP LOCKED
 ), found AS MATERIALIZED (
     SELECT place, visible_at, count(*) OVER () AS total,
         sum(size) OVER (ORDER BY visible_at NULLS LAST, id) AS upto, size
-    FROM (SELECT * FROM due UNION ALL SELECT * FROM fresh) AS both_kinds
+    FROM (SELECT * FROM urgent UNION ALL SELECT * FROM due UNION ALL SELECT * FROM fresh) AS all_kinds
 )
 UPDATE {schema}.messages AS m
 SET visible_at = {schema}.micros(clock_timestamp()) + %(visibility)s, receives = receives + 1,
@@ -231,7 +240,7 @@ SELECT count(freed.*) FROM fast LEFT JOIN freed ON true"""
 
 
 class SentMessage(NamedTuple):
-    """A message to add. ``delay`` is in microseconds."""
+    """A message to add. ``delay`` is in microseconds; below 0 it is a priority instead."""
 
     queue: str
     delay: int
@@ -373,7 +382,7 @@ class PostgresMessages:
             marks.tidy_at = begin_at + (WIDE_S if renewed else TIDY_S)
         marks.start(begin_at)
         call = {**asked._asdict(), "due_from": marks.due_from, "fresh_from": marks.fresh_from}
-        call["bytes"] = CALL_BYTES
+        call |= {"bytes": CALL_BYTES, "first": FIRST}
         if marks.known:
             call |= {"ended_from": marks.ended_from, "kept": KEPT_MICROS}
         receive = self._receive_and_keep if marks.known else self._receive
@@ -450,10 +459,15 @@ def micros(seconds: float) -> int:
     return round(max(0.0, min(seconds * 1e6, MICROS_MAX)))
 
 
+def delay_of(message: Outgoing) -> int:
+    """The delay of a message that is added, in microseconds; its priority, negative, if it has one."""
+    return micros(message.delay_s) or -max(0, message.priority)
+
+
 def sent_message(queue: str, message: Outgoing) -> SentMessage:
     """A message as it is added."""
     attributes = encode_attributes(message.attributes).decode()
-    return SentMessage(queue, micros(message.delay_s), message.key.encode(), attributes, message.body)
+    return SentMessage(queue, delay_of(message), message.key.encode(), attributes, message.body)
 
 
 def sent_columns(messages: Sequence[SentMessage]) -> tuple[Any, ...]:

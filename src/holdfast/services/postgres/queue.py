@@ -38,11 +38,13 @@ from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import BATCH_MAX, Connection, weight_of
 from holdfast.services.postgres.messages import (
     CALL_BYTES,
+    FIRST,
     PostgresMessages,
     ReceiveAnswer,
     ReceiveCall,
     SettleCall,
     by_bytes,
+    delay_of,
     micros,
     sent_message,
     topic_of,
@@ -72,13 +74,14 @@ SELECT EXISTS (SELECT FROM pg_tables WHERE schemaname = CAST(:schema AS text) AN
 
 IDENTITY = "SELECT CAST(id AS text) FROM {schema}.identity"
 
-ADD = """
-INSERT INTO {schema}.messages (queue, visible_at, key, attributes, body)
+ADD = f"""
+INSERT INTO {{schema}}.messages (queue, visible_at, key, attributes, body)
 VALUES (
     :queue,
-    CASE WHEN CAST(:delay AS bigint) > 0 THEN {schema}.micros(clock_timestamp()) + CAST(:delay AS bigint) END,
+    CASE WHEN CAST(:delay AS bigint) > 0 THEN {{schema}}.micros(clock_timestamp()) + CAST(:delay AS bigint)
+        WHEN CAST(:delay AS bigint) < 0 THEN greatest({FIRST} + CAST(:delay AS bigint), 1) END,
     :key, :attributes, :body)
-RETURNING id"""
+RETURNING id"""  # noqa: S608
 
 # As many steps as there are queues, however many messages.
 FILLED = """
@@ -262,7 +265,7 @@ class PostgresQueue:
             for message in messages:
                 row = {
                     "queue": self._name,
-                    "delay": micros(message.delay_s),
+                    "delay": delay_of(message),
                     "attributes": encode_attributes(message.attributes).decode(),
                     "key": message.key.encode() or None,
                     "body": message.body,

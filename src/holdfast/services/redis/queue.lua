@@ -9,7 +9,7 @@
 --   :deliveries   hash: number -> "RECEIVES HOLDER", of those that were delivered; without HOLDER no receipt
 --                 counts
 --   :order        list: numbers as they were sent; some may be gone
---   :ready        sorted set: number, by its turn; what can be delivered now
+--   :ready        sorted set: number, by its turn, less what its priority gives it; what can be delivered now
 --   :in_flight    sorted set: number, by the time at which its delivery ends
 --   :delayed      sorted set: number, by the time at which it shows
 --   :reservations sorted set: key, as JSON, by the time at which its reservation ends; 0: it was given up, but

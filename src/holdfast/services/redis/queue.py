@@ -58,6 +58,9 @@ RESTORE = _script("restore", "ready", "add")
 CALL_BYTES = 16 << 20
 """The most bytes of bodies in one call, unless a single body is larger."""
 
+PRIORITY_MAX = 5_000
+"""The highest priority that is told from lower ones: scores of sorted sets are exact up to 2^53."""
+
 SAFETY_S = 2.0
 """How long a waiting receive relies on being woken: who should have heard of a message may have died."""
 
@@ -123,9 +126,7 @@ class RedisQueue:
         await self._enter()
         ids: list[str] = []
         for some in _by_bytes(messages):
-            words = [
-                word for m in some for word in (_micros(m.delay_s), m.body, _encode(m.attributes, m.key))
-            ]
+            words = [word for m in some for word in (_delay(m), m.body, _encode(m.attributes, m.key))]
             try:
                 _, numbers = await self._confirmed.script(SEND, (self._root,), *words)
             except Unavailable as error:
@@ -399,6 +400,11 @@ def _by_bytes(messages: Sequence[Outgoing]) -> Iterator[Sequence[Outgoing]]:
             begin, size = place, len(message.body)
     if begin < len(messages):
         yield messages[begin:]
+
+
+def _delay(message: Outgoing) -> int:
+    """The delay of a message that is sent, in microseconds; its priority, negative, if it has one."""
+    return _micros(message.delay_s) or -min(max(0, message.priority), PRIORITY_MAX)
 
 
 def _micros(seconds: float) -> int:

@@ -1,11 +1,15 @@
--- Adds messages: delay in microseconds, body and attributes of each. Returns their numbers, which must grow even
+-- By how much the place in the order of one that has a priority is lowered, for each step of it: some eleven days, in
+-- which numbers grow by their time.
+local AHEAD = 1000000 * 1000000
+
+-- Adds messages: delay in microseconds (below 0: a priority instead), body and attributes of each. Returns their numbers, which must grow even
 -- when the server has lost its data or has another's: by time. Or they begin at the number ``first``. Those that
 -- had lower ``turns`` keep them.
 local function add(messages, first, turns)
   local now, count = now_us(), #messages / 3
   local last = math.max(tonumber(redis.call('GET', root .. ':last') or 0), now - 1)
   if first and first ~= '' then last = first - 1 end
-  local numbers, bodies, attributes, ready, delayed, marks = {}, {}, {}, {}, {}, {}
+  local numbers, bodies, attributes, ready, delayed, marks, urgent = {}, {}, {}, {}, {}, {}, {}
   for i = 1, count do
     local number = text(last + i)
     local delay, told = tonumber(messages[3 * i - 2]), messages[3 * i]
@@ -24,6 +28,10 @@ local function add(messages, first, turns)
       delayed[#delayed + 1] = number
     else
       ready[#ready + 1] = number
+      if delay < 0 then
+        urgent[#urgent + 1] = text(last + i + delay * AHEAD)
+        urgent[#urgent + 1] = number
+      end
     end
   end
   -- The first change is one that a server without memory refuses: then there is none.
@@ -39,5 +47,6 @@ local function add(messages, first, turns)
   else
     ring(appear(ready, now) + #delayed / 2)
   end
+  if #urgent > 0 then redis.call('ZADD', root .. ':ready', 'XX', unpack(urgent)) end
   return numbers
 end

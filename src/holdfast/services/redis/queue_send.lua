@@ -1,2 +1,2 @@
--- ARGV: delay in microseconds (0: none), body, attributes as JSON ('': none) of each. Returns their numbers.
+-- ARGV: delay in microseconds (0: none; below 0: a priority), body, attributes as JSON ('': none) of each. Returns their numbers.
 return {'ok', add(ARGV)}

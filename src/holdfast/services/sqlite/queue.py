@@ -71,6 +71,10 @@ ADD_BODY = "INSERT INTO bodies (message, attributes, body, at) VALUES (:message,
 
 READY_ONES = "queue = :queue AND state = 0 AND visible_at = 0 ORDER BY id LIMIT :limit"
 
+# What has a priority waits as what is delayed, until a time below 0: versions that know no priorities show it
+# in its turn.
+FIRST_ONES = "queue = :queue AND state = 2 AND visible_at < 0 ORDER BY visible_at, id LIMIT :limit"
+
 KEPT_ONES = "queue = :queue AND state = 2 AND key = :key AND aside > :after ORDER BY aside, id LIMIT :limit"
 
 # One row for all of them: at every row that is stepped to, the interpreter may have to be waited for.
@@ -87,6 +91,8 @@ FROM (
 
 PICK = PICK_THOSE.format(those=READY_ONES)
 
+PICK_FIRST = PICK_THOSE.format(those=FIRST_ONES)
+
 PICK_KEPT = PICK_THOSE.format(those=KEPT_ONES)
 
 COUNT_KEPT = f"SELECT count(*) FROM (SELECT 1 FROM messages WHERE {KEPT_ONES})"  # noqa: S608
@@ -96,6 +102,8 @@ UPDATE messages SET state = 1, visible_at = :visible_at, receives = receives + 1
 WHERE id IN (SELECT id FROM messages WHERE {those})"""
 
 DELIVER = DELIVER_THOSE.format(those=READY_ONES)
+
+DELIVER_FIRST = DELIVER_THOSE.format(those=FIRST_ONES)
 
 DELIVER_KEPT = DELIVER_THOSE.format(those=KEPT_ONES)
 
@@ -240,7 +248,7 @@ class SqliteQueue:
         if not messages:
             return []
         await self._number()
-        rows = [self._row(m.body, _encode(m.attributes), m.key, m.delay_s) for m in messages]
+        rows = [self._row(m.body, _encode(m.attributes), m.key, m.delay_s, m.priority) for m in messages]
         return await self._database.write_many(self._add_all, rows)
 
     async def addition(self, messages: Sequence[Outgoing]) -> Addition:
@@ -262,7 +270,11 @@ class SqliteQueue:
             ids = []
             for message in messages:
                 state, visible_at, key, attributes, body = self._row(
-                    message.body, _encode(message.attributes), message.key, message.delay_s
+                    message.body,
+                    _encode(message.attributes),
+                    message.key,
+                    message.delay_s,
+                    message.priority,
                 )
                 placed = {"queue": number, "state": state, "visible_at": visible_at, "key": key}
                 added = yield CallerStatement(ADD_MESSAGE, placed)
@@ -525,7 +537,9 @@ class SqliteQueue:
         [number] = transaction.execute(QUEUE_NUMBER, {"name": self._name}).fetchone()
         return int(number)
 
-    def _row(self, body: bytes, attributes: str, key: str, delay_s: float) -> Row:
+    def _row(self, body: bytes, attributes: str, key: str, delay_s: float, priority: int = 0) -> Row:
+        if delay_s <= 0 and priority > 0:
+            return (DELAYED, -float(priority), key or None, attributes, body)
         if delay_s <= 0:
             return (READY, 0.0, key or None, attributes, body)
         return (DELAYED, self._clock.monotonic() + delay_s, key or None, attributes, body)
@@ -580,6 +594,11 @@ class SqliteQueue:
         reserved = self._reservations.settle(transaction, self._queue, now)
         picked = []
         for limit, visibility_s, holder in asked:
+            which = {"queue": self._queue, "limit": limit}
+            first = self._pick(transaction, PICK_FIRST, DELIVER_FIRST, which, now + visibility_s, holder)
+            if first.length:
+                picked.append(first)
+                continue
             count = limit
             if reserved:
                 count = self._reservations.sort_out(transaction, self._queue, now, limit)

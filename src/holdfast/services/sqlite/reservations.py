@@ -27,9 +27,10 @@ LIVING = "SELECT key FROM reservations WHERE queue = ? AND ends_at > ?"
 
 ENDS = "SELECT min(ends_at), max(ends_at) FROM reservations WHERE queue = ?"
 
+# What has a priority stays, where receives look first.
 SHOW_DUE = """
 UPDATE messages SET state = 0, visible_at = 0, aside = NULL
-WHERE queue = ? AND state IN (1, 2) AND visible_at <= ?"""
+WHERE queue = ? AND state IN (1, 2) AND visible_at BETWEEN 0 AND ?"""
 
 KEEP_DUE = f"""
 UPDATE messages SET state = 2, visible_at = ?, aside = coalesce(turn, id)

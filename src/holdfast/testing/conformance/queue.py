@@ -115,6 +115,39 @@ class QueueConformance:
         assert await queue.redrive([]) == await queue.purge([]) == 0
         await queue.bury([])
 
+    async def test_what_has_a_higher_priority_is_received_before_all_that_waits(self, queue: Queue) -> None:
+        if not queue.by_key:
+            pytest.skip("it knows no priorities")
+        sent = {b"a": 0, b"b": 0, b"c": 1, b"d": 9, b"e": -3, b"f": 5, b"g": 9, b"h": 0, b"i": 5}
+        await queue.send([Outgoing(body, key="k", priority=each) for body, each in list(sent.items())[:5]])
+        await queue.send([Outgoing(body, priority=each) for body, each in list(sent.items())[5:]])
+        depth = await queue.depth()
+        assert (depth.ready, depth.in_flight, depth.delayed) == (9, 0, 0)
+        found: list[Delivery] = []
+        while some := await queue.receive(2, 0, LONG_S, "node"):
+            found += some
+        assert b"".join(delivery.body for delivery in found) == b"dgfic" + b"abeh"
+        first, *others = found
+        assert await queue.give_back([first.receipt], 0) == []
+        [again] = await _receive(queue, 1)
+        assert (again.body, again.receives) == (b"d", 2)
+        assert await queue.delete([again.receipt, *(other.receipt for other in others)]) == []
+        assert await queue.receive(1, 0, LONG_S, "node") == []
+
+    async def test_a_waiting_receive_wakes_for_a_priority_and_a_delay_comes_before_it(
+        self, queue: Queue, other_queue: Queue
+    ) -> None:
+        if not queue.by_key:
+            pytest.skip("it knows no priorities")
+        waiting = asyncio.create_task(queue.receive(1, 3 * PATIENCE_S, LONG_S, "node"))
+        await asyncio.sleep(0)  # it begins to wait
+        await other_queue.send(
+            [Outgoing(b"late", delay_s=LONG_S, priority=9), Outgoing(b"x", priority=2**31 - 1)]
+        )
+        [delivery] = await asyncio.wait_for(waiting, PATIENCE_S)
+        assert delivery.body == b"x"
+        assert (await queue.depth()).delayed == 1
+
     async def test_receives_no_more_than_asked_for(self, queue: Queue) -> None:
         await queue.send([Outgoing(b"x")] * 5)
         assert len(await queue.receive(2, PATIENCE_S, LONG_S, "node")) <= 2
