@@ -1507,8 +1507,8 @@ RUNTIME = [
     _at(
         "src/holdfast/streams/redrive.py",
         "one letter that stays keeps the others",
-        "            failed(letter.id, error)\n            if error.retry",
-        "            raise\n            if error.retry",
+        "        except OperationRefused as error:\n            failed(letter.id, error)\n",
+        "        except OperationRefused as error:\n            raise RuntimeError from error\n",
         "tests/cli/test_commands.py::test_the_letter_of_a_timer_keeps_no_other_and_is_told_by_its_id",
     ),
     _at(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -74,6 +75,34 @@ async def test_an_effect_goes_to_its_target_again_with_its_id(
     assert 0.0 < standing.due == effect.at <= clock.wall(), "so a node looks after it"
     assert queue.letters == {}
     assert [message.body for message in queue.messages.values()] == [b"2"], "and the message to its queue"
+
+
+async def test_effects_whose_letters_each_call_must_search_share_their_calls(
+    state: MemoryState,  # noqa: F811
+    queue: MemoryQueue,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    await commit(state)
+    letters = [
+        dead_letter_of(msgspec.structs.replace(REFUSED, id=effect_id(KEY, 1, 1, place)), "detect", 7.0)
+        for place in range(queue.max_batch)
+    ]
+    await queue.bury(letters)
+    queue.hides_dead_letters = True
+    searches: list[int] = []
+    purge = queue.purge
+
+    async def counted(ids: Sequence[str]) -> int:
+        searches.append(len(ids))
+        return await purge(ids)
+
+    monkeypatch.setattr(queue, "purge", counted)
+    assert await redrive(state, queue, [letter.id for letter in letters], nobody, fail) == len(letters)
+    assert {effect.id for effect in state.standing[KEY].effects} == {
+        letter.attributes["effect"] for letter in letters
+    }
+    assert searches == [len(letters)] * 2, "of the letters, and of what guards them"
+    assert queue.letters == {}
 
 
 async def test_a_redrive_that_is_repeated_adds_no_second_effect(

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.cluster.effect_dead_letters import AGAIN, EFFECT_ID, TARGET, effect_again, guard, is_of_effect
+from holdfast.common.progress import chunks
 from holdfast.errors import HoldfastError, OperationRefused, Retry
-from holdfast.ports.dead_letters import dead_letters
+from holdfast.ports.dead_letters import PAGE, batches, dead_letters
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.state import StateStore
 from holdfast.streams import operations
@@ -34,16 +35,17 @@ async def redrive(
     known = {letter.id for letter in found}
     sent = await queue.redrive([id_ for id_ in ids if id_ not in known])
     changed: dict[str, None] = {}
-    for letter in sorted(found, key=lambda letter: letter.at):
-        key = f"{letter.stream}/{letter.key}"
+    in_time = sorted(found, key=lambda letter: letter.at)
+    # Where each call reads all dead letters, all of them share theirs.
+    for some in chunks(in_time, PAGE if queue.hides_dead_letters else 1):
         try:
-            guards = await _add_effect(state, queue, key, letter)
-            changed[key] = None
-            sent += await queue.purge(guards)  # one that is redriven twice has one id at its target
+            count, is_away = await _resend(state, queue, some, changed, failed)
         except HoldfastError as error:
-            failed(letter.id, error)
-            if error.retry is not Retry.NEVER:
-                break  # a service is away, for the others too
+            failed(some[0].id, error)
+            count, is_away = 0, error.retry is not Retry.NEVER
+        sent += count
+        if is_away:
+            break  # for the others too
     for key in changed:
         try:
             await tell(key)
@@ -52,19 +54,50 @@ async def redrive(
     return sent
 
 
-async def _add_effect(state: StateStore, queue: Queue, key: str, letter: DeadLetter) -> list[str]:
-    """Have the effect of a letter handed over again. Returns the ids of what is left of the letter. Raises
-    OperationRefused."""
+async def _resend(
+    state: StateStore,
+    queue: Queue,
+    letters: Sequence[DeadLetter],
+    changed: dict[str, None],
+    failed: Callable[[str, HoldfastError], None],
+) -> tuple[int, bool]:
+    """Have the effects of these letters handed over again, and note the keys of their streams in ``changed``.
+    Returns how many they are, and whether a service is away."""
+    fit, is_away = list[DeadLetter](), False
+    for letter in letters:
+        try:
+            await _check(state, letter)
+            fit.append(letter)
+        except OperationRefused as error:
+            failed(letter.id, error)
+    await guard(queue, fit)
+    over: dict[str, None] = {}  # one that is redriven twice has one id at its target
+    for letter in fit:
+        key = _full_key(letter)
+        try:
+            await operations.add_effect(state, key, effect_again(letter, await state.now(key)))
+        except HoldfastError as error:
+            failed(letter.id, error)
+            if is_away := error.retry is not Retry.NEVER:
+                break
+        else:
+            changed[key] = over[letter.id.removesuffix(AGAIN) + AGAIN] = None
+    return sum([await queue.purge(ids) for ids in batches(queue, list(over))]), is_away
+
+
+async def _check(state: StateStore, letter: DeadLetter) -> None:
+    """Raise OperationRefused for a letter that holds nothing to hand over."""
     if TARGET not in letter.attributes:
         raise OperationRefused(
             "it is of a timer, so it is no message that a queue could take; purge it, and have the next"
             " message of the stream set the timer"
         )
-    if await state.peek(key) is None:
-        raise OperationRefused(f"no stream {key!r} in the state store, so it stays")
-    guards = await guard(queue, [letter])
-    await operations.add_effect(state, key, effect_again(letter, await state.now(key)))
-    return guards
+    if await state.peek(_full_key(letter)) is None:
+        raise OperationRefused(f"no stream {_full_key(letter)!r} in the state store, so it stays")
+
+
+def _full_key(letter: DeadLetter) -> str:
+    return f"{letter.stream}/{letter.key}"
 
 
 def _may_be_of_effect(letter_id: str) -> bool:
