@@ -88,6 +88,19 @@ async def test_a_take_reaches_what_lies_behind_others_though_nobody_receives(
     assert len(await queue.receive(35, PATIENCE_S, LONG_S, "other")) == 35
 
 
+async def test_what_is_reserved_after_a_look_through_all_is_looked_for_again(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looks, "MARGIN_S", -LONG_S)  # as if all of it was sent long ago
+    monkeypatch.setattr(looks, "WIDE_S", LONG_S)
+    queue = make_queue()
+    await queue.send([Outgoing(b"b0", key="b"), Outgoing(b"a0", key="a")])
+    await queue.reserve("a", "node", 1, LONG_S)
+    assert bodies(await queue.take("a", "node", 1, LONG_S)) == [b"a0"]
+    await queue.reserve("b", "node", 1, LONG_S)
+    assert bodies(await queue.take("b", "node", 1, LONG_S)) == [b"b0"]
+
+
 async def test_a_take_cancelled_half_way_puts_back(make_queue: MakeQueue) -> None:
     queue = make_queue()
     await keep(queue, 1)
