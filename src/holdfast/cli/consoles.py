@@ -1,5 +1,5 @@
-"""Consoles of terminals, which obey some characters, and whose output nobody may read any more: Rich's own
-pass the former on, and end the command as one that failed."""
+"""Consoles that show the characters which a terminal obeys, and whose reader may have gone. Rich's own pass
+such characters on, and end the command as one that failed."""
 
 from __future__ import annotations
 

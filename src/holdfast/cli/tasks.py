@@ -474,7 +474,7 @@ async def _sent(
         try:
             outcome = await producer.wait(trace, timeout_s, read=ReadPatience(services.clock).read)
         except TimeoutError as error:
-            output.complain(f"{error}, and goes on; `holdfast tasks show` tells of it")
+            output.complain(f"{error}, and goes on; look at it with `holdfast tasks show`")
             return 1
         _print_outcome(outcome, json)
         return 0 if outcome.ok else 1

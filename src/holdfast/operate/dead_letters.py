@@ -34,7 +34,7 @@ KEYS_LOOKED_AT = 100
 store."""
 
 NAMES_MAX = 10_000
-"""The most identities of a stream that are read to find those that it has passed."""
+"""The most identities of a stream that are read to find what it has passed."""
 
 Act = Callable[[Queue, Sequence[str]], Awaitable[int]]
 """What is done with some dead letters of a queue; returns how many there were."""

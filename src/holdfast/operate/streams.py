@@ -170,7 +170,7 @@ def _teller(services: Services) -> Callable[[Checkpoint], Awaitable[StreamRecord
 
 async def latest_results(services: Services, checkpoint: Checkpoint, limit: int) -> Sequence[Logged]:
     """The results of a stream's latest messages, newest first, as far as they are kept and its checkpoint
-    tells their names. It doesn't tell those of its timers."""
+    has their names, which it has not for timers."""
     if checkpoint.log is None:
         return []
     log, state = checkpoint.log, services.state()

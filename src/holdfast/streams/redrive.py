@@ -36,7 +36,7 @@ async def redrive(
     sent = await queue.redrive([id_ for id_ in ids if id_ not in known])
     changed: dict[str, None] = {}
     in_time = sorted(found, key=lambda letter: letter.at)
-    # Where each call reads all dead letters, all of them share theirs.
+    # Where each call reads all dead letters, many effects share the calls.
     for some in chunks(in_time, PAGE if queue.hides_dead_letters else 1):
         try:
             count, is_away = await _resend(state, queue, some, changed, failed)

@@ -108,7 +108,7 @@ class SqlWriter:
                 for of_device, shard, below, _ in rows
             ]
             if marks:
-                # Nobody needs their ids, which would have to be read: that is one more right.
+                # Their ids are not needed, and to return them takes the right to read the table.
                 self._connection.execute(insert(tables.cancel).inline(), marks)
                 ring_at_commit(self._connection, outbox)
         return sum(row[3] for row in rows)
