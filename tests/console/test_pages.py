@@ -29,7 +29,7 @@ from holdfast.ports.peer import Peer
 from holdfast.ports.state import Risk
 from holdfast.ports.target import OutgoingEffect
 from holdfast.streams.standstills import Waits
-from holdfast.tasks.rules.task import Task
+from holdfast.tasks.rules.task import ReturnAttempt, StartAttempt, Task
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
 from tests.console.browser import Browser
@@ -324,6 +324,18 @@ async def test_a_failed_task_shows_its_body_and_a_delayed_one_when_it_is_due(
     assert re.search(r"Due .* in 30 d", text)
     assert 'data-off="retry"' in page.text
     await operator.post("/task/cancel", app="shop", trace=far)
+
+
+async def test_a_task_shows_its_earlier_attempts(reader: Browser, services: Services) -> None:
+    store = services.task_store("shop")
+    for error in ("no <route>\nby its handler", "", ""):
+        [begun] = await store.start([StartAttempt("tried", "ghost", "m", "node-x", 9, 600.0)])
+        if error:
+            await store.give_back([ReturnAttempt("tried", begun.epoch, True, error)])
+    page = await reader.get("/task", app="shop", trace="tried")
+    assert "<li>attempt 1 on node-x: no &lt;route&gt;</li>" in page.text
+    answer = json.loads((await reader.get("/api/v1/tasks/shop/tried")).text)
+    assert answer["earlier"] == "attempt 1 on node-x: no <route>\n"
 
 
 @pytest.mark.slow

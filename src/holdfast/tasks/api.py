@@ -69,7 +69,8 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
 class TaskStanding(msgspec.Struct):
     """The state of a task, as the API shows it. ``delayed_until`` is when a delayed one may begin, and
-    ``cancelled`` says of one that failed or timed out that somebody had cancelled it."""
+    ``cancelled`` says of one that failed or timed out that somebody had cancelled it. ``earlier`` has a line
+    for each attempt before the last one."""
 
     trace_id: str
     task_type: str
@@ -89,6 +90,7 @@ class TaskStanding(msgspec.Struct):
     paused_until: float
     delayed_until: float = 0.0
     cancelled: bool = False
+    earlier: str = ""
 
 
 _asked = msgspec.json.Decoder(Asked)
@@ -275,6 +277,7 @@ def shown(task: Task) -> TaskStanding:
         paused_until=task.until if task.state is State.QUEUED else 0.0,
         delayed_until=task.send_at if task.state is State.QUEUED else 0.0,
         cancelled=task.cancelled,
+        earlier=task.earlier,
     )
 
 

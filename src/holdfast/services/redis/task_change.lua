@@ -44,8 +44,8 @@ end
 
 -- The fields of a record, in the order in which a task that is restored has them.
 local FIELDS = {
-  'type', 'group', 'member', 'node', 'note', 'detail', 'cancel', 'members', 'epoch', 'attempts', 'pauses', 'until',
-  'queued_at', 'started_at', 'ended_at', 'send_at', 'state', 'progress', 'result', 'follow_ups', 'effects', 'message',
+  'type', 'group', 'member', 'node', 'note', 'detail', 'cancel', 'members', 'earlier', 'epoch', 'attempts', 'pauses',
+  'until', 'queued_at', 'started_at', 'ended_at', 'send_at', 'state', 'progress', 'result', 'follow_ups', 'effects', 'message',
   'stored', 'briefed'}
 
 -- A task as another store had it.
@@ -65,6 +65,17 @@ end
 
 function requests.message_sent(task, trace)
   return task, task and task.message and {message = '', send_at = ''} or nil
+end
+
+-- What is kept of a task's attempts as the next one begins: a line for each that was spent, while there is room.
+local EARLIER_BYTES_MAX = 4096
+local function earlier(task)
+  local known, attempts = task.earlier or '', number(task, 'attempts')
+  if attempts == 0 then return known end
+  local why = task.state == 'running' and 'it ended without an outcome' or string.match(task.detail or '', '^[^\n]*')
+  local line = 'attempt ' .. text(attempts) .. ' on ' .. (task.node or '') .. ': ' .. why .. '\n'
+  if #known + #line > EARLIER_BYTES_MAX or string.sub(known, -#line) == line then return known end
+  return known .. line
 end
 
 function requests.start(task, trace, kind, member, node, tries, lease, group, instead_of, follow_ups)
@@ -89,7 +100,7 @@ function requests.start(task, trace, kind, member, node, tries, lease, group, in
   return task, with(new, {
     type = kind, state = 'running', group = group, epoch = next_epoch(task), attempts = text(attempts + 1),
     member = member, node = node, ['until'] = text(now + tonumber(lease)), progress = '', note = '',
-    started_at = NOW, follow_ups = follow_ups, message = '', send_at = ''})
+    started_at = NOW, follow_ups = follow_ups, message = '', send_at = '', earlier = earlier(task)})
 end
 
 function requests.beat(task, trace, epoch, lease, progress, note, member)

@@ -52,7 +52,7 @@ CHANGE, FIND, COUNTS, EXPIRE, SOONEST, DUE = (
     for name in ("task_change", "task_find", "task_counts", "task_expire", "task_soonest", "task_due")
 )
 
-_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members")
+_TEXTS = ("type", "group", "member", "node", "note", "detail", "cancel", "members", "earlier")
 _COUNTS = ("epoch", "attempts", "pauses")
 _TIMES = ("until", "queued_at", "started_at", "ended_at", "send_at")
 

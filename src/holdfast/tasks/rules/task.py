@@ -23,6 +23,9 @@ MEMBERS_MAX = 10_000
 """The most tasks in a batch."""
 
 
+EARLIER_BYTES_MAX = 4096
+"""How much is kept of a task's earlier attempts, in bytes: a record is read at each of its changes."""
+
 EFFECTS_KEEP_S = 7 * 86_400.0
 """For how much longer a task with pending effects is kept: far longer than a target may be away."""
 
@@ -51,9 +54,10 @@ class Task(msgspec.Struct, frozen=True):
     before. ``pauses`` counts the pauses that its attempts have asked for since it was last queued.
     ``progress`` goes from 0 to 1, and ``note`` describes it. ``result`` is what the handler returned; if that
     is too large for the store, ``stored`` says which object has it. ``detail`` says why the last attempt
-    failed. ``briefed``: its brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group``
-    names the group whose limits it counts toward. ``follow_ups`` are the tasks that are sent at its outcome,
-    encoded, as the message has them by which it was begun last.
+    failed, and ``earlier`` has a line for each attempt before that one, while there is room. ``briefed``: its
+    brief has been sent. ``cancel``: why somebody cancelled it, or empty. ``group`` names the group whose
+    limits it counts toward. ``follow_ups`` are the tasks that are sent at its outcome, encoded, as the
+    message has them by which it was begun last.
     ``message`` is the message of a task whose delay is longer than its queue's, until it is sent, which is to
     be at ``send_at``. Without a ``message``, ``send_at`` is when the queue delivers that of a delayed task.
     ``effects`` are those of a task that has succeeded which its targets don't have yet, encoded.
@@ -86,6 +90,7 @@ class Task(msgspec.Struct, frozen=True):
     message: bytes = b""
     send_at: float = 0.0
     stored: bytes = b""
+    earlier: str = ""
 
     @property
     def ended(self) -> bool:
@@ -260,7 +265,20 @@ def start(standing: Task | None, wish: StartAttempt, now: float) -> Task:
         follow_ups=wish.follow_ups,
         message=b"",
         send_at=0.0,
+        earlier=_earlier(task),
     )
+
+
+def _earlier(task: Task) -> str:
+    """Return what is kept of a task's attempts as the next one begins: a line for each that was spent, while
+    there is room."""
+    if not task.attempts:
+        return task.earlier
+    died = task.state is State.RUNNING
+    why = "it ended without an outcome" if died else task.detail.partition("\n")[0]
+    line = f"attempt {task.attempts} on {task.node}: {why}\n"
+    has_room = len(task.earlier.encode()) + len(line.encode()) <= EARLIER_BYTES_MAX
+    return task.earlier + line if has_room and not task.earlier.endswith(line) else task.earlier
 
 
 def beat(standing: Task | None, beat: AttemptBeat, now: float) -> Task:

@@ -14,6 +14,7 @@ from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import BriefingTasks, TaskStore
 from holdfast.tasks.rules.task import (
     BATCH,
+    EARLIER_BYTES_MAX,
     EFFECTS_KEEP_S,
     TRACE_BYTES_MAX,
     AttemptBeat,
@@ -443,6 +444,30 @@ class TasksConformance:
         [ended] = await tasks.start([wish("k", tries=2)])
         assert (ended.state, ended.epoch, ended.detail) == (State.FAILED, epoch, "broken 2")
         assert ended.ended_at > 0
+
+    async def test_each_earlier_attempt_has_a_line_while_there_is_room(self, tasks: TaskStore) -> None:
+        [begun] = await tasks.start([wish("k", tries=99)])
+        assert begun.earlier == ""
+        await tasks.give_back([ReturnAttempt("k", begun.epoch, True, "é broken\nby its handler")])
+        [begun] = await tasks.start([wish("k", tries=99, lease_s=0.0)])
+        first = f"attempt 1 on {begun.node}: é broken\n"
+        assert begun.earlier == first
+        await tasks.give_back([ReturnAttempt("k", begun.epoch, False)])
+        [begun] = await tasks.start([wish("k", tries=99, lease_s=0.0)])
+        assert begun.earlier == first, "an attempt that wasn't spent has none"
+        [begun] = await tasks.start([wish("k", member="other", tries=99)])
+        lines = first + f"attempt 2 on {begun.node}: it ended without an outcome\n"
+        assert begun.earlier == lines
+        await tasks.give_back([ReturnAttempt("k", begun.epoch, True, "x" * EARLIER_BYTES_MAX)])
+        [begun] = await tasks.start([wish("k", tries=99)])
+        assert begun.earlier == lines, "there is no room for another"
+        await tasks.give_back([ReturnAttempt("k", begun.epoch, True, "short")])
+        [begun] = await tasks.start([wish("k", tries=99)])
+        assert begun.earlier == lines + f"attempt 4 on {begun.node}: short\n"
+        await tasks.end([EndAttempt("k", begun.epoch, State.FAILED)])
+        [queued] = await tasks.reset(["k"])
+        assert queued is not None
+        assert queued.earlier == ""
 
     async def test_an_attempt_that_died_counts_as_a_try(self, tasks: TaskStore) -> None:
         [begun] = await tasks.start([wish("k", member="a", tries=1, lease_s=0.0)])
