@@ -4,11 +4,14 @@ The servers are started at first use, one set a pytest process, and end with it.
 answers and is empty (queues and buckets stay: give them names of their own), and may do anything to it.
 """
 
+import ast
 import asyncio
+import functools
 import gc
 import os
+import threading
 from collections.abc import Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -36,6 +39,20 @@ GARBAGE = (10_000, 20, 20)
 """When Python looks for cycles: seldom, as in a node."""
 
 S = TypeVar("S", bound=Server | Group)
+
+_parse, _parsing = ast.parse, threading.RLock()
+
+
+@functools.wraps(_parse)
+def _parse_alone(*args: Any, **options: Any) -> Any:
+    """As ast.parse. Python 3.11 counts for all threads together how deep it is, and calls Hypothesis where
+    it collects garbage: then another thread goes on, and may parse too. (pytest parses what nodes of tests
+    import in their threads, and a traceback parses its lines.)"""
+    with _parsing:
+        return _parse(*args, **options)
+
+
+ast.parse = _parse_alone
 
 
 def pytest_configure(config: pytest.Config) -> None:

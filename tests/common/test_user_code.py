@@ -1,5 +1,6 @@
 """What is told of errors in user code."""
 
+import ast
 import importlib
 import signal
 from asyncio import CancelledError
@@ -159,3 +160,20 @@ def test_locals_are_shown_and_cut_in_the_whole_chain_of_errors(monkeypatch: pyte
         for name in names:
             assert f"here = '{name}xxx" in told
         assert max(map(len, told.splitlines())) < LOCAL_CHARS_MAX + 40
+
+
+def test_an_error_is_explained_also_where_python_can_not_parse_the_lines_of_its_traceback(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python 3.11 does so to underline a part, and two threads at once confuse it."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise SystemError("AST constructor recursion depth mismatch (before=33, after=133)")
+
+    def divide() -> None:
+        print(1 + 1 / 0)  # noqa: T201
+
+    monkeypatch.setattr(ast, "parse", refuse)
+    told = explained(divide, monkeypatch)
+    assert "in divide" in told
+    assert told.endswith("ZeroDivisionError: division by zero\n")

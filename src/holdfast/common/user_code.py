@@ -110,7 +110,11 @@ def explain(error: BaseException) -> str:
     told = traceback.TracebackException(type(error), error, trace)
     if _with_locals:
         _add_locals(told, error, trace)
-    text = "".join(told.format())
+    try:
+        text = "".join(told.format())
+    except SystemError:  # Python 3.11 parses each line, to mark a part of it; two threads at once it confuses
+        plain = [(line.filename, line.lineno or 0, line.name, line.line) for line in told.stack]
+        text = "".join([*traceback.format_list(plain), *told.format_exception_only()])
     return storable(redact(text)[-DETAIL_CHARS_MAX:])
 
 

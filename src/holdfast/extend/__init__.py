@@ -64,6 +64,7 @@ if TYPE_CHECKING:
     from holdfast.system.clock import SystemClock
     from holdfast.system.doorbell import Doorbell
     from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder, sync_names
+    from holdfast.system.interpreter import quick_switches
     from holdfast.system.log import get_logger
     from holdfast.system.machine import Machine
     from holdfast.tasks.rules import task as task_rules
@@ -130,6 +131,7 @@ else:  # A service that offers a queue needs no state store.
             "ledger": "holdfast.streams.rules.ledger:",
             "make_file": "holdfast.system.files",
             "make_folder": "holdfast.system.files",
+            "quick_switches": "holdfast.system.interpreter",
             "sync_names": "holdfast.system.files",
             "task_rules": "holdfast.tasks.rules.task:",
         },
@@ -202,6 +204,7 @@ __all__ = [
     "make_folder",
     "named",
     "path_in",
+    "quick_switches",
     "schemes",
     "sync_names",
     "task_rules",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-import traceback
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ from holdfast.common.message import check_key
 from holdfast.common.record import UNREADABLE
 from holdfast.common.settings import Seconds, check_settings
 from holdfast.common.trace import raised_at
+from holdfast.common.user_code import explain
 from holdfast.errors import ConfigError, HandlerFailed, HoldfastError, InvalidMessage
 from holdfast.ports.clock import Clock
 from holdfast.ports.registry import Registry
@@ -269,7 +269,7 @@ class PeriodicSender:
             try:
                 asked.set_result(_checked(self._periodic.orders(moment)))
             except BaseException as error:  # noqa: BLE001 - user code
-                at = raised_at("".join(traceback.format_exception(error)))
+                at = raised_at(explain(error))
                 asked.set_exception(HandlerFailed(f"its function failed: {error!r} ({at})"))
 
         self._thread = threading.Thread(target=ask, name=f"periodic-{self._periodic.name}", daemon=True)

@@ -13,7 +13,7 @@ write is confirmed after it, and reads whose answers leave the host are confirme
 Whoever holds the write lock keeps all other processes waiting, and a thread that runs SQL gives up the
 interpreter lock at every step of every statement. So operations of one kind that arrive together are
 merged into few statements of many rows (:meth:`Database.write_many`), and the time that a busy thread
-may keep the interpreter from the others is cut (``SWITCH_S``).
+may keep the interpreter from the others is cut (``quick_switches``).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from holdfast.services.sqlite.lock import WriteLock
 from holdfast.services.sqlite.thread import WriterCall, WriterThread, answer, called
 from holdfast.system.doorbell import Doorbell
 from holdfast.system.files import OWNER, Access, for_writers, make_file, make_folder
+from holdfast.system.interpreter import quick_switches
 from holdfast.system.log import get_logger
 
 log = get_logger(__name__)
@@ -53,9 +54,6 @@ BATCH_MAX = 512
 
 READS_MAX = 32
 """The most reads that are answered together."""
-
-SWITCH_S = 0.0001
-"""How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
 
 FOREIGN_LOCK_S = 5.0
 """How long to wait for programs that lock the file without the lock file (such as the sqlite3 shell)."""
@@ -221,7 +219,7 @@ class Database:
                 raise unusable(path, error) from error
             undo.pop_all()
         # For all of the process: with the default a busy event loop starves the writer a hundredfold.
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        quick_switches.hold()
 
     async def write(self, operation: Callable[[Transaction], T]) -> T:
         """Run ``operation`` in a transaction shared with others; returns its result once committed.
@@ -416,6 +414,7 @@ class Database:
         if self._log is not None:
             os.close(self._log)
         self._lock.close()
+        quick_switches.release()
 
 
 @dataclass(slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -69,14 +68,12 @@ from holdfast.devices.services.sqlalchemy.rows import (
 from holdfast.devices.services.sqlalchemy.transaction import OutboxTransaction
 from holdfast.devices.services.sqlalchemy.writer import MAKE, SqlWriter
 from holdfast.errors import ConfigError, Fenced, HoldfastError, InvalidMessage, OutcomeUnknown, Unavailable
-from holdfast.extend import OWNER, Access, Clock, get_logger
+from holdfast.extend import OWNER, Access, Clock, get_logger, quick_switches
 from holdfast.extend.tools import kind_and_place, run_user_code
 
 T = TypeVar("T")
 
 WAITING_MAX = 1000
-SWITCH_S = 0.0001
-"""How long a busy thread may keep the interpreter from one that is ready (Python's default is 0.005)."""
 
 ENDED_BADLY = (CommandState.FAILED, CommandState.EXPIRED)
 ENDED_BADLY_SQL = "state IN ('failed', 'expired')"
@@ -137,7 +134,7 @@ class SqlOutbox:
         self._writer = ThreadPoolExecutor(1, "holdfast-outbox-writer")
         self._reader = ThreadPoolExecutor(1, "holdfast-outbox-reader")
         # For all of the process: with the default a busy event loop keeps these waiting at every statement.
-        sys.setswitchinterval(min(sys.getswitchinterval(), SWITCH_S))
+        quick_switches.hold()
 
     # --- the owner of a shard
 
@@ -627,6 +624,7 @@ class SqlOutbox:
         for thread in (self._writer, self._reader):
             await asyncio.to_thread(thread.shutdown)
         await asyncio.to_thread(self._engine.dispose)
+        quick_switches.release()
 
     # --- transactions
 
