@@ -13,6 +13,7 @@ from tests.services.redis.conftest import MakeQueue
 LONG_S = 60.0
 PATIENCE_S = 30.0
 ROOT = "{holdfast:queue:q}"
+LAPSE_S = 0.2
 STEP_US = 300 * 10**6
 """The steps of the time until which what is set aside is delayed."""
 
@@ -47,11 +48,12 @@ async def test_what_came_again_is_taken_first_from_behind_a_deep_backlog(queue: 
 
 
 async def test_what_is_sent_to_a_reserved_key_comes_after_what_was_there(queue: RedisQueue) -> None:
-    """Though it is set aside before that."""
-    await send(queue, "a", DEEP)
+    """Though it is set aside before that is found."""
+    await send(queue, "other", DEEP)
+    await send(queue, "a", 3)
     await queue.reserve("a", "node", 1, LONG_S)
-    await send(queue, "a", 10, DEEP)
-    assert [d.body for d in await take_all(queue, "a")] == [b"a%d" % number for number in range(DEEP + 10)]
+    await send(queue, "a", 3, 3)
+    assert [d.body for d in await take_all(queue, "a")] == [b"a%d" % number for number in range(6)]
 
 
 async def test_a_deep_reservation_that_was_given_up_shows_all_oldest_first(queue: RedisQueue) -> None:
@@ -62,6 +64,19 @@ async def test_a_deep_reservation_that_was_given_up_shows_all_oldest_first(queue
     await queue.unreserve("a", "node")
     received = [d.body for d in await receive_all(queue)]
     assert received == [b"a%d" % number for number in range(DEEP)]
+
+
+async def test_a_receive_that_waits_sorts_on_and_hears_of_a_lapse_at_once(
+    queue: RedisQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.services.redis.queue.SAFETY_S", 2 * LONG_S)
+    await send(queue, "a", DEEP)
+    await send(queue, "b", 1)
+    await queue.reserve("a", "node", 1, LONG_S)
+    async with asyncio.timeout(PATIENCE_S):
+        assert [d.body for d in await queue.receive(10, LONG_S, LONG_S, "node")] == [b"b0"]
+        await queue.keep(["a"], "node", LAPSE_S)
+        assert [d.body for d in await queue.receive(1, LONG_S, LONG_S, "node")] == [b"a0"]
 
 
 async def test_a_take_brings_as_many_bytes_as_a_call_takes(
@@ -111,6 +126,8 @@ async def test_a_receipt_that_outlives_its_freed_holder_counts_for_what_is_set_a
     await queue.free("dead")
     assert (await queue.depth()).ready == 4
     assert await queue.delete([gone.receipt]) == []
+    async with redis_server.client() as redis:
+        assert await redis.zcard(f"{ROOT}:delayed") == 3
     assert await queue.extend([held.receipt], LONG_S) == []
     assert await queue.give_back([later.receipt], LONG_S) == []
     assert await queue.give_back([again.receipt], 0) == []
