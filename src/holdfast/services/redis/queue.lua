@@ -23,12 +23,12 @@
 --   :letter_bodies, :letter_attributes, :letter_records
 --                 hashes: id -> body, attributes as JSON, and the rest as JSON
 --
--- The key is part of the attributes, because versions that know no keys read and delete these. A key and a name of an
--- attribute that follows again with its value: {TAB "name": LF "key" LF ,"name":"value"}. Or a key alone, which
--- isn't JSON and read as no attributes: {TAB LF "key" LF
+-- The key is written in front of the attributes, since older versions read past it there, and delete it with them:
+-- as the first value of a name that comes twice, of which the last counts: {TAB "name": LF "key" LF ,"name":"value"}.
+-- A key without attributes is no JSON, and is read as no attributes: {TAB LF "key" LF
 --
--- What a reservation keeps is also delayed, by a time that no real delay has: so older versions deliver it in the
--- end. It is renewed long before.
+-- What a reservation keeps is also delayed, by a time that no real delay has, so that older versions deliver it in the
+-- end. That time is renewed long before it comes.
 local root = KEYS[1]
 
 -- Microseconds since 1970; a double holds them exactly until 2255.
