@@ -209,6 +209,9 @@ async def test_the_wait_for_a_gap_goes_on_where_a_stream_moves(town: Town) -> No
         await town.clock.sleep(20.0)
         assert await node.work.move(KEY, to.id) == ""
         await town.until(partial(to.owns, KEY))
+    [waits] = b.work.standstills.all() or a.work.standstills.all()
+    assert waits.kind == "gap"
+    assert waits.since_s == pytest.approx(40.0, abs=1.0)
     await town.until(lambda: town.results("k") == [0, 2])
     assert 59.0 < town.clock.monotonic() - began_at < 63.0
 

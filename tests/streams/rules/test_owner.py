@@ -1080,7 +1080,7 @@ class TestStandstill:
     def test_a_wait_at_a_gap_has_its_end(self) -> None:
         bench = Bench().opened(log=RunLog(0, 0, 4))
         bench.offer(held(6))
-        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S)
+        assert bench.owner.standstill() == Standstill("gap", "seq 5 of run 0", GAP_S, 0.0)
         bench.owner.vanished()
         assert self.kind(bench) == "membership"
 

@@ -405,7 +405,7 @@ class TestWhatIsMissing:
     def test_a_gap_is_named_with_its_end(self, place: Place, text: str) -> None:
         made = offered(sequencer(RunLog(0, 0, 4)), place)
         made.next(3.0, 9)
-        assert made.missing() == Missing(text, 3.0 + GAP_S)
+        assert made.missing() == Missing(text, 3.0 + GAP_S, 3.0)
 
     def test_a_held_gap_has_no_end(self) -> None:
         made = offered(sequencer(RunLog(0, 0, 4), on_gap="hold"), at(6))
@@ -415,10 +415,12 @@ class TestWhatIsMissing:
     def test_a_wait_for_the_start_of_a_run_is_described(self) -> None:
         made = offered(sequencer(first="lowest"), at(6))
         made.next(0.0, 9)
-        assert made.missing() == Missing("the start of run 0, of which seq 6 is the lowest so far", GAP_S)
+        text = "the start of run 0, of which seq 6 is the lowest so far"
+        assert made.missing() == Missing(text, GAP_S, 0.0)
         made = offered(sequencer(RunLog(0, 0, 4)), at(0, 1))
         made.next(0.0, 9)
-        assert made.missing() == Missing("the start of run 1, of which seq 0 is the lowest so far", GAP_S)
+        text = "the start of run 1, of which seq 0 is the lowest so far"
+        assert made.missing() == Missing(text, GAP_S, 0.0)
 
     def test_what_the_queue_has_yet_to_deliver(self) -> None:
         made = sequencer(RunLog(0, 0, 4), kind="increasing")

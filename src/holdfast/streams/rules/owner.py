@@ -473,7 +473,7 @@ class Owner:
             text += f": {pending.error}" if pending.error else ""
             return Standstill("effects", text)
         if (missing := self._seq.missing()) is not None:
-            return Standstill("gap", missing.text, missing.until)
+            return Standstill("gap", missing.text, missing.until, missing.since)
         for held in self._held.values():
             if held.tries and held.place.name == self._next_head:
                 text = f"the next try of {held.place.name}, which failed: {held.error}"

@@ -84,11 +84,12 @@ IDLE = Wait(None)
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A description of what the waiting places wait for, and until when (monotonic seconds; None: until it
-    comes)."""
+    """A description of what the waiting places wait for, until when (monotonic seconds; None: until it comes)
+    and since when, if that is known."""
 
     text: str
     until: float | None
+    since: float | None = None
 
 
 class Carried(msgspec.Struct, frozen=True):
@@ -125,6 +126,7 @@ class Sequencer:
         "_past",
         "_recent",
         "_reception",
+        "_since",
         "_stood_at",
         "_turns",
         "_window",
@@ -162,6 +164,7 @@ class Sequencer:
         self._blocked_at: float | None = None
         self._blocked_until: float | None = None
         self._missing = ""  # what the wait is for
+        self._since = 0.0  # when it began, on whatever node
         self._stood_at: float | None = None  # since when the wait for a missing message stands still
 
     @property
@@ -350,11 +353,14 @@ class Sequencer:
             return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
         if self._blocked_at is not None and (log is None or head.run > log.run):
             return Missing(
-                f"the start of run {head.run}, of which seq {head.seq} is the lowest so far", until
+                f"the start of run {head.run}, of which seq {head.seq} is the lowest so far",
+                until,
+                self._since,
             )
         if self.rules.kind == "dense" and log is not None and head.run == log.run and head.seq > log.seq + 1:
             span = f"seq {log.seq + 1}" + (f" to {head.seq - 1}" if head.seq > log.seq + 2 else "")
-            return Missing(f"{span} of run {log.run}", until)
+            since = None if self._blocked_at is None else self._since
+            return Missing(f"{span} of run {log.run}", until, since)
         return None
 
     def _follows(self, index: int) -> bool:
@@ -400,7 +406,8 @@ class Sequencer:
         if self._blocked_at is None:
             carried, self._carried = self._carried, None
             since = carried.since if carried is not None and carried.missing == missing else now
-            self._blocked_at, self._missing, self._stood_at = since - silent_s, "", None
+            self._since, self._blocked_at = since, since - silent_s
+            self._missing, self._stood_at = "", None
         if self._missing != missing:
             self._missing = missing
             self._backlog.gap_began()
