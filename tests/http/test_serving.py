@@ -3,12 +3,14 @@
 import asyncio
 import contextlib
 import resource
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from random import Random
+from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
+from structlog.testing import capture_logs
 
 from holdfast.http.serving import (
     FILES_RESERVED,
@@ -20,6 +22,7 @@ from holdfast.http.serving import (
     allow_files,
     problems,
 )
+from holdfast.system.clock import SystemClock
 from simulator.loop import SimClock
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -277,6 +280,56 @@ async def test_readiness_tells_when_no_more_files_can_be_opened(monkeypatch: pyt
     assert not connections.trouble
     monkeypatch.setattr("os.open", refuse)
     assert "Too many open files" in connections.trouble
+
+
+@pytest.mark.parametrize("middlewares", [[problems], []], ids=["problems", "none"])
+async def test_a_connection_that_is_closed_before_its_answer_is_told_without_a_traceback(
+    middlewares: list[Any],
+) -> None:
+    """As those of the other nodes are, while a node ends."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.close()
+        response = web.StreamResponse()
+        await response.prepare(request)
+        return response
+
+    with capture_logs() as logged:
+        await asked(answer, middlewares)
+    [told] = logged
+    assert (told["log_level"], told["event"]) == ("info", "a connection was closed before its answer")
+    assert "exc_info" not in told
+
+
+async def test_what_fails_at_a_service_while_the_client_waits_is_an_error() -> None:
+    async def answer(request: web.Request) -> web.StreamResponse:
+        raise ConnectionResetError("the database is gone")
+
+    with capture_logs() as logged:
+        await asked(answer, [problems])
+    [told] = logged
+    assert (told["log_level"], told["event"]) == ("error", "a request failed")
+
+
+async def asked(
+    answer: Callable[[web.Request], Awaitable[web.StreamResponse]], middlewares: list[Any]
+) -> None:
+    """Ask a server with this handler, until the connection is closed."""
+    connections = Connections(SystemClock(), 10)
+    app = web.Application(middlewares=middlewares)
+    app.router.add_get("/", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    assert runner.server is not None
+    loop = asyncio.get_running_loop()
+    server = await loop.create_server(connections.over(runner.server), "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
+    writer.write(REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n"))
+    await ended(reader)
+    writer.close()
+    server.close()
+    await runner.cleanup()
 
 
 async def test_what_an_error_says_tells_no_secret() -> None:

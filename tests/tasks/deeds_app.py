@@ -124,6 +124,11 @@ def children(body: dict[str, Any], job: Job) -> None:
     threading.Event().wait()
 
 
+@app.task("leave_daemon")
+def leave_daemon(body: dict[str, Any], job: Job) -> int:
+    return subprocess.Popen(SLEEPER, start_new_session=True).pid
+
+
 @app.task("fork_and_return")
 def fork_and_return(body: dict[str, Any], job: Job) -> str:
     """Returns twice."""

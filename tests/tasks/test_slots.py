@@ -305,6 +305,20 @@ async def test_a_flood_is_cut_short_and_holds_nobody_up(yard: Yard) -> None:
     assert len(yard.log.lines) < 3000
 
 
+async def test_a_daemon_that_a_task_left_behind_ends_with_the_node(path: None) -> None:
+    yard = Yard(limit=1)
+    await yard.pool.start()
+    pid = int((await yard.run("leave_daemon")).result)
+    try:
+        assert (await yard.run("noop")).how is How.RETURNED
+        assert lives(pid)
+        await yard.close()
+        await until(lambda: not lives(pid))
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 RESTORED = [
     "the environment", "the working directory", "the standard streams", "the umask", "the recursion limit",
     "the locale", "the default timeout of sockets", "handlers of signals", "blocked signals", "timers",

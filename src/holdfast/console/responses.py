@@ -9,7 +9,7 @@ from holdfast.console.rendering import Renderer
 from holdfast.errors import HoldfastError
 from holdfast.http import problem
 from holdfast.http.problem import Problem
-from holdfast.http.serving import FAILED, Handler, problem_response, problems
+from holdfast.http.serving import FAILED, Handler, problem_response, problems, tell_failure
 from holdfast.system.log import get_logger
 
 SOURCES = {
@@ -72,8 +72,8 @@ class Responses:
             return self._page(request, told) or await problems(request, _raising(error))
         except HoldfastError:
             raise
-        except Exception:
-            log.exception("a request failed", method=request.method, path=request.path)
+        except Exception as error:  # noqa: BLE001 - of any kind
+            tell_failure(request, error)
             return self._page(request, FAILED) or problem_response(FAILED)
 
     def _page(self, request: web.Request, told: Problem) -> web.Response | None:

@@ -268,7 +268,7 @@ class _RequestHandler(web.RequestHandler):
             log.info("what came is no request", client=request.remote, reason=detail)
             problem = Problem("urn:holdfast:invalid", _KINDS[400][1], 400, detail)
         else:
-            log.error("a request failed", client=request.remote, exc_info=exc)
+            tell_failure(request, exc)
             problem = FAILED
         if request.writer.output_size > 0:
             raise ConnectionError("a part of another answer is sent already")
@@ -416,9 +416,18 @@ async def problems(request: web.Request, handler: Handler) -> web.StreamResponse
         if error.status in (404, 405):
             error.text = f"there is no {request.method} {request.path[:200]} here"
         return _problem_of(error)
-    except Exception:
-        log.exception("a request failed", method=request.method, path=request.path)
+    except Exception as error:  # noqa: BLE001 - of any kind
+        tell_failure(request, error)
         return problem_response(FAILED)
+
+
+def tell_failure(request: web.BaseRequest, error: BaseException | None) -> None:
+    """Log why a request failed; what a connection raises that is closed is no failure."""
+    where = {"method": request.method, "path": request.path, "client": request.remote}
+    if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+        log.info("a connection was closed before its answer", **where, error=str(error))
+    else:
+        log.error("a request failed", **where, exc_info=error)
 
 
 def _problem_of(error: web.HTTPException) -> web.Response:

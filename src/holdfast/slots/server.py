@@ -27,6 +27,9 @@ from holdfast.slots import child, lifeline, task_child, wire
 _decode = msgspec.msgpack.Decoder(wire.Order).decode
 
 FDS_MAX = 4
+ENDS_S = 2.0
+"""For how long what slots have left behind is killed at the end: it may begin more meanwhile."""
+
 LOOK_S = 1.0
 """How often leases are looked at: what is suspended and resumed wakes no sooner by itself."""
 
@@ -77,6 +80,19 @@ class SlotForker:
         signal.set_wakeup_fd(-1)
         for pid in self._pids.values():
             _signal_group(pid, signal.SIGKILL)
+        self._end_descendants()
+
+    def _end_descendants(self) -> None:
+        """Kill what slots have left behind, such as daemons. On Linux an orphan of theirs is a child of this
+        process."""
+        with contextlib.suppress(ChildProcessError):
+            for pid in self._pids.values():
+                os.waitpid(pid, 0)
+            until = _now() + ENDS_S
+            while _now() < until:
+                if os.waitpid(-1, os.WNOHANG)[0] == 0:  # one lives
+                    _kill_descendants()
+                    time.sleep(ENDS_S / 200)
 
     def _obey(self) -> bool:
         payload, fds = _receive(self._control)
@@ -167,6 +183,16 @@ class SlotForker:
 def _now() -> float:
     """Monotonic time that counts suspension, where there is such a clock."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _kill_descendants() -> None:
+    import psutil  # noqa: PLC0415 - slots go without
+
+    from holdfast.slots.descendants import family  # noqa: PLC0415
+
+    for process in family(os.getpid())[1:]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
 
 
 def _signal_group(pid: int, number: int) -> None:
