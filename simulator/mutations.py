@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
@@ -34,9 +34,9 @@ from holdfast.devices.services.memory.outbox import MemoryOutbox, MemoryRows
 from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
-from holdfast.ports.queue import Outgoing, PutBack, Taken
+from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.services.memory.queue import MemoryQueue, Reservation
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.owners import Owned, Owners
@@ -83,11 +83,7 @@ class Mutation(msgspec.Struct, frozen=True):
     world: str = "streams"
 
 
-_plan_of_backlog, _take_of_queue, _put_back_to_queue = (
-    Backlog.plan,
-    MemoryQueue.take,
-    MemoryQueue.put_back,
-)
+_plan_of_backlog = Backlog.plan
 
 
 def _plan_without_gaps(self: Backlog, now: float, **state: Any) -> Any:
@@ -96,17 +92,6 @@ def _plan_without_gaps(self: Backlog, now: float, **state: Any) -> Any:
 
 def _end_unseen(self: MemoryQueue, key: str) -> None:
     del self.reservations[key]
-
-
-async def _take_for_anybody(
-    self: MemoryQueue, key: str, holder: str, limit: int, visibility_s: float, after: int = 0
-) -> Taken | None:
-    self.reservations.setdefault(key, Reservation(holder, 0, math.inf)).holder = holder
-    return await _take_of_queue(self, key, holder, limit, visibility_s, after)
-
-
-async def _put_back_counted(self: MemoryQueue, returned: Sequence[PutBack]) -> list[str]:
-    return await _put_back_to_queue(self, [msgspec.structs.replace(each, counted=True) for each in returned])
 
 
 def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -505,23 +490,10 @@ RULES: dict[str, Mutation] = {
     "backlog-turn": Mutation(
         "messages without seqs are in order of arrival", Sequencer, "_turn_of", lambda self, place: 0
     ),
-    "backlog-lost": Mutation(
-        "a reservation that is lost is asked for again", Backlog, "lost", lambda self, now: None
-    ),
-    "backlog-reopened": Mutation("the next opening reserves again", Backlog, "reopened", lambda self: None),
-    "backlog-wanted": Mutation(
-        "an owner without room reserves its key", Backlog, "plan", lambda self, now, **_: None
-    ),
     "backlog-read-on": Mutation(
         "an owner reads on for a message that is missing", Backlog, "plan", _plan_without_gaps
     ),
     "backlog-end": Mutation("an ended reservation shows its messages", MemoryQueue, "_end", _end_unseen),
-    "backlog-holder": Mutation(
-        "only the holder of a reservation takes", MemoryQueue, "take", _take_for_anybody
-    ),
-    "backlog-counted": Mutation(
-        "what goes back unused isn't counted as received", MemoryQueue, "put_back", _put_back_counted
-    ),
     "judge-again": Mutation(
         "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more
     ),

@@ -157,7 +157,20 @@ class StreamWork:
         self.standstills = Standstills(
             self.owners.with_messages, self.router.unplaced, self._archive_error, host.clock, host.log
         )
-        self._pumps: dict[str, Pump] = {}
+        self._pumps = {
+            name: Pump(
+                name,
+                queue,
+                host,
+                take=self._taker(specs[name]),
+                room=partial(self._room, name),
+                is_crowded=self._is_crowded,
+                may=self._may_receive,
+                hide_s=first_hide_s(host.limits),
+                reception=self._keepers[name].reception,
+            )
+            for name, queue in self._queues.items()
+        }
         self._pumping: list[asyncio.Task[Any]] = []
         self._listen()
 
@@ -190,19 +203,8 @@ class StreamWork:
         self._reservations.start()
         host.tasks.repeat(self._measure, host.clock, host.log)
         host.tasks.repeat(self.due.run, host.clock, host.log)
-        for name, queue in self._queues.items():
+        for name, pump in self._pumps.items():
             self._keepers[name].start()
-            pump = self._pumps[name] = Pump(
-                name,
-                queue,
-                host,
-                take=self._taker(self._specs[name]),
-                room=partial(self._room, name),
-                is_crowded=self._is_crowded,
-                may=self._may_receive,
-                hide_s=first_hide_s(host.limits),
-                reception=self._keepers[name].reception,
-            )
             task = host.tasks.repeat(pump.run, host.clock, host.log)
             if task is not None:
                 self._pumping.append(task)
