@@ -488,8 +488,8 @@ def test_letters_that_would_come_back_are_named_before_they_are_sent_again(
 ) -> None:
     def letter(key: str, place: Place) -> DeadLetter:
         stream, _, plain = key.partition("/")
-        seq = place.id or place.name[2:]
-        return DeadLetter(f"{key}:{place.name}", b"{}", "failed", {}, "", stream, plain, place.run, seq)
+        seq, own = place.id or place.name[2:], {"id": place.id} if place.id else {}
+        return DeadLetter(f"{key}:{place.name}", b"{}", "failed", own, "", stream, plain, place.run, seq)
 
     async def skipped(services: Services) -> None:
         await commit(services)
@@ -510,6 +510,22 @@ def test_letters_that_would_come_back_are_named_before_they_are_sent_again(
     sent = holdfast("dlq", "redrive", "notes/a:0:gone", "notes/a:0:new")
     assert "passed the places of 1 of these, such as notes/a:0:gone:" in sent.err
     assert "have passed" not in holdfast("dlq", "redrive", "notes/a:0:new").err
+
+
+@pytest.mark.parametrize("chosen", [["--stream", "notes", "--all"], ["notes/a:0:7"]])
+def test_no_letter_is_said_to_come_back_whose_message_gets_another_identity(
+    holdfast: Any, arrange: Any, chosen: list[str]
+) -> None:
+    async def failed(services: Services) -> None:
+        opening = await opened(services, "notes/a")
+        commit = Commit("notes/a", opening.epoch, 1, "a", RunLog(0, 0, 1), identities=("0:7",), window=9)
+        await services.state().commit(commit)
+        letter = DeadLetter("notes/a:0:7", b"{}", "broken", {}, "", "notes", "a", 0, "7")
+        await services.queue("notes").bury([letter])
+
+    arrange(failed)
+    sent = holdfast("dlq", "redrive", *chosen)
+    assert (sent.code, sent.out, sent.err) == (0, "1 redriven\n", "")
 
 
 OF_QUEUES = {

@@ -131,24 +131,40 @@ class Passed(NamedTuple):
 
 async def passed(services: Services, ids: Sequence[str]) -> Passed:
     """Find the letters of messages, of those with these ids, whose handlers won't see them when they are sent
-    again. Of at most ``KEYS_LOOKED_AT`` streams; none where the state store doesn't answer."""
+    again. Of at most ``KEYS_LOOKED_AT`` streams; none where a service doesn't answer."""
     places: dict[str, list[tuple[str, Place]]] = {}
     for letter_id in ids:
         if len(parts := letter_id.rsplit(":", 2)) == 3 and parts[1].isdecimal():
             place = Place.named(":".join(parts[1:]))
             places.setdefault(parts[0], []).append((letter_id, place))
-    state, found = services.state(), list[str]()
-    for key, some in list(places.items())[:KEYS_LOOKED_AT]:
-        try:
+    state, found, by_identity = services.state(), list[str](), dict[str, dict[str, str]]()
+    try:
+        for key, some in list(places.items())[:KEYS_LOOKED_AT]:
             checkpoint = await state.peek(key)
             if checkpoint is None:
                 continue
             recent = await state.identities(key, NAMES_MAX) if any(place.id for _, place in some) else ()
-        except HoldfastError:
-            return Passed()
-        known = msgspec.structs.replace(checkpoint, recent=tuple(recent))
-        found += [letter_id for letter_id, place in some if operations.is_passed(known, place)]
-    return Passed(found, len(places) > KEYS_LOOKED_AT)
+            known = msgspec.structs.replace(checkpoint, recent=tuple(recent))
+            for letter_id, place in some:
+                if operations.is_passed(known, place):
+                    found.append(letter_id)
+                    if place.id:
+                        by_identity.setdefault(_prefix(letter_id), {})[letter_id] = place.id
+        renamed = await _renamed(services, by_identity)
+    except HoldfastError:
+        return Passed()
+    return Passed([each for each in found if each not in renamed], len(places) > KEYS_LOOKED_AT)
+
+
+async def _renamed(services: Services, queues: Mapping[str, Mapping[str, str]]) -> set[str]:
+    """Find the letters, of those with these ids and identities by their queues, whose messages don't hold
+    their identities. Their queue gave them, and gives others when they are sent again."""
+    renamed: set[str] = set()
+    for name, identities in queues.items():
+        letters, missing = await _with_ids(services, name, identities)
+        renamed |= {each.id for each in letters if each.attributes.get("id") != identities[each.id]}
+        renamed.update(missing)
+    return renamed
 
 
 async def redrive(services: Services, ids: Mapping[str, Sequence[str]], failed: Failed) -> int:
