@@ -486,14 +486,21 @@ RULES: dict[str, Mutation] = {
         Backlog,
         "awaited",
         lambda self, now, above=None: None,
+        seeds=400,
     ),
     "backlog-turn": Mutation(
-        "messages without seqs are in order of arrival", Sequencer, "_turn_of", lambda self, place: 0
+        "messages without seqs are in order of arrival",
+        Sequencer,
+        "_turn_of",
+        lambda self, place: 0,
+        seeds=400,
     ),
     "backlog-read-on": Mutation(
         "an owner reads on for a message that is missing", Backlog, "plan", _plan_without_gaps
     ),
-    "backlog-end": Mutation("an ended reservation shows its messages", MemoryQueue, "_end", _end_unseen),
+    "backlog-end": Mutation(
+        "an ended reservation shows its messages", MemoryQueue, "_end", _end_unseen, seeds=400
+    ),
     "judge-again": Mutation(
         "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more
     ),
