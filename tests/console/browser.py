@@ -10,6 +10,7 @@ from html import unescape
 from typing import Any, NamedTuple, Self
 
 import aiohttp
+from multidict import CIMultiDict
 
 from holdfast.console.service import Console, ConsoleSettings
 from holdfast.wiring import Services
@@ -65,7 +66,8 @@ class Browser:
 
     async def get(self, path: str, *, headers: Mapping[str, str] | None = None, **query: Any) -> Answer:
         """Open a page."""
-        sent = {"Accept": "text/html", **(headers or {})}
+        sent = CIMultiDict({"Accept": "text/html"})
+        sent.extend(headers or {})
         async with self._session.get(path, params=query, headers=sent) as response:
             text = await response.text(errors="replace")  # a picture is none
             if (found := FORM_TOKEN.search(text)) is not None:

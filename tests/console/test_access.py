@@ -228,6 +228,16 @@ async def test_a_proxys_header_is_believed_from_its_network_only(services: Servi
             assert (await browser.get("/")).status == 401, "nobody reads without a name"
 
 
+@pytest.mark.parametrize("names", [["alice", "mallory"], ["mallory", "alice"], ["alice", "alice"]])
+async def test_whose_proxy_names_two_callers_is_neither(services: Services, names: list[str]) -> None:
+    access = settings_for(
+        "127.0.0.1", tokens=False, identity_header="X-User", proxies=["127.0.0.1"], operators=["alice"]
+    )
+    both = CIMultiDict(("X-User", name) for name in names)
+    async with serving(services, access=access) as console, Browser(console) as browser:
+        assert (await browser.get("/", headers=both)).status == 401
+
+
 async def test_who_comes_by_a_proxy_reads_and_its_operators_change(services: Services) -> None:
     access = settings_for(
         "127.0.0.1", tokens=False, identity_header="X-User", proxies=["127.0.0.1"], operators=["alice"]

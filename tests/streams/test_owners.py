@@ -806,6 +806,19 @@ async def test_a_stream_that_never_committed_warms_too(town: Town) -> None:
     assert Sum.story == ["load weights", "open new 0"]
 
 
+async def test_a_node_prepares_nothing_for_a_stream_that_it_owns(town: Town) -> None:
+    a = await town.start(app_of(models="weights", idle_timeout_s=1000.0), "a")
+    await town.send(*numbers(0, 1))
+    await finished(town, 2)
+    opened = list(Sum.story)
+    assert await a.work.owners.warm("s", KEY) == ""
+    await town.clock.sleep(2 * LIMITS.move_timeout_s + 1)
+    assert Sum.story == opened, "its handler stays as it is"
+    await town.send(*numbers(2))
+    await finished(town, 3)
+    assert Sum.story == opened
+
+
 async def test_who_asks_while_a_stream_warms_is_told_how_it_ends(town: Town) -> None:
     node = await town.start(app_of())
     asked = asyncio.Event()

@@ -148,6 +148,7 @@ async def test_a_wrong_route_is_put_right(make_setting: MakeSetting) -> None:
             assert response.status == status, await response.text()
             assert response.headers["X-Owner"] == route.member
             assert response.headers.get("Retry-After") == ("1" if status == 503 else None)
+            assert "X-Owner-Address" not in response.headers, "that is for gateways"
 
 
 async def mislead(setting: Setting, key: str) -> None:

@@ -922,6 +922,24 @@ class OutboxConformance:
         assert (known.done, known.failed, known.over) == (1, 9, True)
         assert await store.counts(OUTBOX) == {CommandState.ACKNOWLEDGED: 1, CommandState.FAILED: 9}
 
+    async def test_what_expires_counts_towards_the_share_that_stops_a_rollout(
+        self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
+    ) -> None:
+        with begin() as db:
+            rollout = db.add_rollout(OUTBOX, "firmware", 4, None, 0.25, NOW)
+            late = [new(f"d{n}", rollout=rollout, not_before=NOW + 9, expires_at=NOW + 5) for n in (1, 2)]
+            db.add([new("d0", rollout=rollout), *late, new("d3", rollout=rollout, not_before=NOW + 9)])
+        [sending] = await dispatcher.send()
+        dispatcher.now += 5
+        await dispatcher.turn(heard=[answer(sending)], sweep=True)
+        [known] = await store.rollouts(OUTBOX)
+        assert (known.done, known.failed, known.aborted) == (1, 2, True)
+        dispatcher.now += 5
+        assert await dispatcher.send() == []
+        await dispatcher.turn(sweep=True)
+        [known] = await store.rollouts(OUTBOX)
+        assert (known.done, known.failed, known.over) == (1, 3, True)
+
     async def test_a_rollout_follows_what_operators_do(
         self, dispatcher: ManualDispatcher, store: OutboxStore, begin: Begin
     ) -> None:
