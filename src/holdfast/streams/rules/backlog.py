@@ -69,7 +69,6 @@ class Backlog:
     __slots__ = (
         "_again_at",
         "_at_end",
-        "_away",
         "_away_since",
         "_by_key",
         "_by_turn",
@@ -82,6 +81,7 @@ class Backlog:
         "_reads_on",
         "_reservation",
         "_wanted",
+        "away",
         "may_stand",
     )
 
@@ -104,7 +104,8 @@ class Backlog:
         """When the present pass began."""
         self._again_at = 0.0
         self._pauses = 0
-        self._away: list[Order] = []
+        self.away: list[Order] = []
+        """The messages that were turned away, in their order."""
         self._away_since: dict[Order, float] = {}
 
     # -- what the owner may ask
@@ -137,8 +138,8 @@ class Backlog:
     def awaited(self, now: float, above: Order | None = None) -> tuple[Order, float] | None:
         """Return the lowest message above ``above`` that was turned away and is expected back, and until
         when; None if there is none."""
-        while self._away:
-            lowest = self._away[0]
+        while self.away:
+            lowest = self.away[0]
             until = self._away_since[lowest] + AWAY_S
             if now < until and (above is None or lowest > above):
                 return lowest, until
@@ -147,7 +148,7 @@ class Backlog:
 
     def is_awaited_before(self, turn: int) -> bool:
         """Return True if a message without a seq and with a lower turn is expected back."""
-        return bool(self._away) and self._away[0] < (0, turn)
+        return bool(self.away) and self.away[0] < (0, turn)
 
     # -- what happens
 
@@ -158,15 +159,15 @@ class Backlog:
         if order is None:
             return
         if order not in self._away_since:
-            bisect.insort(self._away, order)
+            bisect.insort(self.away, order)
         self._away_since[order] = now
-        if len(self._away) > AWAY_MAX:
-            del self._away_since[self._away.pop()]
+        if len(self.away) > AWAY_MAX:
+            del self._away_since[self.away.pop()]
 
     def came(self, order: Order | None) -> None:
         """Note that a message was accepted, or is done with."""
         if order is not None and self._away_since.pop(order, None) is not None:
-            del self._away[bisect.bisect_left(self._away, order)]
+            del self.away[bisect.bisect_left(self.away, order)]
 
     def gap_began(self) -> None:
         """Note that the stream waits for another missing message: nothing was seen yet for this one."""

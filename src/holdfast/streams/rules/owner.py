@@ -627,7 +627,8 @@ class Owner:
             held.place = Place(NO_RUN, held.place.seq)
 
     def _judge(self, held: Held, now: float, *, just_opened: bool = False) -> bool:
-        self._backlog.came(self._order_of(held))
+        if self._backlog.away:
+            self._backlog.came(self._order_of(held))
         verdict = self._seq.judge(held.place)
         if verdict is Verdict.NEW:
             rejected = self._seq.offer(held.place, held.after, held.turn)
