@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import asyncssh
@@ -130,10 +131,24 @@ class SftpSession:
             )
             return await self._connection.start_sftp_client()
 
+    def _advice(self) -> str:
+        """What to do about a host key that isn't trusted."""
+        hosts = self._login.options()["known_hosts"] or str(Path.home() / ".ssh" / "known_hosts")
+        try:
+            known, *_ = asyncssh.match_known_hosts(hosts, self.url.host, "", self.url.port)
+        except (OSError, ValueError):  # this user has no such file, or it can't be read
+            known = ()
+        if not known:
+            return "put its host key into the credential's known_hosts"
+        return (
+            "its host key isn't the one in known_hosts, so another server may answer in its place;"
+            " ask its owner, and put the new key into known_hosts if it was changed"
+        )
+
     def _named(self, what: str, error: Exception) -> Exception:
         said = f"{what}: {error}"
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
-            return LoginRefused(f"{said}: put its host key into the credential's known_hosts")
+            return LoginRefused(f"{said}: {self._advice()}")
         if isinstance(error, asyncssh.PermissionDenied):
             return LoginRefused(said)
         if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolNotSupported, *REFUSED)):
