@@ -99,6 +99,7 @@ def test_an_order_with_every_setting_survives_the_wire() -> None:
         ({"format": {"type": "csv", "quote": ","}}, "format.quote"),
         ({"format": {"type": "csv", "encoding": "ebcdic"}}, "format.encoding"),
         ({"format": {"type": "csv", "null_text": "a,b"}}, "format.null_text"),
+        ({"format": {"type": "csv", "true_text": "x", "false_text": "x"}}, "format.false_text"),
         (
             {"format": {"type": "csv", "decimal_separator": ",", "thousands_separator": ","}},
             "format.thousands_separator",

@@ -297,6 +297,8 @@ def _csv_faults(options: Csv) -> Iterator[tuple[str, str]]:
         yield "format.decimal_separator", "is the delimiter too, and nothing is quoted"
     if options.quoting == "never" and options.delimiter == options.thousands_separator:
         yield "format.thousands_separator", "is the delimiter too, and nothing is quoted"
+    if options.true_text == options.false_text:
+        yield "format.false_text", "must differ from true_text"
     texts = ("null_text", "true_text", "false_text", "nan_text", "infinity_text")
     for name in texts:
         if set(getattr(options, name)) & {options.delimiter, options.quote, "\r", "\n", "\0"}:

@@ -2,14 +2,16 @@
 
 A cell of a CSV file that begins with one of a few characters is a formula to Excel, LibreOffice and others,
 and a formula can call programs and send data away. Leading white space doesn't prevent it, and what strips
-control characters lays bare what follows them.
+control characters, or characters that nobody sees, lays bare what follows them.
 """
 
 from __future__ import annotations
 
 import polars as pl
 
-PATTERN = r"^[\s\x{feff}\x{200b}\x00']*[=+\-@\t\r\n\x00\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
+PATTERN = (
+    r"^[\s\p{Cc}\p{Cf}\p{Default_Ignorable_Code_Point}']*[=+\-@\t\r\n\x00\x{ff1d}\x{ff0b}\x{ff0d}\x{ff20}]"
+)
 """What is guarded against, full-width forms included. Apostrophes may stand before it: one more is harmless,
 and one less, when some program strips the first, is not."""
 
