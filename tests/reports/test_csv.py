@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from holdfast.errors import InvalidMessage
 from holdfast.reports.faults import UnwritableColumn
 from holdfast.reports.formats.formulas import looks_like_formula, may_be_formula
-from holdfast.reports.order import Column, Csv, Table
+from holdfast.reports.order import Column, Condition, Csv, Table
 from holdfast.reports.report import Report
 from tests.reports.making import EVERY_TYPE, ORDERED_AT, SLOW, UTC, csv_of, made, naive, ordered, stored
 
@@ -176,6 +176,81 @@ def test_numbers_have_the_marks_and_decimals_of_the_order(tmp_path: Path) -> Non
     )
 
 
+def test_what_is_rounded_to_zero_has_no_sign(tmp_path: Path) -> None:
+    numbers = {
+        "f": [-0.001, -0.0, 0.001],
+        "d": pa.array([decimal.Decimal("-0.001")] * 3, pa.decimal128(9, 3)),
+        "wide": pa.array([decimal.Decimal("-0.001")] * 3, pa.decimal256(60, 3)),
+    }
+    columns = tuple(Column(source=name, decimals=2) for name in numbers)
+    text = csv_of(Table(sources=(stored(tmp_path, numbers),), columns=columns), header=False)
+    assert text == "0.00,0.00,0.00\n" * 3
+
+
+def test_decimals_of_more_digits_than_128_bits_hold_are_numbers(tmp_path: Path) -> None:
+    numbers = [decimal.Decimal("-1.50"), decimal.Decimal("1234567.005"), decimal.Decimal("9" * 60), None]
+    source = stored(tmp_path, {"n": pa.array(numbers, pa.decimal256(70, 3))})
+    assert csv_of(source) == f"n\n-1.500\n1234567.005\n{'9' * 60}.000\n\n"
+    rounded = Table(sources=(source,), columns=(Column(source="n", decimals=2),))
+    assert csv_of(rounded) == f"n\n-1.50\n1234567.00\n{'9' * 60}.00\n\n"
+    marks = {"decimal_separator": ",", "delimiter": ";", "header": False}
+    assert csv_of(rounded, **marks) == f"-1,50\n1234567,00\n{'9' * 60},00\n\n"
+    grouped = csv_of(rounded, thousands_separator=".", **marks)
+    assert grouped == f"-1,50\n1.234.567,00\n{'.'.join(['999'] * 20)},00\n\n"
+    few = Table(sources=(source,), filter=(Condition(column="n", op="<", value=100),))
+    assert csv_of(few, header=False) == "-1.500\n"
+
+
+@pytest.mark.parametrize(
+    "number, scale, decimals, text",
+    [
+        ("9" * 36 + ".99", 2, 1, "1" + "0" * 36 + ".0"),
+        ("-" + "9" * 36 + ".99", 2, 5, "-" + "9" * 36 + ".99000"),
+        ("0." + "9" * 38, 38, 0, "1"),
+        ("0." + "0" * 37 + "5", 38, 15, "0." + "0" * 15),
+        ("9" * 38, 0, 2, "9" * 38 + ".00"),
+    ],
+)
+def test_decimals_at_their_limits_are_rounded(
+    tmp_path: Path, number: str, scale: int, decimals: int, text: str
+) -> None:
+    source = stored(tmp_path, {"n": pa.array([decimal.Decimal(number)], pa.decimal128(38, scale))})
+    table = Table(sources=(source,), columns=(Column(source="n", decimals=decimals),))
+    assert csv_of(table, header=False) == f"{text}\n"
+
+
+def test_short_floats_have_the_shortest_text(tmp_path: Path) -> None:
+    halves = [0.1, -0.3333, 2050.0, 65504.0, float("nan"), None]
+    table = {
+        "half": pa.array(halves, pa.float16()),
+        "halves": pa.array([[0.1, None]] * 6, pa.list_(pa.float16())),
+        "singles": pa.array([[0.1, 16777216.0, float("inf")]] * 6, pa.list_(pa.float32())),
+    }
+    rows = list(csv.reader(io.StringIO(csv_of(stored(tmp_path, table), header=False))))
+    assert [row[0] for row in rows] == ["0.1", "-0.3333", "2050.0", "65504.0", "NaN", ""]
+    assert rows[0][1:] == ["[0.1,null]", "[0.1,16777216.0,null]"]
+    tenth = Condition(column="half", op="=", value=0.1)
+    assert csv_of(Table(sources=(f"{tmp_path}/t.parquet",), filter=(tenth,))).count("\n") == 2
+
+
+def test_a_nul_in_a_title_is_refused_as_such(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"n": [1]})
+    table = Table(sources=(source,), columns=(Column(source="n", title="a\0b"),))
+    with pytest.raises(UnwritableColumn, match=r"in the header: .* holds a NUL"):
+        csv_of(table)
+    assert csv_of(table, unfit="drop") == "ab\n1\n"
+
+
+def test_maps_with_a_key_twice_and_structs_with_a_field_twice_are_refused(tmp_path: Path) -> None:
+    twice = pa.array([[("k", 1), ("l", 2)], [("k", 1), ("k", 2)]], pa.map_(pa.string(), pa.int64()))
+    with pytest.raises(UnwritableColumn, match="'m' holds a map with a key twice"):
+        csv_of(stored(tmp_path, {"m": twice}))
+    fields = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    lists = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), fields)
+    with pytest.raises(UnwritableColumn, match=r"'s' is of type .* two fields have one name"):
+        csv_of(stored(tmp_path, {"s": lists}))
+
+
 def test_what_is_no_number_has_a_text(tmp_path: Path) -> None:
     source = stored(tmp_path, {"f": [float("nan"), float("inf"), float("-inf"), 1.5, None]})
     assert csv_of(source, header=False) == "NaN\ninf\n-inf\n1.5\n\n"
@@ -298,6 +373,11 @@ FORMULAS = [
     "\u00a0=1",
     "'=1",
     "\ufeff=1",
+    "\u2060=1",
+    "\u00ad\u200e+1",
+    "\ufe0f-1",
+    "\u3164@A1",
+    "\x01=1",
 ]
 
 
@@ -389,6 +469,57 @@ def test_without_quotes_no_pattern_of_dates_may_need_them(tmp_path: Path) -> Non
 def test_times_beyond_the_calendar_are_refused(tmp_path: Path, array: pa.Array) -> None:
     with pytest.raises(UnwritableColumn, match="'t' holds a time before the year 1 or after 9999"):
         made(ordered(stored(tmp_path, {"t": array}), time_zone="Europe/Berlin"))
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us"])
+def test_the_first_and_last_moments_of_the_calendar_have_a_text(tmp_path: Path, unit: Any) -> None:
+    moments = [naive(1, 1, 1), naive(9999, 12, 31, 23, 59, 59)]
+    table = {
+        "t": pa.array(moments, pa.timestamp(unit)),
+        "z": pa.array(moments, pa.timestamp(unit, "UTC")),
+    }
+    source = stored(tmp_path, table)
+    assert csv_of(source) == (
+        "t,z\n0001-01-01T00:00:00,0001-01-01T00:00:00+00:00\n9999-12-31T23:59:59,9999-12-31T23:59:59+00:00\n"
+    )
+    with pytest.raises(UnwritableColumn, match=r"'z' .* after 9999 in Europe/Berlin"):
+        made(ordered(source, time_zone="Europe/Berlin"))
+    with pytest.raises(UnwritableColumn, match=r"'z' .* before the year 1 .* in America/New_York"):
+        made(ordered(source, time_zone="America/New_York"))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([[2**61]], pa.list_(pa.timestamp("us"))),
+        pa.array([[2**62]], pa.list_(pa.duration("s"))),
+        pa.array([2**62], pa.duration("s")),
+        pa.array([2**62], pa.timestamp("s")),
+    ],
+)
+def test_times_that_are_too_large_name_their_column(tmp_path: Path, array: pa.Array) -> None:
+    path = tmp_path / "t.arrow"
+    batch = pa.record_batch([array], ["far"])
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, batch.schema) as writer:
+        writer.write_batch(batch)
+    with pytest.raises(UnwritableColumn, match=r"'far' holds a .* that can't be written"):
+        csv_of(str(path))
+
+
+@pytest.mark.parametrize("zone", ["+05:30", "Z", "Asia/Kathmandu", "America/Nowhere"])
+def test_times_of_any_zone_are_written_in_that_of_the_order(tmp_path: Path, zone: str) -> None:
+    moments = pa.array([0, None], pa.timestamp("ms", zone))
+    source = stored(tmp_path, {"t": moments, "l": pa.array([[0], None], pa.list_(pa.timestamp("ns", zone)))})
+    order = ordered(Table(sources=(source,), filter=(Condition(column="t", op="is not null"),)))
+    assert made(order) == [b't,l\n1970-01-01T00:00:00+00:00,"[""1970-01-01T00:00:00Z""]"\n']
+    order = ordered(source, time_zone="Europe/Berlin", form=Csv(header=False))
+    assert made(order) == [b'1970-01-01T01:00:00+01:00,"[""1970-01-01T01:00:00+01:00""]"\n,\n']
+
+
+def test_a_zone_that_only_some_machines_know_is_refused(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"t": pa.array([0], pa.timestamp("ms", "UTC"))})
+    with pytest.raises(InvalidMessage, match="time_zone: 'Factory' is no time zone"):
+        made(ordered(source, time_zone="Factory"))
 
 
 @pytest.mark.parametrize(

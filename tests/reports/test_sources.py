@@ -24,13 +24,13 @@ import pytest
 
 from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.reports.faults import UnreadableSource
-from holdfast.reports.order import Column, Condition, Csv, Sort, Table
+from holdfast.reports.order import Column, Condition, Csv, Sort, Table, Xlsx
 from holdfast.reports.report import Report
 from holdfast.reports.sources import places
 from holdfast.reports.sources import table as tables
 from holdfast.reports.sources.http import READ_AHEAD_BYTES, REDIRECTS_MAX, HttpFile
 from holdfast.reports.sources.places import check_root, is_below
-from tests.reports.making import ORDERED_AT, csv_of, made, ordered, stored
+from tests.reports.making import ORDERED_AT, csv_of, made, naive, ordered, stored
 
 ROWS = pa.table({"n": [1, 2, 3], "t": ["a", None, "c,d"]})
 UUIDS = [uuid.UUID(int=at << 100) for at in (1, 2, 3)]
@@ -98,6 +98,73 @@ def test_source_format_names_the_format_of_a_file(tmp_path: Path) -> None:
     with pytest.raises(UnreadableSource, match=r"name it in tables\[0\].source_format"):
         csv_of(source)
     assert csv_of(Table(sources=(source,), source_format="parquet")) == TEXT
+
+
+def test_timestamps_of_the_oldest_kind_may_be_of_any_year(tmp_path: Path) -> None:
+    far = pa.array([naive(9999, 12, 31), naive(1, 1, 1)], pa.timestamp("us"))
+    source = stored(tmp_path, {"t": far}, use_deprecated_int96_timestamps=True)
+    assert csv_of(source) == "t\n9999-12-31T00:00:00\n0001-01-01T00:00:00\n"
+
+
+def test_a_column_that_orc_cannot_decode_is_named(tmp_path: Path) -> None:
+    far = pa.array([naive(9999, 12, 31)], pa.timestamp("us"))
+    pyarrow.orc.write_table(pa.table({"n": [1], "t": far}), str(tmp_path / "t.orc"))
+    with pytest.raises(UnreadableSource, match=r"column 't' of .* can't be read: .* out of range"):
+        csv_of(str(tmp_path / "t.orc"))
+    assert csv_of(Table(sources=(f"{tmp_path}/t.orc",), columns=(Column(source="n"),))) == "n\n1\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"n": 9007199254740993}\n{"n": 12345678901234567890}\n',
+        '{"n": 0.5}\n{"n": 9007199254740993}\n',
+        '{"n": [0.5, 9007199254740993]}\n',
+        '{"n": {"m": 0.5}}\n{"n": {"m": -9007199254740993}}\n',
+    ],
+)
+def test_json_lines_with_whole_numbers_that_a_float_would_round_are_refused(
+    tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(text)
+    with pytest.raises(
+        UnreadableSource, match=r"column 'n' of .* round it; state a type in tables\[0\].types"
+    ):
+        csv_of(str(path))
+
+
+def test_json_lines_hold_any_number_whose_type_is_stated_or_that_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        '{"n": 9007199254740993, "f": 1e300}\n{"n": 12345678901234567890, "f": 9007199254740992}\n'
+    )
+    for kind in ("uint64", "decimal(20,0)"):
+        table = Table(sources=(str(path),), types={"n": kind})
+        assert csv_of(table, header=False) == (
+            "9007199254740993,1e+300\n12345678901234567890,9007199254740992.0\n"
+        )
+
+
+@pytest.mark.parametrize("blank", ["", "\n", "\n\n"])
+@pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
+def test_an_empty_source_is_a_result_without_rows(tmp_path: Path, name: str, blank: str) -> None:
+    path = tmp_path / name
+    path.write_text(blank)
+    columns = (Column(source="n", title="N"), Column(source="d", decimals=2))
+    where = (Condition(column="m", op="=", value="x"),)
+    table = Table(sources=(str(path),), columns=columns, types={"d": "decimal(9,2)"}, filter=where)
+    assert csv_of(table) == "N,d\n"
+    assert made(ordered(table, empty="nothing")) == []
+    assert csv_of(str(path)) == ""
+    assert made(ordered(str(path), form=Xlsx()))[0].startswith(b"PK")
+
+
+@pytest.mark.parametrize("name, text", [("2.csv", "n\n1\n"), ("2.jsonl", '{"n": "1"}\n')])
+def test_an_empty_file_fits_the_others(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name.replace("2", "1")).touch()
+    (tmp_path / name).write_text(text)
+    assert csv_of(f"{tmp_path}/") == "n\n1\n"
 
 
 # --- which files
@@ -304,6 +371,18 @@ def test_what_does_not_fit_the_source_is_named(tmp_path: Path, fields: Any, fiel
         csv_of(Table(sources=(source,), **fields))
     assert refused.value.field == f"tables[0].{field}"
     assert text in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float16(), pa.float32(), pa.float64(), pa.dictionary(pa.int8(), pa.float64())]
+)
+@pytest.mark.parametrize("op, value", [("!=", 1), ("not in", [1, 2])])
+def test_not_a_number_differs_from_every_number(tmp_path: Path, kind: Any, op: Any, value: Any) -> None:
+    """The statistics of a row group say nothing of NaN."""
+    numbers = pa.array([1.0, float("nan"), 1.0])
+    numbers = numbers.dictionary_encode() if pa.types.is_dictionary(kind) else numbers.cast(kind)
+    condition = Condition(column="f", op=op, value=value)
+    assert csv_of(Table(sources=(stored(tmp_path, {"f": numbers}),), filter=(condition,))) == "f\nNaN\n"
 
 
 def test_a_column_of_intervals_has_no_order(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ VALUES: dict[str, list[Any]] = {
     "decimal": [-0.5, 12345678.9],
     "decimal38": ["9" * 38, 1],
     "decimal32": [1.5, -2.5],
-    "decimal256": ["9" * 60, "1"],
+    "decimal256": ["9" * 60, 1],
     "date32": ["0001-01-01", naive(9999, 12, 31)],
     "date64": [naive(2024, 2, 29), naive(1970, 1, 1)],
     "time": [dt.time(0), naive(1900, 1, 1)],  # which is how openpyxl rounds 23:59:59.999999
@@ -242,6 +242,69 @@ def test_zeros_at_the_end_of_a_fraction_are_no_digits_that_excel_would_round(tmp
         [0, 1],
         ["1234567.123456789", 1],
     ]
+
+
+def test_numbers_are_rounded_to_the_decimals_of_the_order(tmp_path: Path) -> None:
+    source = stored(
+        tmp_path,
+        {
+            "f": [0.125, 2.675, -0.001, 1e300, math.nan, math.inf, None],
+            "d": pa.array(
+                [decimal.Decimal(f"{n}") for n in ("0.125", "1.995", "-0.001", "0", "1", "9.999", "0")],
+                pa.decimal128(20, 3),
+            ),
+            "wide": pa.array([decimal.Decimal(f"{n}.005") for n in range(7)], pa.decimal256(50, 3)),
+        },
+    )
+    columns = tuple(Column(source=name, decimals=2) for name in ("f", "d", "wide"))
+    rows = values(sheet_of(Table(sources=(source,), columns=columns)))[1:]
+    assert rows == [
+        [0.12, 0.12, 0],
+        [2.67, 2.0, 1],
+        [0, 0, 2.0],
+        [1e300, 0, 3],
+        ["NaN", 1, 4.0],
+        ["inf", 10, 5],
+        [None, 0, 6.0],
+    ]
+    assert math.copysign(1, rows[2][0]) == 1
+
+
+def test_digits_that_are_rounded_away_make_no_number_text(tmp_path: Path) -> None:
+    numbers = [decimal.Decimal("12345678901234.567"), decimal.Decimal("999999999999999.999")]
+    source = stored(tmp_path, {"d": pa.array(numbers, pa.decimal128(18, 3))})
+    rounded = Table(sources=(source,), columns=(Column(source="d", decimals=1),))
+    assert values(sheet_of(rounded))[1:] == [[12345678901234.6], ["1000000000000000.0"]]
+
+
+@pytest.mark.parametrize("character", ["\0", "\x1f", "\ufffe"])
+def test_control_characters_in_titles_are_refused_or_dropped(tmp_path: Path, character: str) -> None:
+    title = Column(source="n", title=f"a{character}b")
+    table = Table(sources=(stored(tmp_path, {"n": [1]}),), columns=(title,))
+    with pytest.raises(UnwritableColumn, match=r"in the header: .* holds a control character") as refused:
+        Report(ordered(table, form=Xlsx()), ordered_at=ORDERED_AT)
+    assert character not in str(refused.value)
+    assert values(sheet_of(table, unfit="drop")) == [["ab"], [1]]
+    assert values(sheet_of(table, unfit="replace")) == [["a\ufffdb"], [1]]
+    with Report(ordered(table, form=Xlsx(unfit="drop")), ordered_at=ORDERED_AT) as report:
+        for file in report.files():
+            assert b"".join(file.chunks)
+            assert file.replaced == 1
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Europe/Berlin", "America/New_York"])
+def test_the_first_and_last_days_are_times_too(tmp_path: Path, zone: str) -> None:
+    first, last = naive(1, 1, 1, 12), naive(9999, 12, 31, 12)
+    table = {
+        "t": pa.array([first, last], pa.timestamp("us")),
+        "z": pa.array([first, last], pa.timestamp("us", "UTC")),
+    }
+    (data,) = made(ordered(stored(tmp_path, table), form=Xlsx(), time_zone=zone))
+    rows = values(workbook(data).worksheets[0])[1:]
+    assert rows[0][0] == "0001-01-01T12:00:00"
+    assert rows[0][1].startswith("0001-01-01T")
+    assert rows[1][0] == last
+    assert (rows[1][1].year, rows[1][1].month, rows[1][1].day) == (9999, 12, 31)
 
 
 def test_what_excel_has_no_number_for_is_text(tmp_path: Path) -> None:

@@ -18,13 +18,22 @@ from holdfast.reports.faults import UnwritableColumn
 from holdfast.reports.formats.formulas import looks_like_formula
 from holdfast.reports.formats.kinds import ColumnKind
 from holdfast.reports.formats.styles import Styles
-from holdfast.reports.formats.texts import encoded_binary, out_of_calendar, zoned
-from holdfast.reports.order import CELL_CHARACTERS_MAX, Column, Xlsx
+from holdfast.reports.formats.texts import (
+    LAST_DATE,
+    decimal_text,
+    encoded_binary,
+    out_of_calendar,
+    outside,
+    rounded_float,
+    zoned,
+)
+from holdfast.reports.order import CELL_CHARACTERS_MAX, Column, Unfit, Xlsx
 
 DIGITS_MAX = 15
 """Significant digits of a number in Excel, which computes with binary floating point."""
 
 _UNFIT = r"[\x00-\x08\x0b\x0c\x0e-\x1f\x{fffe}\x{ffff}]"
+_UNFIT_TITLE = r"[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff]"
 _ESCAPED = r"[&<>\r]|_x[0-9A-Fa-f]{4}_"
 _ESCAPE_LIKE = r"_(x[0-9A-Fa-f]{4}_)"
 _TEXT = ' t="inlineStr"><is><t xml:space="preserve">'
@@ -32,8 +41,7 @@ _TEXT_END = "</t></is></c>"
 _DAY_0 = (dt.date(1970, 1, 1) - dt.date(1899, 12, 30)).days
 """The number of 1970-01-01 in Excel, whose days count from 1899-12-30 from March 1900 on."""
 
-_FIRST_DAY = (dt.date(1900, 3, 1) - dt.date(1970, 1, 1)).days
-_LAST_DAY = (dt.date(9999, 12, 31) - dt.date(1970, 1, 1)).days
+_FIRST_DATE = dt.date(1900, 3, 1)
 _DAY = {"ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 
 
@@ -75,14 +83,23 @@ def letters(at: int) -> str:
     return name
 
 
+def fit_title(title: str, unfit: Unfit) -> str:
+    """Return a title without what XML lacks. Raises UnwritableColumn if the order says so."""
+    if unfit == "error" and re.search(_UNFIT_TITLE, title):
+        raise UnwritableColumn(
+            f"in the header: column {title!r} holds a control character, which XLSX lacks;"
+            " give it another title, or set format.unfit",
+            title,
+        )
+    return re.sub(_UNFIT_TITLE, "\ufffd" if unfit == "replace" else "", title)
+
+
 def text_xml(text: str) -> str:
-    """A text for an element or an attribute."""
+    """A text for an element, without characters that XML lacks."""
     text = re.sub("(?i)" + _ESCAPE_LIKE, r"_x005F_\1", text)
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         text = text.replace(character, entity)
-    return re.sub(
-        r"[\r\n]", lambda found: f"&#{ord(found[0])};", re.sub(r"[\x00-\x08\x0b\x0c\x0e-\x1f]", "", text)
-    )
+    return re.sub(r"[\r\n]", lambda found: f"&#{ord(found[0])};", text)
 
 
 class Cells:
@@ -156,6 +173,7 @@ class Cells:
     ) -> tuple[pl.Expr, list[Case]]:
         """The value's text, and what is done with values that can't be numbers in Excel."""
         text = value.cast(pl.String)
+        decimals = column.decimals
         match kind:
             case ColumnKind.INTEGER:
                 limit = 10**DIGITS_MAX - 1
@@ -163,34 +181,42 @@ class Cells:
                     return text, []
                 return text, self._long(name, column, ~value.is_between(-limit, limit), text)
             case ColumnKind.DECIMAL:
-                if type_.precision <= DIGITS_MAX:
+                scale = type_.scale if decimals is None else decimals
+                if decimals is not None:
+                    text = decimal_text(value, type_, decimals).cast(pl.String)
+                carried = decimals is not None  # 9.99 becomes 10.0
+                if type_.precision - type_.scale + scale + carried <= DIGITS_MAX:
                     return text, []
-                exact = text.str.strip_chars_end("0") if type_.scale > 0 else text
+                exact = text.str.strip_chars_end("0") if scale > 0 else text
                 digits = exact.str.replace_all(r"[-.]", "").str.strip_chars_start("0").str.len_bytes()
                 return text, self._long(name, column, digits > DIGITS_MAX, text)
             case ColumnKind.FLOAT:
-                return text, [_as_text(name, ~value.is_finite(), text)]
+                number = value if decimals is None else rounded_float(value, decimals)
+                return number.cast(pl.String), [_as_text(name, ~value.is_finite(), text)]
             case ColumnKind.DATE:
                 iso = value.dt.strftime("%Y-%m-%d")
-                days = value.to_physical()
-                outside = ~days.is_between(_FIRST_DAY, _LAST_DAY)
-                never = Case(out_of_calendar(value, type_), value=lambda _: _never(column.source))
-                return (days + _DAY_0).cast(pl.String), [never, _as_text(name, outside, iso)]
+                days = (value.to_physical() + _DAY_0).cast(pl.String)
+                return days, self._calendar_cases(name, column, type_, value, iso)
             case ColumnKind.TIME:
                 return (value.to_physical() / _DAY["ns"]).cast(pl.String), []
             case ColumnKind.DURATION:
                 days = value.to_physical() / _DAY[_unit(type_)]
                 return days.cast(pl.String), [_as_text(name, days < 0, value.dt.to_string("iso"))]
-        never = Case(out_of_calendar(value, type_), value=lambda _: _never(column.source))
-        day, margin = _DAY[_unit(type_)], 0
-        instants = value.to_physical()
+        local = value
         if kind is ColumnKind.ZONED:
-            value, margin = zoned(value, self._zone).dt.replace_time_zone(None), 1
-        first, last = (_FIRST_DAY + margin) * day, min((_LAST_DAY + 1 - margin) * day, 2**63) - 1
-        iso = value.dt.strftime("%Y-%m-%dT%H:%M:%S%.f")
-        days = value.to_physical() / day + _DAY_0
-        outside = ~instants.is_between(first, last)
-        return days.cast(pl.String), [never, _as_text(name, outside, iso)]
+            local = zoned(value, self._zone).dt.replace_time_zone(None)
+        iso = local.dt.strftime("%Y-%m-%dT%H:%M:%S%.f")
+        days = (local.to_physical() / _DAY[_unit(type_)] + _DAY_0).cast(pl.String)
+        return days, self._calendar_cases(name, column, type_, value, iso)
+
+    def _calendar_cases(
+        self, name: str, column: Column, type_: pa.DataType, value: pl.Expr, iso: pl.Expr
+    ) -> list[Case]:
+        def refuse(_: pl.Expr) -> pl.Expr:
+            raise out_of_calendar(column.source, type_, self._zone)
+
+        no_date = outside(value, type_, self._zone, _FIRST_DATE, LAST_DATE)
+        return [Case(outside(value, type_, self._zone), value=refuse), _as_text(name, no_date, iso)]
 
     def _long(self, name: str, column: Column, met: pl.Expr, text: pl.Expr) -> list[Case]:
         match self._options.long_numbers:
@@ -206,7 +232,7 @@ class Cells:
         options = self._options
         decimals = column.decimals
         if decimals is None and kind is ColumnKind.DECIMAL:
-            decimals = type_.scale
+            decimals = max(0, type_.scale)
         if decimals is not None and kind in (ColumnKind.DECIMAL, ColumnKind.FLOAT):
             return f"0.{'0' * decimals}" if decimals else "0"
         return {
@@ -236,10 +262,6 @@ def _too_many_digits(name: str) -> pl.Expr:
         " set format.long_numbers to 'text'",
         name,
     )
-
-
-def _never(name: str) -> pl.Expr:
-    raise UnwritableColumn(f"column {name!r} holds a time before the year 1 or after 9999", name)
 
 
 def _unit(type_: pa.DataType) -> str:

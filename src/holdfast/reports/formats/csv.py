@@ -22,7 +22,9 @@ from holdfast.reports.formats.texts import (
     decimal_text,
     encoded_binary,
     float_text,
+    is_wide,
     out_of_calendar,
+    outside,
     sample_text,
     spaced_thousands,
     strftime_fault,
@@ -89,7 +91,7 @@ class CsvFormat:
         # Polars writes decimal commas itself, but where the comma is the delimiter it quotes nulls too.
         self._writes_point = not (options.decimal_separator == options.delimiter == ",")
         self._special = "[" + re.escape(options.delimiter + options.quote) + r"\r\n]"
-        self._framer = Framer(schema, options.unfit)
+        self._framer = Framer(schema, options.unfit, zone)
         self._names = [column.source for column in columns]
         check_columns(columns, self._framer.kinds, field)
         self._cells = [
@@ -129,9 +131,10 @@ class CsvFormat:
             case ColumnKind.INTEGER:
                 return _Cell(self._grouped(value) if options.thousands_separator else value)
             case ColumnKind.DECIMAL:
+                text = is_wide(type_, column.decimals)
                 if column.decimals is not None:
-                    value = decimal_text(value, column.decimals)
-                return _Cell(self._grouped(value))
+                    value = decimal_text(value, type_, column.decimals)
+                return _Cell(self._grouped(value, text=text))
             case ColumnKind.FLOAT:
                 return self._float(value, column)
         return self._calendar(value, column, kind, type_, field)
@@ -152,22 +155,17 @@ class CsvFormat:
             f"column {name!r} holds a delimiter, quote or line end; let format.quoting be 'minimal'", name
         )
 
-    def _grouped(self, number: pl.Expr) -> pl.Expr:
+    def _grouped(self, number: pl.Expr, *, text: bool = False) -> pl.Expr:
+        """The number as ordered. ``text``: whether it is text, in which Polars leaves the point alone."""
         options = self._options
         if not options.thousands_separator:
-            return number if self._writes_point else self._plain(number)
+            return number if self._writes_point and not text else self._plain(number)
         return spaced_thousands(number, options.thousands_separator, options.decimal_separator)
 
     def _float(self, value: pl.Expr, column: Column) -> _Cell:
         options = self._options
         number = value if column.decimals is None else float_text(value, column.decimals)
-        if (
-            column.decimals is not None
-            and options.decimal_separator != "."
-            and not options.thousands_separator
-        ):
-            number = number.str.replace(".", options.decimal_separator, literal=True)
-        number = self._grouped(number)
+        number = self._grouped(number, text=column.decimals is not None)
         named = (
             pl.when(value.is_nan())
             .then(pl.lit(options.nan_text))
@@ -205,7 +203,7 @@ class CsvFormat:
             )
         cases: list[_Case] = []
         if kind is not ColumnKind.TIME:
-            cases.append(_Case(out_of_calendar(value, type_), lambda _: self._never(column)))
+            cases.append(_Case(outside(value, type_, self._zone), lambda _: self._never(column, type_)))
         text = (zoned(value, self._zone) if kind is ColumnKind.ZONED else value).dt.strftime(pattern)
         if kind is ColumnKind.DATE:
             quick = date_texts(value, pattern)
@@ -217,9 +215,8 @@ class CsvFormat:
             return _Cell(text, cases)
         return _Cell(quick.text, [_Case(quick.outside, lambda _: text), *cases])
 
-    def _never(self, column: Column) -> pl.Expr:
-        name = column.source
-        raise UnwritableColumn(f"column {name!r} holds a time before the year 1 or after 9999", name)
+    def _never(self, column: Column, type_: pa.DataType) -> pl.Expr:
+        raise out_of_calendar(column.source, type_, self._zone)
 
     # --- bytes
 
@@ -326,5 +323,8 @@ def _header(options: Csv, titles: tuple[str, ...]) -> CsvLines:
     schema = pa.schema([(title, pa.string()) for title in titles])
     texts = CsvFormat(msgspec.structs.replace(options, header=False), columns, schema, "UTC", "")
     row = pa.record_batch([pa.array([title]) for title in titles], [str(at) for at in range(len(titles))])
-    line = texts.lines(row)
+    try:
+        line = texts.lines(row)
+    except UnwritableColumn as error:
+        raise UnwritableColumn(f"in the header: {error}", error.column) from error
     return CsvLines(mark + line.data, 0, line.replaced)

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 
 import msgspec
 import polars as pl
+import polars.exceptions
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import InvalidMessage
 from holdfast.reports.faults import UnwritableColumn
+from holdfast.reports.floats import HALF, SINGLE, shortest
 from holdfast.reports.order import Column, Unfit
 
 
@@ -37,7 +39,8 @@ class ColumnKind(enum.Enum):
 
 
 class PreparedRows(NamedTuple):
-    """Rows ready to be formatted. ``columns`` are named ``0``, ``1``, …; nested values are JSON text by now.
+    """Rows ready to be formatted. ``columns`` are named ``0``, ``1``, …; nested values are JSON text by now,
+    and decimals of 256 bits text of all their digits.
     ``replaced`` counts the values that held bytes that are no text."""
 
     columns: pl.DataFrame
@@ -92,14 +95,17 @@ class Framer:
     Args:
         schema: names and types of the columns, as :class:`TableReader` has them.
         unfit: what becomes of bytes in text columns that aren't UTF-8 (lone surrogates, say).
+        zone: that nested timestamps with a zone are written in.
     """
 
-    def __init__(self, schema: pa.Schema, unfit: Unfit) -> None:
+    def __init__(self, schema: pa.Schema, unfit: Unfit, zone: str) -> None:
         self.kinds = [kind_of(column.name, column.type) for column in schema]
+        if ColumnKind.ZONED in self.kinds:
+            _check_zone(zone)
         self._schema = schema
         self._unfit = unfit
         self._json = {
-            at: _Json(column.name, column.type)
+            at: _Json(column.name, column.type, zone)
             for at, (column, kind) in enumerate(zip(schema, self.kinds, strict=True))
             if kind is ColumnKind.NESTED
         }
@@ -113,6 +119,12 @@ class Framer:
                 arrays.append(self._json[at].text(array))
             elif kind is ColumnKind.UUID:
                 arrays.append(_uuids(array))
+            elif pa.types.is_decimal256(column.type):
+                arrays.append(_digits(array))
+            elif (pa.types.is_timestamp(column.type) or pa.types.is_duration(column.type)) and (
+                column.type.unit == "s"
+            ):
+                arrays.append(_milliseconds(column.name, array))
             elif kind is ColumnKind.TEXT:
                 valid, bad = self._valid(column.name, array)
                 arrays.append(valid)
@@ -142,11 +154,40 @@ class Framer:
         return pa.array(texts, pa.string()), bad
 
 
+def _check_zone(zone: str) -> None:
+    """Raise InvalidMessage for a zone that only this machine knows, such as ``localtime``."""
+    try:
+        pl.Series([0], dtype=pl.Int64).cast(pl.Datetime("us", "UTC")).dt.convert_time_zone(zone)
+    except polars.exceptions.PolarsError as error:
+        raise InvalidMessage(
+            f"time_zone: {zone!r} is no time zone of all machines; give one such as Europe/Berlin",
+            "time_zone",
+        ) from error
+
+
 def _uuids(array: pa.Array) -> pa.Array:
     storage = array.storage.to_pylist()
     return pa.array(
         [None if value is None else str(uuid.UUID(bytes=value)) for value in storage], pa.string()
     )
+
+
+def _digits(array: pa.Array) -> pa.Array:
+    """Decimals that Polars has no room for, as text."""
+    return pa.array(
+        [None if value is None else format(value, "f") for value in array.to_pylist()], pa.string()
+    )
+
+
+def _milliseconds(name: str, array: pa.Array) -> pa.Array:
+    """Seconds as Polars has them, which doesn't look whether they have room."""
+    kind = pa.duration("ms") if pa.types.is_duration(array.type) else pa.timestamp("ms", array.type.tz)
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise UnwritableColumn(
+            f"column {name!r} holds a time that can't be written: {error}", name
+        ) from error
 
 
 class _Json:
@@ -155,10 +196,10 @@ class _Json:
 
     _ENCODER = msgspec.json.Encoder(decimal_format="number", uuid_format="canonical")
 
-    def __init__(self, name: str, type_: pa.DataType) -> None:
+    def __init__(self, name: str, type_: pa.DataType, zone: str) -> None:
         self._name = name
         self._shape = _shape(name, type_)
-        self._stored = _to_the_microsecond(type_)
+        self._stored = _for_python(type_, zone)
 
     def text(self, array: pa.Array) -> pa.Array:
         """One JSON text a value."""
@@ -169,6 +210,11 @@ class _Json:
         except UnicodeDecodeError as error:
             raise UnwritableColumn(
                 f"column {self._name!r} holds bytes that aren't UTF-8; mend them in the query", self._name
+            ) from error
+        except (OverflowError, ValueError) as error:  # a date of the year 10000, say
+            raise UnwritableColumn(
+                f"column {self._name!r} holds a value that can't be written ({error}); mend it in the query",
+                self._name,
             ) from error
         texts = [None if v is None else self._ENCODER.encode(self._shape(v)).decode() for v in values]
         return pa.array(texts, pa.string())
@@ -185,9 +231,12 @@ def _shape(name: str, type_: pa.DataType) -> _Shape:
     if t.is_dictionary(type_) or t.is_run_end_encoded(type_):
         return _shape(name, type_.value_type)
     if t.is_map(type_):
-        key, item = _shape(name, type_.key_type), _shape(name, type_.item_type)
-        return lambda pairs: None if pairs is None else {_key(key(k)): item(v) for k, v in pairs}
+        return _map_shape(name, _shape(name, type_.key_type), _shape(name, type_.item_type))
     if t.is_struct(type_):
+        if len({field.name for field in type_}) < type_.num_fields:
+            raise UnwritableColumn(
+                f"column {name!r} is of type {type_}, in which two fields have one name; rename one", name
+            )
         fields = [(field.name, _shape(name, field.type)) for field in type_]
         return lambda row: None if row is None else {field: shape(row[field]) for field, shape in fields}
     if t.is_nested(type_) and not t.is_union(type_):
@@ -197,32 +246,52 @@ def _shape(name: str, type_: pa.DataType) -> _Shape:
         raise UnwritableColumn(
             f"column {name!r} holds values of type {type_}, which have no text; leave it out", name
         )
+    for is_short, form in ((t.is_float16, HALF), (t.is_float32, SINGLE)):
+        if is_short(type_):
+            return lambda value: None if value is None else shortest(value, form)
     return lambda value: value
+
+
+def _map_shape(name: str, key: _Shape, item: _Shape) -> _Shape:
+    def shaped(pairs: Any) -> Any:
+        if pairs is None:
+            return None
+        values = {_key(key(k)): item(v) for k, v in pairs}
+        if len(values) < len(pairs):
+            raise UnwritableColumn(
+                f"column {name!r} holds a map with a key twice, of which JSON would show one;"
+                " mend it in the query",
+                name,
+            )
+        return values
+
+    return shaped
 
 
 def _key(value: Any) -> str:
     return value if isinstance(value, str) else msgspec.json.encode(value).decode().strip('"')
 
 
-def _to_the_microsecond(type_: pa.DataType) -> pa.DataType:
-    """The type with nanoseconds cut off: Python's dates have none."""
+def _for_python(type_: pa.DataType, zone: str) -> pa.DataType:
+    """The type with nanoseconds cut off, as Python's dates have none, and with times in the report's zone."""
     t = pa.types
-    if t.is_timestamp(type_) and type_.unit == "ns":
-        return pa.timestamp("us", type_.tz)
+    if t.is_timestamp(type_):
+        unit = "us" if type_.unit == "ns" else type_.unit
+        return pa.timestamp(unit, None if type_.tz is None else zone)
     if t.is_duration(type_) and type_.unit == "ns":
         return pa.duration("us")
     if t.is_time64(type_) and type_.unit == "ns":
         return pa.time64("us")
     if t.is_struct(type_):
-        return pa.struct([field.with_type(_to_the_microsecond(field.type)) for field in type_])
+        return pa.struct([field.with_type(_for_python(field.type, zone)) for field in type_])
     if t.is_map(type_):
-        return pa.map_(_to_the_microsecond(type_.key_type), _to_the_microsecond(type_.item_type))
+        return pa.map_(_for_python(type_.key_type, zone), _for_python(type_.item_type, zone))
     if t.is_list(type_):
-        return pa.list_(type_.value_field.with_type(_to_the_microsecond(type_.value_type)))
+        return pa.list_(type_.value_field.with_type(_for_python(type_.value_type, zone)))
     if t.is_large_list(type_):
-        return pa.large_list(type_.value_field.with_type(_to_the_microsecond(type_.value_type)))
+        return pa.large_list(type_.value_field.with_type(_for_python(type_.value_type, zone)))
     if t.is_fixed_size_list(type_):
-        inner = type_.value_field.with_type(_to_the_microsecond(type_.value_type))
+        inner = type_.value_field.with_type(_for_python(type_.value_type, zone))
         return pa.list_(inner, type_.list_size)
     return type_
 

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import datetime as dt
+import decimal
+from collections.abc import Callable
+from typing import Any
 
 import polars as pl
 import polars.exceptions
 import pyarrow as pa
 
+from holdfast.reports.faults import UnwritableColumn
 from holdfast.reports.formats.kinds import ColumnKind
 
 _DECIMAL_DIGITS = 38
-_FIRST, _LAST = dt.date(1, 1, 1), dt.date(9999, 12, 31)
+FIRST_DATE, LAST_DATE = dt.date(1, 1, 1), dt.date(9999, 12, 31)
+"""Dates that have a text: those of four digits."""
+
 _EPOCH = dt.date(1970, 1, 1)
 _UNITS = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
-_MARGIN_S = _DAY_S
-"""A zone can shift a time by a day at most."""
 
 _SAMPLES: dict[ColumnKind, pl.Series] = {
     ColumnKind.DATE: pl.Series([_EPOCH], dtype=pl.Date),
@@ -45,16 +49,35 @@ def zoned(value: pl.Expr, zone: str) -> pl.Expr:
     return value.dt.convert_time_zone(zone)
 
 
-def out_of_calendar(value: pl.Expr, type_: pa.DataType) -> pl.Expr:
-    """Dates and timestamps that aren't in the years 1 to 9999."""
-    first, last = ((day - _EPOCH).days for day in (_FIRST, _LAST))
+def outside(
+    value: pl.Expr, type_: pa.DataType, zone: str, first: dt.date = FIRST_DATE, last: dt.date = LAST_DATE
+) -> pl.Expr:
+    """Dates and timestamps that aren't of the days from ``first`` to ``last``, as the clock shows them: that
+    of ``zone`` for those that have one."""
+    start, end = (first - _EPOCH).days, (last - _EPOCH).days
     if pa.types.is_timestamp(type_):
         # Polars knows no whole seconds: Arrow's become milliseconds.
         unit = _UNITS["ms" if type_.unit == "s" else type_.unit]
-        first = (first * _DAY_S + _MARGIN_S) * unit
-        last = ((last + 1) * _DAY_S - _MARGIN_S) * unit - 1
-        first, last = max(first, -(2**63)), min(last, 2**63 - 1)
-    return ~value.to_physical().is_between(first, last)
+        start_s, end_s = start * _DAY_S, (end + 1) * _DAY_S
+        if type_.tz is not None:
+            start_s, end_s = start_s - _ahead_s(start_s, zone), end_s - _ahead_s(end_s, zone)
+        start, end = max(start_s * unit, -(2**63)), min(end_s * unit, 2**63) - 1
+    return ~value.to_physical().is_between(start, end)
+
+
+def _ahead_s(second: int, zone: str) -> int:
+    """Seconds that the zone's clock is ahead of UTC, as Polars has it."""
+    instant = pl.Series([second * 1000], dtype=pl.Int64).cast(pl.Datetime("ms", "UTC"))
+    shown = instant.dt.convert_time_zone(zone).dt.replace_time_zone(None).to_physical()
+    return int(shown[0]) // 1000 - second
+
+
+def out_of_calendar(name: str, type_: pa.DataType, zone: str) -> UnwritableColumn:
+    """A time that has no text, in the column of this name."""
+    there = f" in {zone}" if pa.types.is_timestamp(type_) and type_.tz is not None else ""
+    return UnwritableColumn(
+        f"column {name!r} holds a time before the year 1 or after 9999{there}; filter such rows out", name
+    )
 
 
 def encoded_binary(value: pl.Expr, how: str) -> pl.Expr:
@@ -62,20 +85,38 @@ def encoded_binary(value: pl.Expr, how: str) -> pl.Expr:
     return value.bin.encode("hex" if how == "hex" else "base64")
 
 
-def decimal_text(value: pl.Expr, decimals: int) -> pl.Expr:
+def is_wide(type_: pa.DataType, decimals: int | None) -> bool:
+    """Return whether a decimal, rounded if so ordered, may have more digits than Polars computes with. It is
+    then text from the beginning."""
+    if decimals is None:
+        return bool(type_.precision > _DECIMAL_DIGITS)
+    carried = type_.precision - type_.scale + 1  # 9.99 becomes 10.0
+    return bool(carried + max(type_.scale, decimals) > _DECIMAL_DIGITS)
+
+
+def decimal_text(value: pl.Expr, type_: pa.DataType, decimals: int) -> pl.Expr:
     """A decimal with so many digits after the point, rounded half to even."""
-    return value.round(decimals, mode="half_to_even").cast(pl.Decimal(_DECIMAL_DIGITS, decimals))
+    if not is_wide(type_, decimals):
+        return value.round(decimals, mode="half_to_even").cast(pl.Decimal(_DECIMAL_DIGITS, decimals))
+    return _each(value, lambda number: format(decimal.Decimal(number), f"z.{decimals}f"), pl.String())
 
 
 def float_text(value: pl.Expr, decimals: int) -> pl.Expr:
-    """A float with so many digits after the point, rounded from its exact value, half to even."""
+    """A float with so many digits after the point, rounded from its exact value, half to even; what becomes
+    zero has no sign."""
+    return _each(value, lambda number: format(number, f"z.{decimals}f"), pl.String())
 
-    def write(floats: pl.Series) -> pl.Series:
-        form = f".{decimals}f"
-        texts = [None if number is None else format(number, form) for number in floats]
-        return pl.Series(floats.name, texts, dtype=pl.String)
 
-    return value.map_batches(write, return_dtype=pl.String)
+def rounded_float(value: pl.Expr, decimals: int) -> pl.Expr:
+    """The same as a number."""
+    return _each(value, lambda number: round(number, decimals) + 0.0, pl.Float64())
+
+
+def _each(value: pl.Expr, change: Callable[[Any], object], kind: pl.DataType) -> pl.Expr:
+    def changed(values: pl.Series) -> pl.Series:
+        return pl.Series(values.name, [None if one is None else change(one) for one in values], dtype=kind)
+
+    return value.map_batches(changed, return_dtype=kind)
 
 
 def spaced_thousands(number: pl.Expr, separator: str, point: str) -> pl.Expr:

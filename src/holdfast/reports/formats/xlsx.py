@@ -6,6 +6,7 @@ their cells (``inlineStr``), not in a table that would have to be kept to the en
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import InvalidMessage
 from holdfast.reports.faults import TooManyRows
-from holdfast.reports.formats.cells import Case, Cell, Cells, text_xml
+from holdfast.reports.formats.cells import Case, Cell, Cells, fit_title, text_xml
 from holdfast.reports.formats.compress import Workers
 from holdfast.reports.formats.csv import CsvLines, Pieces
 from holdfast.reports.formats.kinds import ColumnKind, Framer, any_of, check_columns
@@ -75,20 +76,21 @@ class SheetFormat:
         self._options = options
         self._columns = columns
         self._styles = styles
-        self._framer = Framer(schema, options.unfit)
+        self._framer = Framer(schema, options.unfit, zone)
         check_columns(columns, self._framer.kinds, field)
         made = Cells(options, zone, styles)
         self._cells = [
             made.cell(at, *told)
             for at, told in enumerate(zip(columns, self._framer.kinds, schema.types, strict=True))
         ]
-        for at, title in enumerate(self._titles()):
+        ordered = [column.source if column.title is None else column.title for column in columns]
+        self._titles = [fit_title(title, options.unfit) for title in ordered]
+        self.titles_replaced = sum(map(operator.ne, ordered, self._titles)) if options.header else 0
+        """How many titles were changed, as characters in them can't be written."""
+        for at, title in enumerate(self._titles):
             if len(title) > CELL_CHARACTERS_MAX:
                 where = f"{field}.columns[{at}].title"
                 raise InvalidMessage(f"{where}: longer than {CELL_CHARACTERS_MAX:,} characters", where)
-
-    def _titles(self) -> list[str]:
-        return [column.source if column.title is None else column.title for column in self._columns]
 
     def head(self, sample: pa.RecordBatch | None) -> bytes:
         """A sheet up to its first row of data. ``sample``: the rows that widths are taken from."""
@@ -108,7 +110,7 @@ class SheetFormat:
             cells = "".join(
                 f'<c r="{cell.letters}1" s="{self._styles.header}" t="inlineStr"><is><t xml:space="preserve">'
                 f"{text_xml(title)}</t></is></c>"
-                for cell, title in zip(self._cells, self._titles(), strict=True)
+                for cell, title in zip(self._cells, self._titles, strict=True)
             )
             head += f'<row r="1">{cells}</row>'
         return head.encode()
@@ -146,7 +148,7 @@ class SheetFormat:
         return CsvLines(b"".join(pieces.pieces), batch.num_rows, replaced)
 
     def _widths(self, sample: pa.RecordBatch | None) -> list[float]:
-        titles = [float(len(title)) + 2 for title in self._titles()]
+        titles = [float(len(title)) + 2 for title in self._titles]
         texts = [0.0] * len(titles)
         if sample is not None and sample.num_rows:
             frame = self._framer.frame(sample.slice(0, SAMPLE_ROWS)).columns
@@ -256,6 +258,7 @@ class Workbook:
 
     def _xml(self, source: SheetSource) -> Iterator[bytes]:
         head = source.format.head(source.rows.peek())
+        self.replaced += source.format.titles_replaced
         size = len(head)
         yield head
         header = int(self._options.header)

@@ -25,10 +25,16 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The facts in a file's head: its columns, and how many rows there are; None where it doesn't say so."""
+    """The facts in a file's head: its columns, and how many rows there are; None where it doesn't say so.
+    ``blank``: whether the file is empty, so that not even its columns are known."""
 
     schema: pa.Schema
     rows: int | None
+    blank: bool = False
+
+
+BLANK = Shape(pa.schema([]), 0, blank=True)
+"""The shape of an empty file."""
 
 
 class FormatReader(Protocol):

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from holdfast.errors import InvalidMessage
 from holdfast.reports.order import Condition
+from holdfast.reports.sources.types import plain
 
 _COMPARE: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
     "=": operator.eq,
@@ -68,12 +69,17 @@ def _is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def applies(condition: pc.Expression, column: pa.Field) -> bool:
-    """Return whether Arrow can compare the column as it is stored, and what its statistics say of it."""
+def applies(condition: Condition, keep: pc.Expression, column: pa.Field) -> bool:
+    """Return whether Arrow can compare the column as it is stored, and what its statistics say of it.
+    ``keep`` is the condition as an expression."""
     if isinstance(column.type, pa.UuidType):
         return False  # only its bytes can be compared
+    if pa.types.is_floating(plain(column.type)) and condition.op in ("!=", "not in"):
+        return False  # statistics leave out NaN, which differs from every value
+    if pa.types.is_float16(column.type):
+        return False  # its values are compared as their shortest text
     try:
-        pa.schema([column]).empty_table().filter(condition)
+        pa.schema([column]).empty_table().filter(keep)
     except pa.ArrowNotImplementedError:
         return False
     return True

@@ -15,6 +15,9 @@ BUFFER_BYTES = 256 * 1024
 REMOTE_BUFFER_BYTES = 8 * 1024 * 1024
 """What is read of a column at once. A store far away is asked less often."""
 
+INT96_UNIT = "us"
+"""Unit of the oldest kind of timestamps. As nanoseconds, those before 1678 and after 2262 would be wrong."""
+
 GROUP_BYTES_MAX = 64 * 1024 * 1024
 """A row group of a remote file up to this size, compressed, is read in few large requests."""
 
@@ -25,7 +28,7 @@ class ParquetFiles:
     def shape(self, place: SourceFile) -> Shape:
         """From the footer."""
         with place.open() as file:
-            parquet = pq.ParquetFile(file, pre_buffer=False)
+            parquet = pq.ParquetFile(file, pre_buffer=False, coerce_int96_timestamp_unit=INT96_UNIT)
             return Shape(parquet.schema_arrow, parquet.metadata.num_rows)
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
@@ -39,6 +42,7 @@ class ParquetFiles:
                 file,
                 metadata=metadata,
                 pre_buffer=place.remote and largest <= GROUP_BYTES_MAX,
+                coerce_int96_timestamp_unit=INT96_UNIT,
                 page_checksum_verification=True,
                 buffer_size=REMOTE_BUFFER_BYTES if place.remote else BUFFER_BYTES,
             )

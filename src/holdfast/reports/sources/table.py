@@ -45,6 +45,7 @@ class _File:
     stored: pa.Schema
     schema: Mapping[str, pa.DataType]
     rows: int | None
+    blank: bool
 
 
 def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] = ()) -> TableReader:
@@ -64,10 +65,25 @@ def open_table(table: Table, secrets: Secrets, field: str, roots: Sequence[str] 
     readers = [files_for(place.url, table, field) for place in places]
     with ThreadPoolExecutor(_HEADS_AT_ONCE) as pool:
         shapes = list(pool.map(_shape, readers, places))
-    files = []
-    for place, reader, shape in zip(places, readers, shapes, strict=True):
-        files.append(_File(place, reader, shape.schema, _columns(place, shape), shape.rows))
+    found = list(zip(places, readers, shapes, strict=True))
+    # An empty file fits all others. If there are none, what is ordered must tell the columns.
+    full = [one for one in found if not one[2].blank] or [
+        (place, reader, _ordered_shape(table, field)) for place, reader, _ in found
+    ]
+    files = [
+        _File(place, reader, shape.schema, _columns(place, shape), shape.rows, shape.blank)
+        for place, reader, shape in full
+    ]
     return TableReader(table, files, field)
+
+
+def _ordered_shape(table: Table, field: str) -> Shape:
+    """No rows, of the columns that the order names: text, but those with a stated type."""
+    kinds = {name: type_named(kind, f"{field}.types.{name}") for name, kind in table.types.items()}
+    names = dict.fromkeys([column.source for column in table.columns])
+    names |= dict.fromkeys([condition.column for condition in table.filter])
+    names |= dict.fromkeys([*(key.column for key in table.sort), *kinds])
+    return Shape(pa.schema([(name, kinds.get(name, pa.string())) for name in names]), 0, blank=True)
 
 
 def _shape(files: FormatReader, place: SourceFile) -> Shape:
@@ -102,9 +118,7 @@ class TableReader:
         for at, column in enumerate(self.columns):
             self._known(column.source, f"columns[{at}].source")
         self.schema = pa.schema([(column.source, self._types[column.source]) for column in self.columns])
-        self._conditions = [
-            (condition.column, self._condition(at)) for at, condition in enumerate(table.filter)
-        ]
+        self._conditions = [(condition, self._condition(at)) for at, condition in enumerate(table.filter)]
         for at, key in enumerate(table.sort):
             kind = self._known(key.column, f"sort[{at}].column")
             if pa.types.is_nested(kind) or pa.types.is_null(kind) or pa.types.is_interval(kind):
@@ -188,13 +202,15 @@ class TableReader:
     # --- reading
 
     def _read(self, file: _File, needed: list[str]) -> Iterator[Piece]:
+        if file.blank:
+            return
         place, own = file.place, file.schema
-        on_folders = [keep for name, keep in self._conditions if name in place.partition]
+        on_folders = [keep for condition, keep in self._conditions if condition.column in place.partition]
         folder_types = {name: self._types[name] for name in place.partition}
         with readable(place.url):
             if not partition_holds(on_folders, place.partition, folder_types):
                 return
-        filtered = [name for name, _ in self._conditions]
+        filtered = [condition.column for condition, _ in self._conditions]
         inside = [
             name
             for name in dict.fromkeys([*needed, *filtered])
@@ -203,10 +219,10 @@ class TableReader:
         pushed = both(
             [
                 keep
-                for name, keep in self._conditions
-                if name in inside
+                for condition, keep in self._conditions
+                if (name := condition.column) in inside
                 and own[name] == self._types[name]
-                and applies(keep, file.stored.field(name))
+                and applies(condition, keep, file.stored.field(name))
             ]
         )
         keep = both([keep for _, keep in self._conditions])

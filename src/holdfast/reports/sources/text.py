@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import codecs
+import io
+import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.json as pajson
 
-from holdfast.reports.sources.files import Piece, Shape
+from holdfast.reports.faults import UnreadableSource
+from holdfast.reports.sources.files import BLANK, Piece, Shape
 from holdfast.reports.sources.places import SourceFile
 from holdfast.reports.sources.types import type_named
 
@@ -18,6 +24,14 @@ COMPRESSED = {"gz": "gzip", "zst": "zstd", "bz2": "bz2"}
 
 BLOCK_BYTES = 1024 * 1024
 """What is parsed at once. A row can't be longer."""
+
+_EXACT_MAX = 2**53
+"""Whole numbers up to this are floats of 64 bits without a loss."""
+
+_INFINITE = 2**1024
+"""The first number beyond all floats of 64 bits."""
+
+_MANY_DIGITS = re.compile(rb"\d{16}")
 
 
 class CsvFiles:
@@ -30,8 +44,13 @@ class CsvFiles:
 
     def shape(self, place: SourceFile) -> Shape:
         """From the header."""
-        with place.open() as file:
-            names = self._open(place, file, {}).schema.names
+        try:
+            with place.open() as file:
+                names = self._open(place, file, {}).schema.names
+        except pa.ArrowInvalid:
+            if _is_blank(place):
+                return BLANK
+            raise
         return Shape(pa.schema([(name, self._types.get(name, pa.string())) for name in names]), None)
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
@@ -63,19 +82,50 @@ class JsonFiles:
     """JSON lines. Types that aren't stated are those of the first rows; later rows must fit them."""
 
     def __init__(self, types: Mapping[str, str], field: str) -> None:
-        named = [(name, type_named(kind, f"{field}.types.{name}")) for name, kind in types.items()]
-        self._types = pa.schema(named) if named else None
+        self._field = field
+        self._named = [(name, type_named(kind, f"{field}.types.{name}")) for name, kind in types.items()]
+        self._types = pa.schema(self._named) if self._named else None
 
     def shape(self, place: SourceFile) -> Shape:
         """From the first rows."""
-        with place.open() as file:
-            return Shape(self._open(place, file, self._types).schema, None)
+        try:
+            with place.open() as file:
+                return Shape(self._open(place, file, self._types).schema, None)
+        except pa.ArrowInvalid:
+            if _is_blank(place):
+                return BLANK
+            raise
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Block by block."""
         with place.open() as file:
+            checked = False
+            guessed = [name for name in columns if name not in dict(self._named)]
             for batch, spent in _pieces(place, file, self._open(place, file, self._types)):
+                if not checked and any(_may_be_rounded(batch.column(name)) for name in guessed):
+                    self._check_whole_numbers(
+                        place, {name: batch.schema.field(name).type for name in guessed}
+                    )
+                    checked = True
                 yield Piece(batch.select(list(columns)), spent)
+
+    def _check_whole_numbers(self, place: SourceFile, kinds: Mapping[str, pa.DataType]) -> None:
+        """Raise UnreadableSource for a whole number that Arrow made a float of, which is another number."""
+        with place.open() as file:
+            for line in io.BufferedReader(_plain(place, file)):
+                if not _MANY_DIGITS.search(line):
+                    continue
+                try:
+                    row = json.loads(line)
+                except ValueError:
+                    continue  # Arrow reads some of what this doesn't, such as two objects on a line
+                for name, kind in kinds.items():
+                    if (number := _rounded(row.get(name), kind)) is not None:
+                        raise UnreadableSource(
+                            f"column {name!r} of {place.url} holds {number} among numbers that are read as"
+                            f" floats, which would round it; state a type in {self._field}.types, such as"
+                            " uint64 or decimal(38,0), or write it as text"
+                        )
 
     def _open(self, place: SourceFile, file: pa.NativeFile, types: pa.Schema | None) -> pa.RecordBatchReader:
         return pajson.open_json(
@@ -101,3 +151,37 @@ def _pieces(place: SourceFile, file: pa.NativeFile, reader: pa.RecordBatchReader
         before, read = position, place.size if file.closed else file.tell()  # closed: read to its end
         position = read if compressed else min(before + BLOCK_BYTES, read)
         yield Piece(batch, position - before)
+
+
+def _is_blank(place: SourceFile) -> bool:
+    """Return whether there is nothing in the file, or nothing but white space."""
+    with place.open() as file:
+        plain = _plain(place, file)
+        while block := plain.read(BLOCK_BYTES):
+            if block.removeprefix(codecs.BOM_UTF8).strip():
+                return False
+    return True
+
+
+def _may_be_rounded(array: pa.Array) -> bool:
+    """Return whether a column, or what is nested in it, holds floats that no fraction fits into."""
+    if pa.types.is_struct(array.type):
+        return any(_may_be_rounded(field) for field in array.flatten())
+    if pa.types.is_list(array.type):
+        return _may_be_rounded(array.flatten())
+    return pa.types.is_float64(array.type) and bool(
+        pc.any(pc.greater_equal(pc.abs(array), float(_EXACT_MAX))).as_py()
+    )
+
+
+def _rounded(value: Any, kind: pa.DataType) -> int | None:
+    """Return a whole number in a value that isn't the same as a float."""
+    if isinstance(value, dict) and pa.types.is_struct(kind):
+        found = (_rounded(value.get(field.name), field.type) for field in kind)
+        return next((number for number in found if number is not None), None)
+    if isinstance(value, list) and pa.types.is_list(kind):
+        found = (_rounded(one, kind.value_type) for one in value)
+        return next((number for number in found if number is not None), None)
+    if pa.types.is_float64(kind) and type(value) is int and abs(value) > _EXACT_MAX:
+        return value if abs(value) >= _INFINITE or float(value) != value else None
+    return None

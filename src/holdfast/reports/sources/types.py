@@ -7,6 +7,7 @@ import re
 import pyarrow as pa
 
 from holdfast.errors import InvalidMessage
+from holdfast.reports.floats import HALF, shortest
 
 _NAMED: dict[str, pa.DataType] = {
     "string": pa.string(),
@@ -28,6 +29,7 @@ _NAMED: dict[str, pa.DataType] = {
 }
 _DECIMAL = re.compile(r"decimal\((\d{1,2}), ?(\d{1,2})\)")
 _PRECISION_MAX = 38
+_WIDE_PRECISION_MAX = 76
 
 
 def type_named(name: str, field: str) -> pa.DataType:
@@ -57,17 +59,19 @@ def plain(kind: pa.DataType) -> pa.DataType:
         return pa.float32()
     if t.is_date64(kind):
         return pa.date32()
+    if t.is_timestamp(kind) and kind.tz is not None:
+        return pa.timestamp(kind.unit, "UTC")  # the same instant, whatever the zone, known by name or not
     if t.is_decimal(kind):
         return _plain_decimal(kind)
     return kind
 
 
 def _plain_decimal(kind: pa.DataType) -> pa.DataType:
-    """A decimal of 128 bits with a scale from 0 on; text if it doesn't go into that."""
-    precision = kind.precision - min(0, kind.scale)
-    if precision > _PRECISION_MAX:
-        return pa.string()
-    return pa.decimal128(precision, max(0, kind.scale))
+    """A decimal with a scale from 0 on, of 128 bits if it goes into that."""
+    precision, scale = kind.precision - min(0, kind.scale), max(0, kind.scale)
+    if precision <= _PRECISION_MAX:
+        return pa.decimal128(precision, scale)
+    return pa.decimal256(precision, scale) if precision <= _WIDE_PRECISION_MAX else kind
 
 
 def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -82,4 +86,7 @@ def cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
         array = array.dictionary_decode()
     if pa.types.is_fixed_size_binary(array.type) and kind == pa.binary():
         return array.cast(kind)
+    if pa.types.is_float16(array.type):
+        floats = [None if value is None else shortest(value, HALF) for value in array.to_pylist()]
+        array = pa.array(floats, pa.float64()).cast(pa.float32(), safe=False)
     return array if array.type == kind else array.cast(kind)
