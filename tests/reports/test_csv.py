@@ -251,11 +251,39 @@ def test_maps_with_a_key_twice_and_structs_with_a_field_twice_are_refused(tmp_pa
         csv_of(stored(tmp_path, {"s": lists}))
 
 
+def test_numbers_have_no_quotes_where_only_strings_have_them(tmp_path: Path) -> None:
+    table = {
+        "f": [-1234.5, float("nan"), None],
+        "i": [1234, -5, None],
+        "d": pa.array([decimal.Decimal("1234.5"), decimal.Decimal(-1), None], pa.decimal256(50, 1)),
+        "t": ['a"b', "", None],
+        "b": [True, False, None],
+    }
+    columns = (Column(source="f", decimals=1), *(Column(source=name) for name in ("i", "d", "t", "b")))
+    text = Table(sources=(stored(tmp_path, table),), columns=columns)
+    assert csv_of(text, quoting="strings", null_text="-") == (
+        '"f","i","d","t","b"\n-1234.5,1234,1234.5,"a""b","true"\nNaN,-5,-1.0,"","false"\n-,-,-,-,-\n'
+    )
+    marks = {"delimiter": ";", "decimal_separator": ",", "header": False}
+    assert csv_of(text, quoting="strings", thousands_separator=".", **marks) == (
+        '-1.234,5;1.234;1.234,5;"a""b";"true"\nNaN;-5;-1,0;"";"false"\n;;;;\n'
+    )
+    assert csv_of(text, quoting="strings", decimal_separator=",", header=False) == (
+        '"-1234,5",1234,"1234,5","a""b","true"\nNaN,-5,"-1,0","","false"\n,,,,\n'
+    )
+
+
 def test_what_is_no_number_has_a_text(tmp_path: Path) -> None:
     source = stored(tmp_path, {"f": [float("nan"), float("inf"), float("-inf"), 1.5, None]})
     assert csv_of(source, header=False) == "NaN\ninf\n-inf\n1.5\n\n"
     options = {"nan_text": "-", "infinity_text": "INF", "decimal_separator": ",", "delimiter": ";"}
     assert csv_of(source, header=False, **options) == "-\nINF\n-INF\n1,5\n\n"
+
+
+def test_a_number_beside_one_that_is_none_keeps_its_thousands(tmp_path: Path) -> None:
+    source = stored(tmp_path, {"f": [float("nan"), -1234567.5]})
+    marks = {"delimiter": ";", "decimal_separator": ",", "thousands_separator": ".", "header": False}
+    assert csv_of(source, **marks) == "NaN\n-1.234.567,5\n"
 
 
 def test_booleans_and_nulls_have_the_texts_of_the_order(tmp_path: Path) -> None:

@@ -35,13 +35,14 @@ from holdfast.reports.order import Column, Csv
 _CODECS = {"utf-8-bom": "utf-8", "utf-16": "utf-16-le", "shift_jis": "cp932"}
 _MARKS = {"utf-8-bom": codecs.BOM_UTF8, "utf-16": codecs.BOM_UTF16_LE}
 _HOLDS_ALL = frozenset({"utf-8", "utf-8-bom", "utf-16", "gb18030"})
-_STYLES: dict[str, Literal["necessary", "always", "non_numeric", "never"]] = {
+_STYLES: dict[str, Literal["necessary", "always", "never"]] = {
     "minimal": "necessary",
     "all": "always",
-    "strings": "non_numeric",
+    "strings": "never",  # quoted before: to Polars, a number with a separator or of 256 bits is text
     "never": "never",
 }
 _NUL = "\0"
+_NUMBERS = frozenset({ColumnKind.INTEGER, ColumnKind.FLOAT, ColumnKind.DECIMAL})
 
 
 class CsvLines(NamedTuple):
@@ -174,7 +175,10 @@ class CsvFormat:
             .when(value.is_infinite())
             .then(pl.lit(f"-{options.infinity_text}"))
         )
-        return _Cell(number, [_Case(~value.is_finite(), lambda _: named.otherwise(self._plain(number)))])
+        plain = (
+            number if options.thousands_separator else self._plain(number)
+        )  # a point may separate thousands
+        return _Cell(number, [_Case(~value.is_finite(), lambda _: named.otherwise(plain))])
 
     def _plain(self, number: pl.Expr) -> pl.Expr:
         """A number as text, which Polars would have written with the separator that it was told."""
@@ -234,6 +238,8 @@ class CsvFormat:
 
     def _bytes(self, rows: pl.DataFrame) -> bytes:
         options = self._options
+        if options.quoting == "strings":
+            rows = rows.select([self._quoted(at, kind).alias(str(at)) for at, kind in enumerate(rows.dtypes)])
         pieces = Pieces()
         rows.write_csv(
             cast("IO[bytes]", pieces),
@@ -247,6 +253,18 @@ class CsvFormat:
             batch_size=max(1, rows.height),
         )
         return b"".join(pieces.pieces)
+
+    def _quoted(self, at: int, kind: pl.DataType) -> pl.Expr:
+        """A column with quotes around all but numbers and nulls."""
+        if kind.is_numeric():
+            return pl.col(str(at))
+        quote, text = self._options.quote, pl.col(str(at)).cast(pl.String)
+        quoted = pl.concat_str(
+            pl.lit(quote), text.str.replace_all(quote, quote * 2, literal=True), pl.lit(quote)
+        )
+        if self._framer.kinds[at] not in _NUMBERS:
+            return quoted
+        return pl.when(text.str.contains(self._special)).then(quoted).otherwise(text)
 
     def _without_nul(self, rows: pl.DataFrame, names: Sequence[str]) -> tuple[pl.DataFrame, int]:
         """The rows without NULs in their texts, and how many values held some."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import decimal
 from collections.abc import Callable
@@ -96,9 +97,19 @@ def is_wide(type_: pa.DataType, decimals: int | None) -> bool:
 
 def decimal_text(value: pl.Expr, type_: pa.DataType, decimals: int) -> pl.Expr:
     """A decimal with so many digits after the point, rounded half to even."""
+    kind = pl.Decimal(_DECIMAL_DIGITS, decimals)
     if not is_wide(type_, decimals):
-        return value.round(decimals, mode="half_to_even").cast(pl.Decimal(_DECIMAL_DIGITS, decimals))
-    return _each(value, lambda number: format(decimal.Decimal(number), f"z.{decimals}f"), pl.String())
+        return value.round(decimals, mode="half_to_even").cast(kind)
+
+    def write(numbers: pl.Series) -> pl.Series:
+        if isinstance(numbers.dtype, pl.Decimal):
+            with contextlib.suppress(polars.exceptions.PolarsError):  # few have so many digits in fact
+                return numbers.round(decimals, mode="half_to_even").cast(kind).cast(pl.String)
+        return _changed(
+            numbers, lambda number: format(decimal.Decimal(number), f"z.{decimals}f"), pl.String()
+        )
+
+    return value.map_batches(write, return_dtype=pl.String)
 
 
 def float_text(value: pl.Expr, decimals: int) -> pl.Expr:
@@ -113,10 +124,11 @@ def rounded_float(value: pl.Expr, decimals: int) -> pl.Expr:
 
 
 def _each(value: pl.Expr, change: Callable[[Any], object], kind: pl.DataType) -> pl.Expr:
-    def changed(values: pl.Series) -> pl.Series:
-        return pl.Series(values.name, [None if one is None else change(one) for one in values], dtype=kind)
+    return value.map_batches(lambda values: _changed(values, change, kind), return_dtype=kind)
 
-    return value.map_batches(changed, return_dtype=kind)
+
+def _changed(values: pl.Series, change: Callable[[Any], object], kind: pl.DataType) -> pl.Series:
+    return pl.Series(values.name, [None if one is None else change(one) for one in values], dtype=kind)
 
 
 def spaced_thousands(number: pl.Expr, separator: str, point: str) -> pl.Expr:
