@@ -167,6 +167,44 @@ async def test_all_of_a_backlog_is_handled_after_its_owner_dies(town: Town, sett
     await in_order(town)
 
 
+@KINDS
+async def test_a_node_that_joins_again_reserves_again(town: Town, settings: dict[str, Any]) -> None:
+    await send(town, *range(DEEP))
+    node = await town.start(app_of(**settings))
+    await half_done(town, 0.2)
+    before = node.id
+    await town.coordinator.leave(before)
+    await in_order(town)
+    assert node.id != before
+
+
+@KINDS
+async def test_a_reservation_that_has_lapsed_is_made_again_at_once(
+    town: Town, settings: dict[str, Any]
+) -> None:
+    await send(town, *range(DEEP))
+    node = await town.start(app_of(**settings))
+    town.deeds[json.dumps({"k": "k", "n": DEEP // 2}).encode()] = lambda _: town.clock.sleep(5.0)
+    await half_done(town, 0.5)
+    await town.clock.sleep(1.0)
+    calls = node.host.stats.receive_calls
+    await town.queue().unreserve("k", node.id)
+    await town.clock.sleep(1.0)
+    assert node.host.stats.receive_calls - calls < 10, "nothing is received and put back all the time"
+    await in_order(town)
+
+
+async def test_a_node_without_room_asks_now_and_then_for_a_missing_message(town: Town) -> None:
+    await send(town, *range(1, DEEP))
+    node = await town.start(app_of(seq="n", first_seq=0))
+    await town.until(lambda: node.host.stats.put_back)
+    full, node.work.owners.room = node.work.owners.room, lambda stream: 0
+    await town.clock.sleep(10.0)
+    node.work.owners.room = full
+    await send(town, 0)
+    await in_order(town)
+
+
 async def test_a_message_behind_all_others_is_found_before_the_gap_is_skipped(town: Town) -> None:
     await send(town, *range(1, DEEP), 0)
     await town.start(app_of(seq="n", first_seq=0, gap_timeout_s=0.2, prefer_latency=True))

@@ -118,6 +118,51 @@ def test_a_lost_reservation_is_asked_for_again() -> None:
     assert plan(backlog, 1.0, 0) == Reserve()
 
 
+def test_a_message_that_comes_though_it_is_reserved_has_the_key_reserved_again_once_a_second() -> None:
+    backlog = reserved()
+    backlog.turned_away(None, LOOK_AGAIN_S / 2)
+    assert plan(backlog, LOOK_AGAIN_S / 2, LIMIT) is None, "it was on the way as the key was reserved"
+    backlog.turned_away(None, LOOK_AGAIN_S)
+    assert plan(backlog, LOOK_AGAIN_S, LIMIT) == Reserve()
+    assert backlog.is_reserved, "what comes meanwhile goes back as before"
+    assert plan(backlog, LOOK_AGAIN_S, 0) is None, "its answer comes first"
+    backlog.reserved(True, LOOK_AGAIN_S)
+    assert plan(backlog, LOOK_AGAIN_S, 0) == Take(TAKE_MAX)
+
+
+def test_a_message_of_a_take_that_finds_no_room_says_nothing_of_the_reservation() -> None:
+    backlog = reserved()
+    assert plan(backlog, 5.0, LIMIT, missing=True) == Take(TAKE_MAX)
+    backlog.turned_away(None, 5.0)
+    backlog.took(TAKE_MAX, 400, True, 5.0)
+    assert plan(backlog, 5.0, LIMIT, missing=True) == Take(TAKE_MAX, 400)
+
+
+def test_a_pass_pauses_while_a_take_brings_nothing_though_there_is_more() -> None:
+    backlog = reserved()
+    assert plan(backlog, 0.0, LIMIT, missing=True) == Take(TAKE_MAX)
+    backlog.took(TAKE_MAX, 400, True, 0.1)
+    assert plan(backlog, 0.1, LIMIT, missing=True) == Take(TAKE_MAX, 400)
+    backlog.took(0, 0, True, 0.2)
+    assert plan(backlog, 0.2, LIMIT, missing=True) is None
+    assert backlog.wake_at is not None
+    assert 0.2 < backlog.wake_at <= 0.2 + LOOK_AGAIN_S
+    assert plan(backlog, backlog.wake_at, LIMIT, missing=True) == Take(TAKE_MAX, 400)
+
+
+def test_a_deep_backlog_begins_only_with_an_answer_of_its_queue() -> None:
+    backlog = Backlog(by_key=True, is_deep=True, by_turn=True)
+    assert plan(backlog, 0.0) == Reserve()
+    backlog.reserved(True, 0.0)
+    assert plan(backlog, 0.0) == Take(TAKE_MAX)
+    backlog.took(0, 0, True, 0.1)
+    assert backlog.begins, "nothing is known: the node had no room, or the queue failed"
+    assert backlog.wake_at is not None
+    assert plan(backlog, backlog.wake_at) == Take(TAKE_MAX)
+    backlog.took(0, 0, False, 0.2)
+    assert not backlog.begins
+
+
 def test_a_refused_reservation_is_asked_for_after_a_pause() -> None:
     backlog = Backlog(by_key=True)
     backlog.turned_away((0, 300), 0.0)

@@ -13,7 +13,6 @@ Until it comes back, later messages of a stream without seqs wait for it, and it
 from __future__ import annotations
 
 import bisect
-import enum
 
 import msgspec
 
@@ -53,14 +52,6 @@ class Unreserve(msgspec.Struct, frozen=True):
     """Give the reservation up. It has no answer."""
 
 
-class Reservation(enum.Enum):
-    """The reservation of the key, as its owner knows it."""
-
-    NONE = "none"
-    ASKED = "asked"
-    HELD = "held"
-
-
 class Backlog:
     """The backlog of one stream. ``by_key``: the queue knows keys. ``is_deep``: the owner before had reserved
     the key, so this one reserves it before it runs a message without a seq. ``by_turn``: messages have no
@@ -73,24 +64,32 @@ class Backlog:
         "_by_key",
         "_by_turn",
         "_first",
+        "_is_asking",
+        "_is_doubtful",
         "_is_taking",
         "_mark",
         "_more",
         "_pass_at",
         "_pauses",
         "_reads_on",
-        "_reservation",
+        "_reserved_at",
         "_wanted",
         "away",
+        "is_reserved",
         "may_stand",
     )
 
     def __init__(self, *, by_key: bool = False, is_deep: bool = False, by_turn: bool = False) -> None:
         self._by_key = by_key
         self._by_turn = by_turn
-        self._reservation = Reservation.NONE
+        self.is_reserved = False
+        """True while the queue keeps the key's messages for this owner, as far as the owner knows."""
         self.may_stand = False
         """True while the queue may have a reservation of this owner."""
+        self._is_asking = False
+        self._is_doubtful = False
+        """True if a message was received that the queue should have kept."""
+        self._reserved_at = 0.0
         self._is_taking = False
         self._wanted = self._first = by_key and is_deep
         self._more = True
@@ -111,19 +110,14 @@ class Backlog:
     # -- what the owner may ask
 
     @property
-    def is_reserved(self) -> bool:
-        """True while the queue keeps the key's messages for this owner, as far as the owner knows."""
-        return self._reservation is Reservation.HELD
-
-    @property
     def is_pending(self) -> bool:
         """True while an answer of the queue is awaited."""
-        return self._is_taking or self._reservation is Reservation.ASKED
+        return self._is_taking or self._is_asking
 
     @property
     def is_used(self) -> bool:
         """True while the key is reserved or shall be."""
-        return self._reservation is not Reservation.NONE or self._wanted
+        return self.is_reserved or self._is_asking or self._wanted
 
     @property
     def is_unread(self) -> bool:
@@ -146,9 +140,9 @@ class Backlog:
             self.came(lowest)
         return None
 
-    def is_awaited_before(self, turn: int) -> bool:
-        """Return True if a message without a seq and with a lower turn is expected back."""
-        return bool(self.away) and self.away[0] < (0, turn)
+    def is_awaited_before(self, order: Order) -> bool:
+        """Return True if a message that comes before ``order`` is expected back."""
+        return bool(self.away) and self.away[0] < order
 
     # -- what happens
 
@@ -156,6 +150,8 @@ class Backlog:
         """Note that a message found no room. The ``order`` is None if nothing has to wait for it."""
         self._wanted = self._by_key
         self._more = True
+        if self.is_reserved and not self._is_taking and now >= self._reserved_at + LOOK_AGAIN_S:
+            self._is_doubtful = True  # it goes back, and would be received again at once
         if order is None:
             return
         if order not in self._away_since:
@@ -175,32 +171,33 @@ class Backlog:
 
     def reserved(self, granted: bool, now: float) -> None:
         """Answer to Reserve."""
-        self._reservation = Reservation.HELD if granted else Reservation.NONE
-        self.may_stand = granted
+        self.is_reserved = self.may_stand = granted
+        self._is_asking = self._is_doubtful = False
+        self._reserved_at = now
         self._again_at = now if granted else now + LOOK_AGAIN_S
 
     def lost(self, now: float) -> None:
         """Note that the reservation is gone, such as when it lapsed: ask for it again."""
-        self._reservation, self._wanted = Reservation.NONE, True
-        self._is_taking = self.may_stand = False
+        self._wanted = True
+        self.is_reserved = self._is_taking = self.may_stand = False
         self._again_at = now
         self.gap_began()
 
     def reopened(self) -> None:
         """Note that the opening is over, and with it all that was under way. The next one reserves again."""
         self._wanted = self.is_used
-        self._reservation = Reservation.NONE
-        self._is_taking = False
+        self.is_reserved = self._is_asking = self._is_taking = False
         self._more = True
         self.gap_began()
 
     def took(self, count: int, highest: int, more: bool, now: float) -> None:
         """Answer to Take: ``count`` messages were offered, up to the turn ``highest``."""
-        self._is_taking = self._first = False
+        self._is_taking = False
+        self._first = self._first and more and not count
         self._more = self._more or more
         self._pauses = 0 if count and not self._reads_on else self._pauses + 1
         self._again_at = now
-        if self._reads_on and not self._by_turn:
+        if self._reads_on and not self._by_turn and (count or not more):
             self._mark = max(self._mark, highest)
             if not more:
                 self._at_end, self._mark = True, 0
@@ -216,10 +213,11 @@ class Backlog:
         """Return what to do now; None if nothing, or not before ``wake_at``. ``waiting`` messages are held,
         and there is room for ``limit``. ``missing``: the stream waits for a message that isn't among them.
         ``may_take``: what it holds will run."""
-        if self._reservation is Reservation.NONE and self._wanted and now >= self._again_at:
-            self._reservation, self.may_stand = Reservation.ASKED, True
+        asks = self._is_doubtful if self.is_reserved else self._wanted and now >= self._again_at
+        if asks and not self._is_asking:
+            self._is_asking = self.may_stand = True
             return Reserve()
-        if not self.is_reserved or self._is_taking or not may_take:
+        if not self.is_reserved or self.is_pending or not may_take:
             return None
         if not missing:
             self.gap_began()
@@ -231,11 +229,11 @@ class Backlog:
         if missing or self._more or self.awaited(now):
             self._is_taking, self._reads_on, self._more = True, missing, missing
             return Take(TAKE_MAX if missing else min(room, TAKE_MAX), self._mark)
-        self._reservation, self._wanted, self.may_stand = Reservation.NONE, False, False
+        self.is_reserved = self._wanted = self.may_stand = False
         return Unreserve()
 
     @property
     def wake_at(self) -> float | None:
         """When to plan again, if nothing happens before; None if only an event changes the plan."""
-        waits = self._wanted if self._reservation is Reservation.NONE else self.is_reserved
-        return self._again_at if waits and not self._is_taking else None
+        waits = self.is_reserved or self._wanted
+        return self._again_at if waits and not self.is_pending else None

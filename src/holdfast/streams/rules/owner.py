@@ -836,6 +836,7 @@ class Owner:
         if self.phase is OwnerPhase.DROPPED:
             return
         self.suspended = True
+        self._backlog.reopened()  # a reservation is of one membership
         if self.phase in (OwnerPhase.CLAIMED, OwnerPhase.OPENING):
             self.phase = OwnerPhase.CLAIMED
             self.generation += 1  # answers on their way belong to an older claim

@@ -347,7 +347,7 @@ class Sequencer:
         head, log = self.inbox[first], self._begun
         until = self._blocked_until if self._blocked_at is not None and self._stood_at is None else None
         if self.rules.kind == "absent":
-            is_blocked = self._backlog.begins or self._backlog.is_awaited_before(self._turn_of(head))
+            is_blocked = self._backlog.begins or self._backlog.is_awaited_before((0, self._turn_of(head)))
             return Missing("an earlier message, for which there was no room", None) if is_blocked else None
         if not self._follows_on(first, log.seq if log else -1):
             return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
