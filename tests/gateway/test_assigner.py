@@ -1,6 +1,7 @@
 """The assigner: one question a key, the owner that the coordinator knows, or a node that it is given to."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
@@ -30,12 +31,14 @@ class Seen:
 
 
 class Counting(MemoryCoordinator):
-    """Notes its calls; is away where the test says."""
+    """Notes its calls; is away where the test says, or has just given each key to the member ``quicker``."""
 
     def __init__(self) -> None:
         super().__init__(SystemClock())
         self.calls: list[str] = []
         self.away = False
+        self.quicker = ""
+        self.tell: Callable[[Claim], None] = lambda claim: None
 
     async def lookup(self, key: str) -> Any:
         self.calls.append("lookup")
@@ -45,7 +48,9 @@ class Counting(MemoryCoordinator):
 
     async def claim(self, key: str, member: str) -> Any:
         self.calls.append("claim")
-        return await super().claim(key, member)
+        claim = await super().claim(key, self.quicker or member)
+        self.tell(claim)
+        return claim
 
 
 class Rig:
@@ -180,6 +185,23 @@ async def test_what_others_place_counts_before_loads_tell(rig: Rig) -> None:
     found = [await rig.assigner.resolve(f"s/{n}") for n in range(20)]
     assert [member.id for member in found].count("a") == 4
     assert rig.routes.get("other/0") == GatewayRoute("a")
+
+
+async def test_a_member_that_was_chosen_in_vain_is_no_fuller_for_that(rig: Rig) -> None:
+    rig.coordinator.quicker = "b"
+    for n in range(10):
+        assert await rig.assigner.resolve(f"s/{n}") == B
+    rig.coordinator.quicker = ""
+    assert [await rig.assigner.resolve(f"s/{n}") for n in range(10, 20)] == [A] * 10
+
+
+async def test_a_gateway_counts_its_own_claim_once_that_it_hears_of_before_the_answer(rig: Rig) -> None:
+    """Others' claims are news, each of which counts."""
+    for n in range(4):
+        rig.assigner.claimed(Claim(f"other/{n}", "a", n))
+    rig.coordinator.tell = rig.assigner.claimed
+    found = [await rig.assigner.resolve(f"s/{n}") for n in range(4)]
+    assert found == [B] * 4, "then both have four"
 
 
 async def test_a_gateway_counts_its_own_claims_once(rig: Rig) -> None:

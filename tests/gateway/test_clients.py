@@ -453,6 +453,26 @@ async def test_addresses_that_came_once_are_forgotten_without_a_file_too() -> No
     watching.cancel()
 
 
+async def test_a_client_s_rate_is_as_its_file_says_now(file: Path) -> None:
+    key, clock, log = add(file, "camera-7", 1), Leaping(), Log()
+    clients = Clients(file, clock, log)
+
+    async def send() -> int:
+        async def answer(request: web.Request) -> web.Response:
+            return web.Response()
+
+        headers = {"Authorization": f"Bearer {key}"}
+        return (await clients.admit(make_mocked_request("POST", "/process/x", headers), answer)).status
+
+    assert [await send() for _ in range(2)] == [200, 429]
+    write(file, f"camera-7 {digest_of(key)} 1000")
+    watching = asyncio.create_task(clients.watch())
+    await asyncio.wait_for(clock.slept.wait(), PATIENCE_S)
+    assert log.events("info") == ["clients' keys read"]
+    assert [await send() for _ in range(5)] == [200] * 5
+    watching.cancel()
+
+
 @pytest.mark.parametrize(
     "one, other",
     [("2001:db8::1", "2001:db8::ffff:1"), ("fe80::1%eth0", "fe80::2"), ("192.0.2.1", "192.0.2.1"), ("", "")],

@@ -64,6 +64,10 @@ class Nodes:
         """Has just asked the coordinator who the owner is."""
         return web.Response(status=421, headers={"X-Owner": "good"})
 
+    async def stranded(self, request: web.Request) -> web.Response:
+        """Has lost a stream, and doesn't know who has it."""
+        return web.Response(status=421)
+
     async def sending(self, request: web.Request) -> web.Response:
         """Sends to another server, as what took a node's address could."""
         raise web.HTTPTemporaryRedirect(f"{self.members['good'].address}{request.path}")
@@ -81,7 +85,7 @@ class Nodes:
 @pytest.fixture
 async def nodes() -> AsyncIterator[Nodes]:
     made, servers = Nodes(), []
-    for name in ("silent", "knowing", "sending", "away", "good"):
+    for name in ("silent", "knowing", "stranded", "sending", "away", "good"):
         app = web.Application()
         app.add_routes([web.post("/process/{id}", getattr(made, name))])
         server = TestServer(app)
@@ -124,6 +128,15 @@ async def test_also_if_another_is_just_being_sent_there(nodes: Nodes, forwarder:
     nodes.owner = "good"
     forwarder.left("silent")
     assert (await first, await second) == (b"1", b"2")
+
+
+async def test_a_route_to_who_owns_a_stream_no_more_is_asked_for_again(
+    nodes: Nodes, forwarder: Forwarder
+) -> None:
+    nodes.owner = "good"
+    assert nodes.routes.answered("s/k", "stranded", 1)
+    assert await forward(forwarder, b"1") == b"1"
+    assert nodes.routes.get("s/k") == GatewayRoute("good", 2)
 
 
 async def test_a_client_that_leaves_takes_its_request_along(nodes: Nodes, forwarder: Forwarder) -> None:

@@ -286,6 +286,15 @@ async def test_a_message_that_comes_again_is_archived_apart(town: Town) -> None:
     assert (seqs(town), seqs(town, "again")) == ([0, 1], [0])
 
 
+async def test_what_came_again_shares_no_object_with_what_is_new(town: Town) -> None:
+    node = await town.start(app_of())
+    new, again = settlement(1), settlement(2)
+    again.messages[0].covered_as = ""
+    await node.work._archivers["s"].write([new, again])
+    names = (ObjectName.of(name) for name in town.archive.objects)
+    assert sorted((name.number, name.again) for name in names if name) == [(1, False), (2, True)]
+
+
 async def test_a_full_archive_is_full_until_much_of_it_is_written(town: Town) -> None:
     limits = msgspec.structs.replace(LIMITS, max_held=20)
     node = await town.start(app_of(), limits=limits)

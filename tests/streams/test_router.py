@@ -651,6 +651,22 @@ async def test_what_its_owner_holds_back_does_not_count_until_it_runs_again(rig:
     assert (rig.router.custody, rig.router.kept) == (2, 2), "nobody holds them now"
 
 
+async def test_what_was_held_back_counts_until_its_next_owner_says_that_it_holds_it_back(rig: Rig) -> None:
+    await rig.live(member("a"), member("b"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "accepted", held_back=True)
+    await rig.dispatch(*(held(n) for n in range(3)))
+
+    def moved(parcel: Parcel) -> ParcelAnswer:
+        rig.peers.delay_s = 100.0  # which is how long the next owner takes to answer
+        return ParcelAnswer(parcel.number, "no", "b", 9)
+
+    rig.peers.judges["a"] = moved
+    await rig.clock.sleep(2 * LIMITS.custody_check_s)
+    assert len(rig.peers.parcels("b")) == 3
+    assert (rig.router.custody, rig.router.kept) == (3, 3)
+
+
 async def test_a_node_full_of_what_owners_hold_back_takes_the_message_that_is_missing(rig: Rig) -> None:
     await rig.live(member("a"))
     await rig.owned_by("a")

@@ -49,6 +49,7 @@ def test_a_valid_remote_name_is_kept_as_it_is(name: str) -> None:
 def test_a_temporary_name_is_cut_to_what_fits() -> None:
     assert temporary("a/report.csv", "1f") == "a/.report.csv.1f.part"
     assert temporary("ü" * 127, "1f") == "." + "ü" * 123 + ".1f.part"
+    assert temporary("x" * 255, "1f") == "." + "x" * 246 + ".1f.part"
 
 
 @given(st.text(max_size=300))

@@ -188,6 +188,13 @@ async def test_expiry_in_small_batches_drops_all_that_is_old(
     assert await state.expire(1e12, 1e12) == (0, 0)
 
 
+async def test_a_key_that_a_restore_did_not_bring_back_has_a_higher_epoch_than_it_ever_had(
+    state: SqliteState,
+) -> None:
+    await state.restore_results([], above=1_000)
+    assert (await state.open("s/gone", 0, "member")).epoch > 1_000
+
+
 async def test_the_usual_write_finds_its_row_by_key(state: SqliteState, database: Database) -> None:
     for sql, width in ((module.UNUSUAL, 5), (module.APPLY, 13), (module.BEGUN, 1), (module.START, 5)):
         row = f"({','.join('?' * width)})"

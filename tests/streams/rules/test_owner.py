@@ -9,6 +9,7 @@ from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
 from holdfast.streams.rules import ledger
+from holdfast.streams.rules.backlog import Reserve, Take, Unreserve
 from holdfast.streams.rules.commands import (
     CheckClaim,
     Command,
@@ -17,6 +18,7 @@ from holdfast.streams.rules.commands import (
     LoadModels,
     Open,
     Peek,
+    PutBack,
     Reclaim,
     Release,
     Return,
@@ -133,6 +135,20 @@ class Bench:
         assert self.owner.wake_at is not None
         self.now = self.owner.wake_at
         self.owner.ticked(self.now)
+
+
+def reserved(bench: Bench, waiting: int = 1) -> Bench:
+    """An owner that waits for seq 1 and has no room for all behind it, so that the queue keeps the rest."""
+    handled(bench.opened(), held(0))
+    bench.offer(*(held(seq) for seq in range(2, 2 + waiting)))
+    bench.silent()
+    assert bench.owner.offer(held(2 + waiting), bench.now) == "full"
+    bench.only(Reserve)
+    bench.owner.reserved(True, bench.now)
+    bench.only(Take)
+    bench.owner.took(0, 0, False, bench.now)
+    bench.silent()
+    return bench
 
 
 def handled(bench: Bench, *messages: Held) -> None:
@@ -1869,6 +1885,31 @@ class TestMoving:
         bench.owner.transferred("kept", 0)
         assert bench.phase() is OwnerPhase.OWNER
         bench.only(Start)
+
+    @pytest.mark.parametrize("knows_deep", [False, True])
+    def test_the_queue_keeps_the_messages_of_a_key_for_a_target_that_knows_of_them(
+        self, knows_deep: bool
+    ) -> None:
+        bench = reserved(Bench(order={"inbox_limit": 1}, by_key=True))
+        bench.owner.move("n2", 0, knows_deep=knows_deep)
+        assert [message.place.seq for message in bench.only(PutBack).messages] == [2]
+        bench.owner.were_put_back(0)
+        bench.only(Transfer)
+        bench.owner.transferred("done", 0)
+        ended = [] if knows_deep else [Unreserve()]
+        assert bench.out() == [HandOff("n2", ()), *ended, Dropped()]
+
+    def test_what_a_client_asks_of_a_reserved_stream_that_moves_goes_to_its_next_owner(self) -> None:
+        bench = reserved(Bench(order={"inbox_limit": 3}, by_key=True), 3)
+        bench.owner.move("n2", 0, knows_deep=True)
+        bench.only(PutBack)
+        request = asked(9)
+        bench.offer(request)
+        assert bench.owner.offer(held(8), 0) == "full", "the queue keeps it"
+        bench.owner.were_put_back(0)
+        bench.only(Transfer)
+        bench.owner.transferred("done", 0)
+        assert bench.out() == [HandOff("n2", (request,)), Dropped()]
 
     def test_a_refused_transfer_ends_the_owner(self) -> None:
         bench = Bench().opened()

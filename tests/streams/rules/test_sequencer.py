@@ -8,8 +8,10 @@ import pytest
 
 from holdfast.common.message import Place, Span
 from holdfast.common.reception import Reception
+from holdfast.streams.rules.backlog import AWAY_S, Backlog
 from holdfast.streams.rules.ledger import Checkpoint, RunLog, Started
 from holdfast.streams.rules.sequencer import (
+    ALWAYS,
     PAST_RUNS_MAX,
     SILENT_LOOK_S,
     Composed,
@@ -196,6 +198,15 @@ class TestDense:
         seq.next(0, 8)
         seq.wait_anew()
         assert seq.next(9, 8) == Wait(9 + GAP_S, gap=True)
+
+    def test_the_wait_for_a_gap_stands_still_while_what_is_missing_may_come_back(self) -> None:
+        backlog = Backlog()
+        backlog.turned_away((0, 1), 0.0)
+        rules = Rules(first=0, gap_timeout_s=GAP_S)
+        seq = offered(Sequencer(rules, Checkpoint("s/k", log=RunLog(0, 0, 0)), ALWAYS, backlog), at(3))
+        assert seq.next(0, 8) == Wait(AWAY_S, gap=True)
+        assert seq.next(AWAY_S, 8) == Wait(AWAY_S + GAP_S, gap=True)
+        assert seq.next(AWAY_S + GAP_S, 8) == Gap(0, Span(1, 2))
 
     def test_a_gap_that_closes_is_forgotten(self) -> None:
         seq = offered(sequencer(), at(1))

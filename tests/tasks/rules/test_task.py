@@ -139,6 +139,20 @@ def test_nothing_begins_before_a_pause_is_over_and_no_try_is_spent() -> None:
     assert not rules.expired(paused, NOW + 59.0)
 
 
+def test_a_cancelled_task_that_asks_for_a_pause_ends_at_once() -> None:
+    told = rules.cancel(RUNNING, "enough", NOW)
+    paused = rules.give_back(told, ReturnAttempt("k", 1, False, "not yet", 60.0), NOW)
+    ended = rules.start(paused, WISH, NOW + 1.0)
+    assert (ended.state, ended.detail) == (State.FAILED, "cancelled: enough")
+
+
+def test_the_brief_of_an_earlier_outcome_is_none_of_its_being_cancelled() -> None:
+    failed = rules.end(RUNNING, EndAttempt("k", 1, State.FAILED), NOW)
+    cancelled = rules.cancel(rules.reset(failed, NOW), "enough", NOW)
+    assert not rules.briefed(cancelled, failed.epoch).briefed
+    assert rules.briefed(cancelled, cancelled.epoch).briefed
+
+
 def test_a_task_that_is_queued_anew_has_all_its_pauses_again() -> None:
     paused = rules.give_back(RUNNING, ReturnAttempt("k", 1, False, "not yet", 60.0), NOW)
     anew = rules.reset(paused, NOW)
@@ -234,7 +248,8 @@ def test_the_attempt_of_one_known_to_be_gone_need_not_lapse() -> None:
 def test_each_member_of_a_batch_counts_once_and_the_last_one_ends_it() -> None:
     batch = rules.count(None, CountMember("b", 2, follow_ups=b"f"), NOW)
     assert (batch.members, batch.follow_ups, batch.ended) == ("00", b"f", False)
-    once = rules.count(batch, CountMember("b", 2, 1, failed=True), NOW)
+    once = rules.count(batch, CountMember("b", 2, 1, failed=True, follow_ups=b"other"), NOW)
+    assert once.follow_ups == b"f", "what was said first stands"
     assert once.members == rules.count(once, CountMember("b", 2, 1), NOW).members == "02"
     ended = rules.count(once, CountMember("b", 2, 0), NOW)
     assert (ended.state, ended.members) == (State.FAILED, "12")

@@ -373,6 +373,19 @@ class OutboxConformance:
         turned = await dispatcher.turn()
         assert (turned.freed, bodies(turned.sendings)) == (1, [b"2"]), "the last one will never be answered"
 
+    async def test_a_late_answer_does_not_lengthen_the_wait_for_the_last_try(
+        self, dispatcher: ManualDispatcher, begin: Begin
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1", b"1"), new("d1", b"2")])
+        [first] = await dispatcher.send()
+        dispatcher.now = first.due
+        [second] = await dispatcher.send()
+        dispatcher.now = second.due - 1
+        assert await dispatcher.send(heard=[answer(first)]) == []
+        dispatcher.now = second.due
+        assert bodies(await dispatcher.send()) == [b"2"]
+
     async def test_a_late_answer_of_what_is_held_frees_its_device(
         self, dispatcher: ManualDispatcher, begin: Begin
     ) -> None:
