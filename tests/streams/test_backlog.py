@@ -11,6 +11,7 @@ from holdfast import App, Context
 from holdfast.common.protocol import Shed
 from holdfast.ports.queue import Outgoing
 from holdfast.streams.operations import pause, resume
+from holdfast.streams.rules.owner import MovedFrom
 from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True
@@ -140,9 +141,17 @@ async def test_order_holds_while_the_stream_moves(town: Town, settings: dict[str
     for share, node, to in ((0.2, a, b), (0.4, b, a), (0.6, a, b)):
         await half_done(town, share)
         assert await node.work.move(KEY, to.id) == ""
-        await town.until(partial(to.owns, KEY))
+        await town.until(partial(to.owns, KEY), 1.0)
     await in_order(town)
     assert given_back(town) == 0
+
+
+async def test_a_deep_backlog_is_reserved_first_where_it_moves_though_another_node_ended(town: Town) -> None:
+    node = await town.start(app_of())
+    assert await node.work.owners.warm("s", KEY, MovedFrom(deep=True)) == ""
+    node.host.news.left("another")
+    assert node.work.owners.adopt("s", KEY, await town.coordinator.claim(KEY, node.id))
+    await town.until(lambda: node.queues["s"].called("reserve"), 1.0)
 
 
 @KINDS

@@ -265,11 +265,12 @@ class Owners:
         """The streams that send effects or set timers. Of some it is known only once they do so."""
 
     def _left(self, member: str) -> None:
-        """Note that a membership has ended. A stream that comes here after a death brings nothing along,
-        though its owner may have been about to move it here."""
+        """Note that a membership has ended. A stream that comes here after a death waits anew for what is
+        missing, though its owner may have been about to move it here. That its key was reserved may still be
+        so."""
         self._stalls.left(member, self._clock.monotonic())
         for warming in self._warm.values():
-            warming.brings = NOTHING_BROUGHT
+            warming.brings = MovedFrom(warming.brings.deep)
 
     def start(self) -> None:
         """Begin to serve timers."""
@@ -728,6 +729,8 @@ class Owners:
                     self._return_requests(entry, command.messages, command.target)
                     self._router.departed(entry.key, command.target, entry.owner.epoch)
                     self._router.take_back(entry.spec.name, entry.key, command.messages, command.target)
+                    if entry.owner.is_reserved:
+                        self._tasks.spawn(self._router.call_up(entry.spec.name, entry.key, command.target))
                 case backlog.Reserve():
                     self._tasks.spawn(self._reserve(entry, generation))
                 case backlog.Take():

@@ -235,6 +235,12 @@ class Router:
         _remember(self._departed, key, Route(to, epoch + 1), DEPARTED_MAX)
         _remember(self._routes, key, Route(to, epoch + 1), ROUTES_MAX)
 
+    async def call_up(self, stream: str, key: str, to: str) -> None:
+        """Have a stream that has moved to the membership ``to`` begin there: no message of it may come, as
+        its queue keeps them all. If the call fails, that ends by itself."""
+        if (owner := self._host.membership.view.get(to)) is not None:
+            await self._ask(owner, Nudge(to, stream, key))
+
     def hint(self, key: str) -> Route:
         """Return the owner of a key that isn't owned here, as far as this node knows."""
         return self._departed.get(key, Route(""))
