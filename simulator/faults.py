@@ -82,7 +82,7 @@ class ServiceLine:
         chance -= weather.lost
         if chance < weather.late and name not in WAITING_CALLS:
             self._note("request late")
-            task = asyncio.ensure_future(self._later(random.uniform(0.05, weather.late_s), call))
+            task = asyncio.ensure_future(self._later(random.uniform(0.05, weather.late_s), name, call))
             self._late[task] = None
             task.add_done_callback(self._late.pop)
             await self._pause(random.uniform(0.01, 0.3))
@@ -118,8 +118,10 @@ class ServiceLine:
         await asyncio.sleep(seconds)
         await self.gate.enter()
 
-    async def _later(self, seconds: float, call: Callable[[], Awaitable[Any]]) -> None:
+    async def _later(self, seconds: float, name: str, call: Callable[[], Awaitable[Any]]) -> None:
         await asyncio.sleep(seconds)
+        if name == "take":
+            self._on_trouble()  # nobody gets what it delivers
         try:
             await call()
         except Exception:  # noqa: BLE001 - whatever it was, nobody hears of it
