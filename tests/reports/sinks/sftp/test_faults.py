@@ -127,9 +127,11 @@ async def test_who_may_not_log_in_learns_it_once() -> None:
 async def test_a_host_that_is_not_known_is_told_no_password() -> None:
     async with served() as (server, _):
         other = asyncssh.generate_private_key("ssh-ed25519").export_public_key().decode()
+        key = server.known_hosts.partition(" ")[2]
         for known, advice in (
             (f"[127.0.0.1]:{server.port} {other}", "its host key isn't the one in known_hosts"),
             (f"127.0.0.1 {other}", "its host key isn't the one in known_hosts"),
+            (f"@revoked * {key}\n{server.known_hosts}", "is revoked for host 127.0.0.1: ask its owner"),
             (f"example.com {other}", "put its host key into the credential's known_hosts"),
         ):
             sink = SftpSink(SftpUrl.parse(server.url), Login(server.user, server.password, known_hosts=known))

@@ -21,6 +21,8 @@ KEEPALIVES_MAX = 3
 CIPHERS = "^aes128-gcm@openssh.com,aes256-gcm@openssh.com"
 """First those that processors help with."""
 
+_NEW_KEY = "ask its owner whether it was changed, and put the new key into known_hosts then"
+
 LOST = (asyncssh.SFTPConnectionLost, asyncssh.ConnectionLost, asyncssh.ChannelOpenError)
 REFUSED = (
     asyncssh.SFTPPermissionDenied,
@@ -140,15 +142,13 @@ class SftpSession:
             known = ()
         if not known:
             return "put its host key into the credential's known_hosts"
-        return (
-            "its host key isn't the one in known_hosts, so another server may answer in its place;"
-            " ask its owner, and put the new key into known_hosts if it was changed"
-        )
+        return f"its host key isn't the one in known_hosts, so it may be another server; {_NEW_KEY}"
 
     def _named(self, what: str, error: Exception) -> Exception:
         said = f"{what}: {error}"
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
-            return LoginRefused(f"{said}: {self._advice()}")
+            revoked = "revoked" in str(error)
+            return LoginRefused(f"{said}: {_NEW_KEY if revoked else self._advice()}")
         if isinstance(error, asyncssh.PermissionDenied):
             return LoginRefused(said)
         if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolNotSupported, *REFUSED)):
