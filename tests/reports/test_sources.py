@@ -146,6 +146,25 @@ def test_json_lines_hold_any_number_whose_type_is_stated_or_that_stays_as_it_is(
         )
 
 
+def test_timestamps_of_json_lines_keep_their_zone(tmp_path: Path) -> None:
+    path = tmp_path / "t.jsonl"
+    path.write_text(
+        '{"n": 1, "z": null, "t": "2024-01-01 10:00:00", '
+        '"l": [{"at": "2024-01-01T00:00:00+02:00"}], "b": null}\n'
+        '{"n": 2, "z": "2024-01-01T00:00:00+02:00", "t": null, "l": [], "b": 0.5}\n'
+        '{"n": 3, "z": "2024-01-01T00:00:00Z", "t": null, "l": null, "b": 2}\n'
+    )
+    (data,) = made(ordered(str(path), time_zone="Europe/Berlin"))
+    assert data.decode() == (
+        "n,z,t,l,b\n"
+        '1,,2024-01-01T10:00:00,"[{""at"":""2024-01-01T00:00:00+02:00""}]",\n'
+        "2,2023-12-31T23:00:00+01:00,,[],0.5\n"
+        "3,2024-01-01T01:00:00+01:00,,,2.0\n"
+    )
+    stated = Table(sources=(str(path),), types={"z": "string"}, columns=(Column(source="z"),))
+    assert csv_of(stated, header=False) == "\n2024-01-01T00:00:00+02:00\n2024-01-01T00:00:00Z\n"
+
+
 @pytest.mark.parametrize("blank", ["", "\n", "\n\n"])
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl"])
 def test_an_empty_source_is_a_result_without_rows(tmp_path: Path, name: str, blank: str) -> None:

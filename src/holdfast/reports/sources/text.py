@@ -31,6 +31,9 @@ _EXACT_MAX = 2**53
 _INFINITE = 2**1024
 """The first number beyond all floats of 64 bits."""
 
+_ZONE = r":\d\d(Z|[+-]\d\d(:?\d\d)?)$"
+"""The end of a timestamp that names its distance from UTC."""
+
 _MANY_DIGITS = re.compile(rb"\d{16}")
 
 
@@ -90,11 +93,36 @@ class JsonFiles:
         """From the first rows."""
         try:
             with place.open() as file:
-                return Shape(self._open(place, file, self._types).schema, None)
+                schema = self._open(place, file, self._types).schema
         except pa.ArrowInvalid:
             if _is_blank(place):
                 return BLANK
             raise
+        return Shape(self._with_zones(place, schema), None)
+
+    def _with_zones(self, place: SourceFile, guessed: pa.Schema) -> pa.Schema:
+        """The types of the first rows, timestamps with the zone that Arrow drops. Nested ones are text."""
+        stated = dict(self._named)
+        texts = pa.schema(
+            [
+                field if field.name in stated else field.with_type(_without_times(field.type))
+                for field in guessed
+            ]
+        )
+        if texts == guessed:
+            return guessed
+        with place.open() as file:
+            first = self._open(place, file, texts).read_next_batch()
+        for at, field in enumerate(guessed):
+            if texts.field(at) != field and pa.types.is_timestamp(field.type):
+                zone = (
+                    "UTC"
+                    if pc.any(pc.match_substring_regex(first.column(field.name), _ZONE)).as_py()
+                    else None
+                )
+                texts = texts.set(at, field.with_type(pa.timestamp(field.type.unit, zone)))
+        self._types = texts
+        return texts
 
     def read(self, place: SourceFile, columns: Sequence[str], keep: pc.Expression | None) -> Iterator[Piece]:
         """Block by block."""
@@ -161,6 +189,17 @@ def _is_blank(place: SourceFile) -> bool:
             if block.removeprefix(codecs.BOM_UTF8).strip():
                 return False
     return True
+
+
+def _without_times(kind: pa.DataType) -> pa.DataType:
+    """The type with text in place of timestamps."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_without_times(field.type)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_without_times(kind.value_type)))
+    return kind
 
 
 def _may_be_rounded(array: pa.Array) -> bool:
