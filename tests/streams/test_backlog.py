@@ -214,6 +214,20 @@ async def test_a_node_without_room_asks_now_and_then_for_a_missing_message(town:
     await in_order(town)
 
 
+@pytest.mark.parametrize("by_key", [True, False], ids=["keyed", "no keys"])
+async def test_no_number_with_gaps_is_late_because_it_found_no_room(town: Town, by_key: bool) -> None:
+    town.queue().by_key = by_key
+    await send(town, *range(DEEP))
+    node = await town.start(app_of(seq="n", seq_kind="increasing"))
+
+    async def slow(*args: Any) -> bool:
+        await town.clock.sleep(0.3)
+        return await town.queue().reserve(*args)
+
+    node.queues["s"].instead["reserve"] = slow
+    await in_order(town)
+
+
 async def test_a_message_behind_all_others_is_found_before_the_gap_is_skipped(town: Town) -> None:
     await send(town, *range(1, DEEP), 0)
     await town.start(app_of(seq="n", first_seq=0, gap_timeout_s=0.2, prefer_latency=True))

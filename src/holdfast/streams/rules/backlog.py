@@ -7,7 +7,8 @@ message is missing, the owner reads on: it takes further messages, keeps the low
 until it has seen all that the queue has.
 
 A message that was turned away may still be under way, in the custody of another node or back to the queue.
-Until it comes back, later messages of a stream without seqs wait for it, and it doesn't count as missing.
+Until it comes back, later messages wait for it where no seq is missing without it, and it doesn't count as
+missing.
 """
 
 from __future__ import annotations

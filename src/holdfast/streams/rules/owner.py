@@ -545,11 +545,11 @@ class Owner:
         return self._backlog.is_reserved
 
     def _turn_away(self, held: Held, now: float) -> None:
-        """Note that a message finds no room. What the queue keeps for this owner comes in order, so only
-        messages without a seq are awaited then."""
+        """Note that a message finds no room. What the queue keeps for this owner comes in order, so a dense
+        stream, which waits for each seq anyhow, awaits nothing then."""
         if _is_request(held):
             return  # its client asks again, or not
-        is_awaited = self.rules.order.kind == "absent" or not self.is_reserved
+        is_awaited = self.rules.order.kind != "dense" or not self.is_reserved
         self._backlog.turned_away(self._order_of(held) if is_awaited else None, now)
 
     def _order_of(self, held: Held) -> Order | None:

@@ -316,10 +316,7 @@ class Sequencer:
             self._begin(head.run, start)
         assert self._begun is not None
         if self.rules.kind == "increasing" or head.seq == self._begun.seq + 1:
-            last = first + 1
-            while last < len(self.inbox) and last - first < limit and self._follows(last):
-                last += 1
-            return self._ready(tuple(self.inbox[first:last]))
+            return self._next_in_order(now, first, limit)
         if self.rules.on_gap == "hold":
             return Wait(None, gap=True)
         missing = Place(self._begun.run, self._begun.seq + 1).name
@@ -327,6 +324,22 @@ class Sequencer:
             return wait
         self._blocked_at = None
         return Gap(head.run, Span(self._begun.seq + 1, head.seq - 1))
+
+    def _next_in_order(self, now: float, first: int, limit: int) -> Ready | Wait:
+        """Return the next places with a seq, from the index ``first`` on. Numbers with gaps wait for a lower
+        one that was turned away, which would be late after them."""
+        end = min(len(self.inbox), first + limit)
+        if self.rules.kind == "increasing" and self._backlog.away:
+            assert self._begun is not None
+            awaited = self._backlog.awaited(now, (self._begun.run, self._begun.seq))
+            if awaited is not None:
+                end = min(end, bisect.bisect_left(self.inbox, Place(*awaited[0])))
+                if end <= first:
+                    return Wait(awaited[1], gap=True)
+        last = first + 1
+        while last < end and self._follows(last):
+            last += 1
+        return self._ready(tuple(self.inbox[first:last]))
 
     def _next_by_turn(self, now: float, limit: int) -> Ready | Wait:
         """Return the next places without seqs: those that came before all that was turned away."""
@@ -346,9 +359,10 @@ class Sequencer:
             return None
         head, log = self.inbox[first], self._begun
         until = self._blocked_until if self._blocked_at is not None and self._stood_at is None else None
+        if self.rules.kind != "dense" and self._is_blocked(head):
+            return Missing("an earlier message, for which there was no room", None)
         if self.rules.kind == "absent":
-            is_blocked = self._backlog.begins or self._backlog.is_awaited_before((0, self._turn_of(head)))
-            return Missing("an earlier message, for which there was no room", None) if is_blocked else None
+            return None
         if not self._follows_on(first, log.seq if log else -1):
             return Missing(f"a message before seq {head.seq} that its queue has yet to deliver", None)
         if self._blocked_at is not None and (log is None or head.run > log.run):
@@ -362,6 +376,12 @@ class Sequencer:
             since = None if self._blocked_at is None else self._since
             return Missing(f"{span} of run {log.run}", until, since)
         return None
+
+    def _is_blocked(self, head: Place) -> bool:
+        """Return True if a message that was turned away must come before ``head``."""
+        if self.rules.kind == "absent":
+            return self._backlog.begins or self._backlog.is_awaited_before((0, self._turn_of(head)))
+        return self._backlog.is_awaited_before((head.run, head.seq))
 
     def _follows(self, index: int) -> bool:
         before, place = self.inbox[index - 1], self.inbox[index]
