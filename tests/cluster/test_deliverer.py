@@ -251,6 +251,26 @@ async def test_a_target_is_opened_once_and_urls_without_end_take_no_memory_witho
     assert len(bench.deliverer._lanes) <= LANES_MAX
 
 
+async def test_a_target_that_hangs_has_one_call_however_many_others_there_are(bench: Bench) -> None:
+    called, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def hang() -> None:
+        called.set()
+        await goes_on.wait()
+
+    bench.office.takes = hang
+    hanging = asyncio.ensure_future(bench.hand_over("a"))
+    await called.wait()
+    bench.office.takes = no_time
+    for n in range(LANES_MAX + 10):
+        await bench.hand_over("other", target=f"https://host/{n}")
+    await bench.hand_over("b")
+    assert ["b"] not in bench.office.calls
+    goes_on.set()
+    await hanging
+    assert bench.office.calls[-1] == ["b"]
+
+
 async def test_nothing_is_handed_over_once_the_membership_has_ended(bench: Bench) -> None:
     bench.host.membership.alive = False
     assert await bench.hand_over("a") == [("a", "failed", "")]

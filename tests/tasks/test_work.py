@@ -662,6 +662,60 @@ def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(ans
     run(live())
 
 
+def test_a_node_that_stops_asks_again_whether_an_attempt_has_begun_that_would_be_the_last() -> None:
+    """The store has counted it, and the answer was lost."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(1.0, "t", QUICK, 0.5, tries=1)))
+        start, counted = world.store.start, asyncio.Event()
+
+        async def lose_the_answer(wishes: Sequence[StartAttempt]) -> list[Task]:
+            tasks = await start(wishes)
+            if not counted.is_set():
+                counted.set()
+                await world.clock.sleep(0.5)
+                raise OutcomeUnknown("timed out")
+            return tasks
+
+        world.store.start = lose_the_answer  # type: ignore[method-assign]
+
+        async def stop() -> None:
+            await counted.wait()
+            [node] = world.nodes.values()
+            await node.stop()
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 2)
+
+    run(live())
+
+
+def test_what_succeeds_in_the_last_moment_of_a_node_that_stops_does_not_run_again() -> None:
+    until_s = 2.0 + TaskWorld.limits.drain_timeout_s
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(1.0, "t", LONG, until_s)))
+
+        async def stop() -> None:
+            await world.clock.sleep(2.0)
+            [node], [work] = world.nodes.values(), world.works.values()
+            asked = list[str]()
+            work.slots.cancel = lambda trace, reason: asked.append(reason)  # type: ignore[method-assign]
+            await node.stop()
+            assert asked, "it was asked to end"
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        task = world.store.standing["t"]
+        assert (task.state, task.attempts, task.epoch) == (State.SUCCEED, 1, 1)
+
+    run(live())
+
+
 @pytest.mark.parametrize("error", [Unavailable("timed out"), OutcomeUnknown("timed out")])
 def test_a_node_stops_in_time_while_the_store_does_not_say_what_may_begin(error: HoldfastError) -> None:
     async def live() -> None:
