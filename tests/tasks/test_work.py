@@ -703,7 +703,12 @@ def test_what_succeeds_in_the_last_moment_of_a_node_that_stops_does_not_run_agai
             await world.clock.sleep(2.0)
             [node], [work] = world.nodes.values(), world.works.values()
             asked = list[str]()
-            work.slots.cancel = lambda trace, reason: asked.append(reason)  # type: ignore[method-assign]
+
+            def cancel(trace: str, reason: str, grace_s: float = 0.0) -> bool:
+                asked.append(reason)
+                return True
+
+            work.slots.cancel = cancel  # type: ignore[method-assign]
             await node.stop()
             assert asked, "it was asked to end"
             world.start_node(0)
