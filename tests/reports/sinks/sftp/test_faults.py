@@ -1,5 +1,6 @@
 """SFTP servers that refuse, lie, are full, or are others than they say."""
 
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -138,6 +139,23 @@ async def test_a_host_that_is_not_known_is_told_no_password() -> None:
             with pytest.raises(LoginRefused, match=advice):
                 await sink.stat("a.csv")
             await sink.close()
+
+
+@pytest.mark.slow
+async def test_a_host_whose_key_is_of_another_kind_by_now_is_not_taken_for_an_outage() -> None:
+    async with served() as (server, _):
+        known = asyncssh.generate_private_key("ssh-rsa").export_public_key().decode()
+        login = Login(server.user, server.password, known_hosts=f"[127.0.0.1]:{server.port} {known}")
+        sink = SftpSink(SftpUrl.parse(server.url), login)
+
+        async def ask_until_it_says_why() -> None:
+            while True:
+                with contextlib.suppress(Unavailable):  # it may hang up before
+                    await sink.stat("a.csv")
+
+        with pytest.raises(LoginRefused, match="its host key isn't the one in known_hosts"):
+            await ask_until_it_says_why()
+        await sink.close()
 
 
 @pytest.mark.parametrize("fields", [{"key": "no key"}, {"known_hosts": "host ssh-ed25519 %%%"}])

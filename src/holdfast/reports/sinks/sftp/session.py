@@ -149,6 +149,8 @@ class SftpSession:
         if isinstance(error, asyncssh.HostKeyNotVerifiable):
             revoked = "revoked" in str(error)
             return LoginRefused(f"{said}: {_NEW_KEY if revoked else self._advice()}")
+        if isinstance(error, asyncssh.KeyExchangeFailed) and "host key" in str(error):
+            return LoginRefused(f"{said}: {self._advice()}")  # it has none of the kinds in known_hosts
         if isinstance(error, asyncssh.PermissionDenied):
             return LoginRefused(said)
         if isinstance(error, (asyncssh.KeyExchangeFailed, asyncssh.ProtocolNotSupported, *REFUSED)):
