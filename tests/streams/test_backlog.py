@@ -9,6 +9,7 @@ import pytest
 
 from holdfast import App, Context
 from holdfast.common.protocol import Shed
+from holdfast.errors import TooLarge
 from holdfast.ports.queue import Outgoing
 from holdfast.streams.operations import pause, resume
 from holdfast.streams.rules.owner import MovedFrom
@@ -226,6 +227,22 @@ async def test_no_number_with_gaps_is_late_because_it_found_no_room(town: Town, 
 
     node.queues["s"].instead["reserve"] = slow
     await in_order(town)
+
+
+async def test_a_node_lives_on_and_a_stream_moves_though_its_queue_refuses_to_reserve(town: Town) -> None:
+    await send(town, *range(DEEP))
+    a = await town.start(app_of())
+
+    async def refuse(*args: Any) -> bool:
+        raise TooLarge("this key is too long to be reserved")
+
+    a.queues["s"].instead["reserve"] = refuse
+    await half_done(town, 0.2)
+    await town.start(app_of(), "b")
+    await town.until(lambda: len(a.host.membership.view) == 2)
+    await a.node.stop()
+    await town.until_over()
+    assert sorted(town.results("k")) == list(range(DEEP))
 
 
 async def test_a_message_behind_all_others_is_found_before_the_gap_is_skipped(town: Town) -> None:

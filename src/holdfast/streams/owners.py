@@ -1316,6 +1316,9 @@ class Owners:
             )
         except Fenced:
             return  # what may have been reserved is reserved again, or lapses
+        except HoldfastError as error:
+            self._log.warning("could not reserve a key", key=entry.key, error=str(error))
+            granted = False
         if owner.generation != generation and owner.phase is OwnerPhase.DROPPED:
             await self._reservations.unreserve(stream, key)
             return
@@ -1329,14 +1332,14 @@ class Owners:
         if (limit := min(command.limit, self.room(stream))) > 0:
             try:
                 taken = await self._reservations.take(stream, entry.plain_key, limit, command.after)
-            except HoldfastError as error:
+            except (HoldfastError, OSError) as error:
                 self._log.debug("could not take messages", key=entry.key, error=str(error))
         if taken is None:
             self._answer(entry, generation, owner.reservation_lost)
             return
         try:
             await self.bring(stream, taken.deliveries)
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
             self._log.warning("could not set a message aside", stream=stream, error=str(error))
         count, more = len(taken.deliveries), taken.more
         highest = max((delivery.turn or 0 for delivery in taken.deliveries), default=0)

@@ -14,6 +14,7 @@ from holdfast.common.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
+from holdfast.streams.rules.backlog import Reserve, Take
 from holdfast.streams.rules.commands import (
     HandOver,
     Open,
@@ -521,6 +522,28 @@ def test_a_timer_fires_at_its_time_and_its_commit_removes_it() -> None:
     assert commit.log.seq == 0
     bench.owner.committed(bench.now)
     bench.silent()
+
+
+def test_a_timer_that_fires_leaves_what_was_read_of_a_backlog_as_it_is() -> None:
+    bench = ActingBench(order={"inbox_limit": 1}, by_key=True)
+    bench.opened()
+    set_timer(bench, 0, 0.5)
+    bench.offer(held(2))
+    assert bench.owner.offer(held(3), bench.now) == "full"
+    bench.only(Reserve)
+    bench.owner.reserved(True, bench.now)
+    bench.only(Take)
+    bench.owner.took(0, 0, False, bench.now)
+    waits = bench.owner.standstill()
+    assert waits is not None
+    assert waits.until is not None, "all of it was read, so the clock of the gap runs"
+    woken(bench)
+    bench.acted(None)
+    bench.write()
+    bench.answered()
+    waits = bench.owner.standstill()
+    assert waits is not None
+    assert waits.until is not None
 
 
 def test_a_timer_that_is_set_again_by_its_firing_stays() -> None:

@@ -151,6 +151,11 @@ def reserved(bench: Bench, waiting: int = 1) -> Bench:
     return bench
 
 
+def by_turn(identity: str, turn: int) -> Held:
+    """A message without a seq, and its place in the queue."""
+    return Held(Place(0, 0, identity), b"", {}, [Receipt(f"r{turn}", 100.0)], turn=turn)
+
+
 def handled(bench: Bench, *messages: Held) -> None:
     """Messages go the whole way in one run and one commit."""
     bench.begin(*messages)
@@ -159,6 +164,21 @@ def handled(bench: Bench, *messages: Held) -> None:
     bench.committed()
     assert bench.only(Settle).messages == messages
     bench.owner.settled(bench.now)
+
+
+def finished(bench: Bench) -> None:
+    """All that can run does so, and is committed."""
+    while commands := bench.out():
+        for command in commands:
+            match command:
+                case Start():
+                    bench.owner.started(1, bench.now)
+                case Run():
+                    bench.ran(len(command.messages))
+                case Write():
+                    bench.committed()
+                case Settle():
+                    bench.owner.settled(bench.now)
 
 
 class TestOpening:
@@ -1899,6 +1919,25 @@ class TestMoving:
         ended = [] if knows_deep else [Unreserve()]
         assert bench.out() == [HandOff("n2", ()), *ended, Dropped()]
 
+    def test_what_was_put_back_before_a_move_that_fails_is_waited_for(self) -> None:
+        bench = Bench(order={"kind": "absent", "inbox_limit": 1}, by_key=True).opened()
+        bench.begin(by_turn("a", 1))
+        bench.offer(by_turn("b", 2))
+        assert bench.owner.offer(by_turn("c", 9), 0) == "full"
+        bench.only(Reserve)
+        bench.owner.reserved(True, 0)
+        bench.owner.move("n2", 0)
+        bench.ran()
+        bench.write()
+        bench.committed()
+        assert [message.place.id for message in bench.out()[1].messages] == ["b"]  # type: ignore[union-attr]
+        bench.owner.were_put_back(0)
+        bench.only(Transfer)
+        bench.owner.transferred("kept", 0)
+        bench.out()
+        bench.offer(by_turn("d", 4))
+        assert not any(isinstance(command, Start | Run) for command in bench.out()), "b comes first"
+
     def test_what_a_client_asks_of_a_reserved_stream_that_moves_goes_to_its_next_owner(self) -> None:
         bench = reserved(Bench(order={"inbox_limit": 3}, by_key=True), 3)
         bench.owner.move("n2", 0, knows_deep=True)
@@ -1919,6 +1958,40 @@ class TestMoving:
         bench.offer(message)
         bench.owner.transferred("refused", 0)
         assert bench.out() == [Return((message,)), Dropped()]
+
+
+class TestBacklogs:
+    def test_another_delivery_of_a_held_message_that_had_no_room_is_waited_for_no_longer(self) -> None:
+        bench = Bench(order={"kind": "absent", "inbox_limit": 1}).opened()
+        bench.begin(by_turn("a", 1))
+        bench.offer(by_turn("b", 2))
+        assert bench.owner.offer(by_turn("c", 3), 0) == "full"
+        assert bench.owner.offer(by_turn("c", 4), 0) == "full", "it was sent twice"
+        bench.ran()
+        finished(bench)
+        bench.offer(by_turn("c", 3), by_turn("c", 4))
+        finished(bench)
+        bench.offer(by_turn("d", 5))
+        assert any(isinstance(command, Start | Run) for command in bench.out())
+
+    def test_a_parked_stream_that_holds_nothing_looks_for_the_end_of_its_pause(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}, by_key=True).opened(parked="paused")
+        bench.offer(held(0))
+        assert bench.owner.offer(held(1), 0) == "full"
+        bench.only(Reserve)
+        bench.owner.reserved(True, 0)
+        bench.owner.fenced(0)
+        bench.only(CheckClaim)
+        bench.owner.claim_checked(True, 0)
+        bench.only(Peek)
+        bench.owner.peeked(Checkpoint(KEY, epoch=2), 0)
+        bench.only(Open)
+        bench.owner.opened(Checkpoint(KEY, epoch=3, parked="paused", log=RunLog(0, 0, 0)), 0)
+        bench.out()
+        bench.owner.reserved(True, 0)
+        assert bench.owner.waiting == 0
+        bench.tick()
+        bench.only(Peek)
 
 
 class TestIdling:

@@ -567,6 +567,8 @@ class Owner:
                 self._doubt(held.place)
         if standing is None:
             return False
+        if self._backlog.away:
+            self._backlog.came(self._order_of(held))
         self._merge(standing, held)
         return True
 
@@ -930,7 +932,8 @@ class Owner:
     @property
     def _misses(self) -> bool:
         """True while messages wait for one that isn't among them."""
-        return bool(self._seq.inbox) and not self._running and self._seq.missing() is not None
+        runs = bool(self._running) and self._running[0].run != TIMER_RUN
+        return bool(self._seq.inbox) and not runs and self._seq.missing() is not None
 
     def reserved(self, granted: bool, now: float) -> None:
         """Answer to Reserve. If it is refused, a later opening may have the key."""
@@ -951,7 +954,7 @@ class Owner:
             self._backlog.lost(now)
             self._advance(now)
 
-    def _put_back_held(self) -> bool:
+    def _put_back_held(self, now: float) -> bool:
         """Put messages back to the queue that the next owner will take in order; return False if there are
         none, such as where only clients wait for theirs."""
         gone = [
@@ -964,6 +967,7 @@ class Owner:
         self._seq.take(tuple(held.place for held in gone))
         for held in gone:
             del self._held[held.place]
+            self._turn_away(held, now)  # it may stay after all
             self._come_back(held)
         self._putting_back = True
         self._out.append(PutBack(tuple(gone)))
@@ -1594,7 +1598,7 @@ class Owner:
             self._compose(now)  # the next owner shall not hand them over again
         elif self.phase is OwnerPhase.MOVING and (self._backlog.is_pending or self._putting_back):
             return  # its answer comes
-        elif self.phase is OwnerPhase.MOVING and self.is_reserved and self._put_back_held():
+        elif self.phase is OwnerPhase.MOVING and self.is_reserved and self._put_back_held(now):
             return
         elif self.phase is OwnerPhase.MOVING and self._target:
             self.phase = OwnerPhase.TRANSFERRING
@@ -1604,7 +1608,7 @@ class Owner:
             self._out.append(Release())
         elif not self._held and not self._settling and not self._backlog.is_used:
             self._plan_release(now)
-        elif self._held and (self.wake_at is None or self._waits_for_others):
+        elif (self._held or self._backlog.is_used) and (self.wake_at is None or self._waits_for_others):
             if now >= self._look_at:
                 self._look_at = now + LOOK_S
                 self._look()
