@@ -896,3 +896,80 @@ async def test_what_is_too_large_for_one_call_is_forwarded_in_several(rig: Rig) 
     await rig.clock.sleep(60)
     assert "a message is too large to be forwarded" in rig.log.events("warning")
     assert rig.stats.given_back == 1, "another node may receive it"
+
+
+# --- back to the queue, which keeps a key for its owner
+
+
+def full_and_reserved(parcel: Parcel) -> ParcelAnswer:
+    """An owner without room answers that it has reserved its key."""
+    return ParcelAnswer(parcel.number, "full", reserved=True)
+
+
+async def receives(rig: Rig) -> list[int]:
+    """How often each waiting message was received, as far as that counts."""
+    return [delivery.receives for delivery in await rig.queue.receive(10, 0, VISIBILITY_S, "me")]
+
+
+async def test_what_an_owner_elsewhere_has_reserved_goes_back_at_once_and_uncounted(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = full_and_reserved
+    await rig.dispatch(*await rig.receive(3))
+    assert rig.router.custody == 0
+    assert rig.stats.given_back == 0
+    assert await receives(rig) == [1, 1, 1]
+
+
+async def test_what_an_owner_here_has_reserved_goes_back_at_once(rig: Rig) -> None:
+    await rig.live()
+    rig.owners.verdicts[KEY] = "full"
+    rig.owners.reserved.add(KEY)
+    await rig.dispatch(*await rig.receive(3))
+    assert rig.router.custody == 0
+    assert await receives(rig) == [1, 1, 1]
+
+
+async def test_what_waits_for_room_here_goes_back_once_its_key_is_reserved(rig: Rig) -> None:
+    await rig.live()
+    rig.owners.verdicts |= {KEY: "full", "s/other": "full"}
+    first, second, other = await rig.receive(3)
+    await rig.dispatch(first, second)
+    rig.router.dispatch("s", "s/other", other)
+    await settle_down()
+    assert rig.router.custody == 3
+    rig.owners.reserved.add(KEY)
+    rig.router.reserved(KEY)
+    await settle_down()
+    assert rig.router.custody == 1
+    assert await receives(rig) == [1, 1]
+
+
+async def test_what_an_owner_elsewhere_holds_stays_with_it_as_a_key_is_reserved_here(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(*await rig.receive(1))
+    rig.router.reserved(KEY)
+    await settle_down()
+    assert rig.router.custody == 1
+
+
+async def test_what_may_have_killed_its_owner_is_counted_as_it_goes_back(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    await rig.dispatch(*await rig.receive(1))
+    rig.owners.verdicts[KEY] = "full"
+    rig.owners.reserved.add(KEY)
+    del rig.membership.view["a"]
+    rig.router.left("a")
+    await settle_down()
+    assert rig.router.custody == 0
+    assert await receives(rig) == [2]
+
+
+async def test_the_next_owner_of_a_reserved_key_is_called_up(rig: Rig) -> None:
+    await rig.live(member("a"))
+    await rig.router.call_up("s", KEY, "a")
+    assert rig.peers.others == [Nudge("a", "s", KEY)]
+    await rig.router.call_up("s", KEY, "gone")
+    assert len(rig.peers.others) == 1
