@@ -131,6 +131,7 @@ def test_a_target_that_takes_nothing_is_named_once_for_all_streams_of_a_node() -
     [finding] = _targets_away(member, pending)
     assert (finding.check, finding.verdict) == ("target alerts of node-a", "warning")
     assert (
-        finding.text == "takes nothing: 3 effects of 2 streams wait, the oldest for 70 s; its last error: 503"
+        finding.text
+        == "takes nothing: 3 effects of 2 streams waiting, the oldest for 70 s; its last error: 503"
     )
     assert "holdfast streams effects s/b" in finding.fix

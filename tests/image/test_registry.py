@@ -417,8 +417,8 @@ LOGIN = {"WWW-Authenticate": 'Bearer realm="http://HOST/token"'}
         (odd({"Location": "ftp://elsewhere/x"}), "its header Location is 'ftp"),
         (odd({"Location": "http://[::1/x"}), "its header Location is 'http"),
         (odd({"WWW-Authenticate": 'Bearer realm="nowhere"'}), "a login at 'nowhere', which is no URL"),
-        (odd(LOGIN, token="<html>"), "without a token"),
-        (odd(LOGIN, token="[]"), "without a token"),
+        (odd(LOGIN, token="<html>"), "with no token"),
+        (odd(LOGIN, token="[]"), "with no token"),
         (odd(LOGIN, token='{"expires_in": 5}'), "without a token"),
     ],
 )
