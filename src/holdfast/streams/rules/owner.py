@@ -641,7 +641,8 @@ class Owner:
                 if rejected is not None:
                     self._evict(self._held.pop(rejected), now)
                 return True
-            if not self.parked or self._crowded or self.rules.by_key:
+            stays = self.rules.by_key and not _is_request(held)  # in the queue
+            if not self.parked or self._crowded or stays:
                 return False
             self._held[held.place] = held
             self._append(BatchEntry("parked", held, reason=f"parked: {self.parked}"), now)
