@@ -61,7 +61,16 @@ class Rig:
         self.log = Log()
         host = make_host(clock, tasks, limits=LIMITS, log=self.log)
         self.stats = host.stats
-        self.keeper = Keeper("s", self.queue, host, holding=self._holding, report=self._report)
+        self.kept: list[Held] = []
+        """What must not be replaced by a copy."""
+        self.keeper = Keeper(
+            "s",
+            self.queue,
+            host,
+            holding=self._holding,
+            report=self._report,
+            may_reissue=lambda message: message not in self.kept,
+        )
         self.keeper.start()
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
@@ -352,6 +361,14 @@ async def test_what_was_sent_again_is_not_sent_once_more_while_nothing_can_be_ex
     rig.queue.failing["extend"] = [Unavailable("down") for _ in range(100)]
     await rig.clock.sleep(4 * VISIBILITY_S)
     assert rig.queue.names().count("send") == 1
+
+
+async def test_what_must_not_be_replaced_is_held_for_as_long_as_the_queue_lets_it(rig: Rig) -> None:
+    first, second = await aged(rig, 2)
+    rig.kept.append(first)
+    await rig.clock.sleep(18 * VISIBILITY_S)
+    assert (first.receipts[0].stale, second.receipts[0].stale) == (False, True)
+    assert rig.stats.reissued == 1
 
 
 async def test_the_copy_has_the_identity_of_the_first(rig: Rig) -> None:
