@@ -662,6 +662,37 @@ def test_a_node_that_stops_while_the_store_begins_a_task_spends_no_try_of_it(ans
     run(live())
 
 
+def test_a_task_that_can_not_run_ends_on_a_node_that_stops() -> None:
+    """No other node could run it, either."""
+
+    async def live() -> None:
+        world = TaskWorld(calm(PlannedTask(0.1, "t", QUICK, 0.1)))
+        start, asked = world.store.start, asyncio.Event()
+
+        async def answer_slowly(wishes: Sequence[StartAttempt]) -> list[Task]:
+            tasks = await start(wishes)
+            if "odd" in {wish.trace for wish in wishes} and not asked.is_set():
+                asked.set()
+                await world.clock.sleep(0.5)
+            return tasks
+
+        world.store.start = answer_slowly  # type: ignore[method-assign]
+
+        async def stop() -> None:
+            await sent_as("no.such", "odd", world.queues[task_queue(APP, QUICK)])
+            await asked.wait()
+            [node] = world.nodes.values()
+            await node.stop()
+            world.start_node(0)
+
+        world.spawn(stop())
+        assert check(world, await world.live()) == []
+        task = world.store.standing["odd"]
+        assert (task.state, task.epoch) == (State.FAILED, 1)
+
+    run(live())
+
+
 def test_a_node_that_stops_asks_again_whether_an_attempt_has_begun_that_would_be_the_last() -> None:
     """The store has counted it, and the answer was lost."""
 
