@@ -1974,6 +1974,23 @@ class TestBacklogs:
         bench.offer(by_turn("d", 5))
         assert any(isinstance(command, Start | Run) for command in bench.out())
 
+    def test_a_commit_that_is_too_large_ends_the_wait_for_a_take(self) -> None:
+        bench = Bench(order={"inbox_limit": 2}, by_key=True).opened()
+        bench.begin(held(0))
+        bench.offer(held(1), held(2))
+        assert bench.owner.offer(held(3), 0) == "full"
+        bench.only(Reserve)
+        bench.owner.reserved(True, 0)
+        bench.ran()
+        finished(bench)
+        assert bench.owner.waiting == 0
+        bench.begin(held(3))
+        bench.ran()
+        bench.write()
+        bench.owner.refused("too large", 0)
+        assert any(isinstance(command, Reserve) for command in bench.out()), "the answer of the take is lost"
+        bench.owner.reserved(True, 0)
+
     def test_a_parked_stream_that_holds_nothing_looks_for_the_end_of_its_pause(self) -> None:
         bench = Bench(order={"inbox_limit": 1}, by_key=True).opened(parked="paused")
         bench.offer(held(0))

@@ -1530,6 +1530,7 @@ class Owner:
         """Go back to the answered checkpoint, in the same opening. Messages that are set aside stay in the
         batch."""
         self.generation += 1  # the running messages belong to the state that is undone
+        self._backlog.reopened()  # nor does the answer of a take come any more
         handled = [e.held for e in entries if e.held is not None and e.kind in ("done", "skip")]
         running = [self._find(place) for place in self._running]
         self._firing = next((held for held in handled if held.place.run == TIMER_RUN), self._firing)
