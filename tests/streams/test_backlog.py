@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, Context
-from holdfast.common.protocol import Shed
+from holdfast.common.protocol import Done, Shed, Warm
 from holdfast.errors import TooLarge
 from holdfast.ports.queue import Outgoing
 from holdfast.streams.operations import pause, resume
@@ -145,6 +145,23 @@ async def test_order_holds_while_the_stream_moves(town: Town, settings: dict[str
         await town.until(partial(to.owns, KEY), 1.0)
     await in_order(town)
     assert given_back(town) == 0
+
+
+async def test_a_deep_backlog_goes_on_at_once_on_a_node_of_an_older_version(town: Town) -> None:
+    await send(town, *range(DEEP))
+    a = await town.start(app_of(seq="n", first_seq=0))
+    await half_done(town, 0.2)
+    older = await town.start(app_of(seq="n", first_seq=0), "older")
+    await town.until(lambda: {a.id, older.id} <= a.host.membership.view.keys())
+
+    async def warm(request: Warm) -> Done:
+        return Done()
+
+    older.host.inquiries.add(Warm, warm)
+    assert await a.work.move(KEY, older.id) == ""
+    done = len(town.results("k"))
+    await town.until(lambda: len(town.results("k")) > done + INBOX, 5.0)
+    await in_order(town)
 
 
 async def test_a_deep_backlog_is_reserved_first_where_it_moves_though_another_node_ended(town: Town) -> None:

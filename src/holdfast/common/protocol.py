@@ -209,10 +209,12 @@ class Answers(msgspec.Struct, frozen=True, tag=True):
 
 
 class Done(msgspec.Struct, frozen=True, tag=True):
-    """The reply to other requests. If ``ok`` is False, the node refuses, and ``text`` says why."""
+    """The reply to other requests. If ``ok`` is False, the node refuses, and ``text`` says why. ``reserves``:
+    it reserves a key that a Warm says is deep, which an older version doesn't."""
 
     ok: bool = True
     text: str = ""
+    reserves: bool = False
 
 
 class QueryReply(msgspec.Struct, frozen=True, tag=True):

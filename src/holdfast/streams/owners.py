@@ -1317,7 +1317,7 @@ class Owners:
         except Fenced:
             return  # what may have been reserved is reserved again, or lapses
         except HoldfastError as error:
-            self._log.warning("could not reserve a key", key=entry.key, error=str(error))
+            self._note_failure(entry, error, FAILURES_TOLD)
             granted = False
         if owner.generation != generation and owner.phase is OwnerPhase.DROPPED:
             await self._reservations.unreserve(stream, key)

@@ -494,7 +494,7 @@ class StreamWork:
         carried = Carried(request.missing, since) if request.missing else None
         brings = MovedFrom(request.deep, carried)
         obstacle = await self.owners.warm(request.stream, request.key, brings)
-        return Done(obstacle == "", obstacle)
+        return Done(obstacle == "", obstacle, reserves=True)
 
     async def move(self, key: str, target: str) -> str:
         """Move an owned stream to the membership ``target``, which warms up before this node stops. Returns
@@ -516,9 +516,10 @@ class StreamWork:
             return reply.text
         if not self._host.membership.alive and not self._host.draining:
             return "the coordinator is silent: nobody can be told that the stream moves"
+        knows_deep = deep and isinstance(reply, Done) and reply.reserves
         return (
             ""
-            if self.owners.move(key, target, knows_deep=deep)
+            if self.owners.move(key, target, knows_deep=knows_deep)
             else f"{key} is just being opened or released"
         )
 
