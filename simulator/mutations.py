@@ -16,7 +16,6 @@ from unittest import mock
 
 import msgspec
 
-from holdfast.cluster import keeper
 from holdfast.cluster.deliverer import TargetLane
 from holdfast.cluster.keeper import Keeper, Settlement
 from holdfast.common import effects
@@ -219,7 +218,7 @@ def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -
     return msgspec.structs.replace(after, started=msgspec.structs.replace(after.started, epoch=0))
 
 
-_counted, _letter = ledger.start, keeper.dead_letter
+_counted = ledger.start
 
 
 def _any_attempt(standing: Task | None, trace: str, epoch: int) -> Task:
@@ -533,15 +532,6 @@ RULES: dict[str, Mutation] = {
         Quarantine,
         "enter",
         _enter_any_turn,
-        RARE,
-    ),
-    "parked-same": Mutation(
-        "what found no room in a parked stream is the same message when it is sent again",
-        keeper,
-        "dead_letter",
-        lambda stream, key, letter, at: _letter(
-            stream, key, msgspec.structs.replace(letter, waits=False), at
-        ),
         RARE,
     ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),

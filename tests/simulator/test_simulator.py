@@ -39,7 +39,7 @@ LIKELY = {
     "identity-window": 19, "judge-again": 65, "jump-limit": 2,
     "last-alone": 542061304196,
     "model-fault": 25, "open-expects": 12,
-    "parked-same": 433517282236,
+
     "poison-count": 7, "queue-order": 112, "receipt-merging": 0, "reissue": 199, "repeat-unknown": 4,
     "queue-first": 406997127569,
     "restart": 50, "restart-clock": 61, "restart-quiet": 171, "room-for-lower": 14, "sender-custody": 9,
