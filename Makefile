@@ -111,7 +111,7 @@ endif
 ifneq ($(findstring image,$(NAME)),)
 bench: $(VENV)/.dev $(SERVERS)buildah $(SERVERS)debian-python $(SERVERS)docker-registry
 endif
-ifneq ($(findstring postgres,$(NAME)),)
+ifneq ($(findstring postgres,$(NAME))$(findstring deep,$(NAME)),)
 bench: $(SERVERS)postgresql
 endif
 ifneq ($(findstring rolling,$(NAME)),)

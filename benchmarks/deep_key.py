@@ -17,7 +17,6 @@ import json
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,11 +24,13 @@ from typing import Any
 import boto3
 import psutil
 
-from benchmarks.cluster import Cluster, cluster
+from benchmarks.cluster import EMPTY_CHECK_S, Cluster, cluster
 from benchmarks.frames import sqs_server
 from benchmarks.report import Report
 from simulator.servers import PostgresqlServer, RedisServer
 
+MESSAGES = 20_000
+FULL = 100_000
 KEYS = 100
 STREAMS = ("seqs", "arrival")
 TIMEOUT_S = 300.0
@@ -93,42 +94,68 @@ async def run(service: str, stream: str, messages: int, keys: int) -> Run:
         cluster("benchmarks.apps:deep", slots=1, ttl_s=TTL_S, **settings) as nodes,
     ):
         await nodes.start_all(1)
-        await nodes.send(stream, (_body(key, 0) for key in range(keys)), key_of=_key_of)
+        await _send(nodes, service, stream, [_body(key, 0) for key in range(keys)])
         await nodes.drained(stream, TIMEOUT_S)
         process = psutil.Process(nodes.nodes[0].pid)
         before = process.memory_info().rss
         os.kill(process.pid, signal.SIGSTOP)
         try:
-            bodies = (_body(n % keys, n // keys) for n in range(keys, keys + messages))
-            await nodes.send(stream, bodies, key_of=_key_of)
+            bodies = [_body(n % keys, n // keys) for n in range(keys, keys + messages)]
+            await _send(nodes, service, stream, bodies)
         finally:
             os.kill(process.pid, signal.SIGCONT)
         begin_at = time.monotonic()
-        looking = asyncio.create_task(_most_delayed(nodes, stream))
-        end_at = await nodes.drained(stream, TIMEOUT_S)
-        looking.cancel()
+        delayed = Delayed()
+        looking = asyncio.create_task(delayed.look(nodes, stream))
+        try:
+            end_at = await nodes.drained(stream, TIMEOUT_S, LOOK_S if "sqs" in service else EMPTY_CHECK_S)
+        finally:
+            looking.cancel()
         memory_mb = (process.memory_info().rss - before) / 2**20
         depth = await nodes.services.queue(stream).depth()
         done = Run(
             messages / (end_at - begin_at),
             await _inversions(nodes, messages + keys),
             depth.dead,
-            delayed.get("most", 0),
+            delayed.most,
             memory_mb,
         )
         nodes.kill()
         return done
 
 
-delayed: Counter[str] = Counter()
+class Delayed:
+    """The most messages that a queue had delayed."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    async def look(self, nodes: Cluster, stream: str) -> None:
+        """Look until cancelled."""
+        queue = nodes.services.queue(stream)
+        while True:
+            self.most = max(self.most, (await queue.depth()).delayed)
+            await asyncio.sleep(LOOK_S)
 
 
-async def _most_delayed(nodes: Cluster, stream: str) -> None:
-    delayed.clear()
-    queue = nodes.services.queue(stream)
-    while True:
-        delayed["most"] = max(delayed["most"], (await queue.depth()).delayed)
-        await asyncio.sleep(LOOK_S)
+async def _send(nodes: Cluster, service: str, stream: str, bodies: list[bytes]) -> None:
+    """Send a backlog; to a queue that keeps order, in order."""
+    if service != "sqs-fifo":
+        await nodes.send(stream, bodies, key_of=_key_of)
+        return
+    sqs: Any = boto3.client("sqs")
+    url = sqs.get_queue_url(QueueName=f"{stream}.fifo")["QueueUrl"]
+    for start in range(0, len(bodies), 10):
+        entries = [
+            {
+                "Id": str(n),
+                "MessageBody": body.decode(),
+                "MessageGroupId": _key_of(body),
+                "MessageDeduplicationId": body.decode(),
+            }
+            for n, body in enumerate(bodies[start : start + 10])
+        ]
+        await asyncio.to_thread(sqs.send_message_batch, QueueUrl=url, Entries=entries)
 
 
 def _body(key: int, n: int) -> bytes:
@@ -182,18 +209,20 @@ async def _measure_all(report: Report, services: list[str], messages: int) -> No
 def main() -> None:
     """Measure and report."""
     parser = argparse.ArgumentParser(prog="benchmarks.deep_key", description=__doc__)
-    parser.add_argument("--messages", type=int, default=20_000)
+    parser.add_argument("--full", action="store_true", help=f"{FULL:,} messages, not {MESSAGES:,}")
+    parser.add_argument("--messages", type=int, help="so many")
     parser.add_argument("--services", default=",".join(SERVICES), help="of these, with commas")
     asked = parser.parse_args()
+    messages = asked.messages or (FULL if asked.full else MESSAGES)
     services = [name for name in asked.services.split(",") if name]
     if unknown := set(services) - {*SERVICES}:
         parser.error(f"no such services: {', '.join(sorted(unknown))}")
     report = Report("deep_key")
-    report.say(f"deep-key: {asked.messages:,} no-op messages of one key, and over {KEYS} keys; one node")
-    asyncio.run(_measure_all(report, services, asked.messages))
+    report.say(f"deep-key: {messages:,} no-op messages of one key, and over {KEYS} keys; one node")
+    asyncio.run(_measure_all(report, services, messages))
     report.end(
         ["psycopg", "redis"],
-        messages=asked.messages,
+        messages=messages,
         keys=KEYS,
         durability={name: DURABILITY[name] for name in services},
     )

@@ -21,6 +21,17 @@ SMALL = {
         {"move_ms", "move_p50_ms", "answer_p50_ms", "answer_p99_ms", "lost", "out_of_order"},
     ),
     "streams": ("--only holdfast --messages 200 --keys 8 --rounds 1", {"messages_per_s"}),
+    "deep_key": (
+        "--services sqs-fifo --messages 200",
+        {
+            "one_key_vs_100_sqs_fifo",
+            "one_key_per_s_sqs_fifo",
+            "inversions_sqs_fifo",
+            "set_aside_sqs_fifo",
+            "delayed_max_sqs_fifo",
+            "memory_mb_sqs_fifo",
+        },
+    ),
     "effects": (
         "--messages 200 --paced 5 --keys 4 --rounds 1",
         {"messages_per_s", "vs_follower", "effect_p50_ms", "effect_p99_ms", "follower_p50_ms"},
@@ -180,7 +191,18 @@ SMALL = {
 }
 """Arguments for those that can be small, and their figures."""
 
-ZERO = {"dead_lettered", "flaps", "hangs_without_end", "lost", "others_without_end", "out_of_order", "failed"}
+ZERO = {
+    "dead_lettered",
+    "flaps",
+    "hangs_without_end",
+    "lost",
+    "others_without_end",
+    "out_of_order",
+    "failed",
+} | {
+    "inversions_sqs_fifo",
+    "set_aside_sqs_fifo",
+}
 """Figures that are promises."""
 
 PEERS = {"sqs_throughput": "aiobotocore", "s3_client": "aiobotocore", "redis_coordinator": "redis_lock"}

@@ -24,6 +24,27 @@ SqsQueue.prototype.waitForMessages = async function (seconds) {
     } while (!(this.isFifo() ? this.hasAvailableFifoMessages() : this.messages.length) && Date.now() < until);
 };
 
+// A receive from a FIFO queue brings one message of a group. SQS brings as many of it as it may, in order.
+const dequeue = SqsQueue.prototype.dequeueFifo;
+SqsQueue.prototype.dequeueFifo = function (most, ...rest) {
+    const locked = this.fifoLockedGroups;
+    const ours = new Set();
+    const found = [];
+    this.fifoLockedGroups = {
+        has: (group) => locked.has(group) && !ours.has(group),
+        get: (group) => locked.get(group),
+        set: (group, count) => locked.set(group, count) && ours.add(group),
+        delete: (group) => locked.delete(group),
+    };
+    try {
+        for (let next = [0]; next.length && found.length < Math.min(most, 10); found.push(...next))
+            next = dequeue.call(this, 1, ...rest);
+    } finally {
+        this.fifoLockedGroups = locked;
+    }
+    return found;
+};
+
 const stores = { sqsStore: new SqsStore(), snsStore: new SnsStore(), s3Store: new S3Store() };
 stores.sqsStore.host = "";
 const app = buildApp({ logger: false, stores });
