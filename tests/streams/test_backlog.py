@@ -3,14 +3,17 @@
 import asyncio
 import json
 from functools import partial
+from random import Random
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast import App, Context
 from holdfast.common.protocol import Done, Shed, Warm
 from holdfast.errors import TooLarge
 from holdfast.ports.queue import Outgoing
+from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams.operations import pause, resume
 from holdfast.streams.rules.owner import MovedFrom
 from tests.streams.town import LIMITS, Town, TownNode
@@ -25,7 +28,7 @@ def app_of(**settings: Any) -> App:
     """An app with one stream, whose handler returns the number of each message."""
     made = App("t")
 
-    @made.stream("s", key="k", inbox_limit=INBOX, **settings)
+    @made.stream("s", key="k", **{"inbox_limit": INBOX, **settings})
     async def handle(message: dict[str, Any], context: Context) -> Any:
         await asyncio.sleep(0.01)
         return message["n"]
@@ -285,6 +288,100 @@ async def test_a_gap_in_a_backlog_is_skipped_once_all_of_it_was_seen(town: Town)
     await town.until_over()
     assert town.results("k") == [n for n in range(DEEP) if n != missing]
     assert 5.0 <= town.clock.monotonic() - began_at < 20.0
+
+
+ON_QUEUES = pytest.mark.parametrize(
+    "fifo, settings",
+    [
+        (False, {"seq": "n", "first_seq": 0}),
+        (True, {"seq": "n", "first_seq": 0}),
+        (True, {"seq": "queue"}),
+        (True, {}),
+    ],
+    ids=["seqs", "fifo-seqs", "fifo-numbers", "fifo-arrival"],
+)
+"""Streams on queues that can't keep the messages of a key for its owner, as those of SQS."""
+
+
+def queue_of(town: Town, *, fifo: bool) -> MemoryQueue:
+    """Make the stream's queue one that knows no keys. Without order, it delivers what is ready at random."""
+    if fifo:
+        return town.add_fifo_queue()
+    queue = town.queue()
+    queue.by_key = False
+    random = Random(1)
+    queue.choose = lambda visible: random.sample(visible, len(visible))
+    return queue
+
+
+@ON_QUEUES
+async def test_a_deep_backlog_is_handled_in_order_where_the_queue_can_t_keep_it(
+    town: Town, fifo: bool, settings: dict[str, Any]
+) -> None:
+    queue_of(town, fifo=fifo)
+    await send(town, *range(DEEP))
+    await town.start(app_of(gap_timeout_s=3.0, **settings))
+    began_at = town.clock.monotonic()
+    await in_order(town)
+    assert town.clock.monotonic() - began_at < 0.1 * DEEP
+    if not fifo:
+        assert given_back(town) == 0, "all of it has room in custody"
+
+
+@ON_QUEUES
+async def test_the_owner_elsewhere_gets_a_deep_backlog_in_order(
+    town: Town, fifo: bool, settings: dict[str, Any]
+) -> None:
+    queue_of(town, fifo=fifo)
+    a = await town.start(app_of(gap_timeout_s=3.0, **settings))
+    await send(town, 0)
+    await town.until(lambda: town.results("k") == [0])
+    await town.start(app_of(gap_timeout_s=3.0, **settings), "b")
+    await town.until(lambda: len(a.host.membership.view) == 2)
+    await send(town, *range(1, DEEP))
+    await in_order(town)
+
+
+@ON_QUEUES
+async def test_what_is_given_back_never_counts_as_missing(
+    town: Town, fifo: bool, settings: dict[str, Any]
+) -> None:
+    queue_of(town, fifo=fifo)
+    await send(town, *range(DEEP))
+    limits = msgspec.structs.replace(LIMITS, custody_limit=8)
+    node = await town.start(app_of(gap_timeout_s=1.5, **settings), limits=limits)
+    await in_order(town)
+    assert node.host.stats.given_back or fifo
+
+
+async def test_what_was_given_back_is_found_behind_a_deep_backlog_before_its_time_is_over(town: Town) -> None:
+    """At the pace of a crowded node, it would take twice the timeout to read all that is before it."""
+    queue_of(town, fifo=False)
+    town.queue().choose = None
+    limits = msgspec.structs.replace(LIMITS, custody_limit=8)
+    await town.start(app_of(seq="n", first_seq=0, gap_timeout_s=5.0), limits=limits)
+    await send(town, 0)
+    await town.until(lambda: town.results("k"))
+    await send(town, *range(2, 1000), 1)
+    await town.until(lambda: len(town.results("k")) > 1)
+    assert town.results("k")[:2] == [0, 1]
+
+
+async def test_a_paused_stream_of_a_queue_in_order_goes_on_in_order(town: Town) -> None:
+    queue_of(town, fifo=True)
+    node = await town.start(app_of())
+    await send(town, 0)
+    await town.until(lambda: town.results("k") == [0])
+    await pause(town.state, KEY)
+    node.work.owners.poke(KEY)
+    await town.clock.sleep(1.0)
+    for n in range(1, DEEP):
+        await send(town, n)
+    await town.clock.sleep(100.0)
+    assert town.letters() == [], "the queue keeps what has no room"
+    await resume(town.state, town.queue(), KEY)
+    node.work.owners.poke(KEY)
+    await in_order(town)
 
 
 async def waiting_for_a_gap(town: Town, **settings: Any) -> tuple[TownNode, TownNode]:

@@ -32,13 +32,14 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import router
 from holdfast.streams.reservations import Reservations
-from holdfast.streams.router import FORWARD_PARCELS_MAX, TELL_EVERY_S, Router
+from holdfast.streams.router import FORWARD_PARCELS_MAX, LINE_SHARE, TELL_EVERY_S, Router
 from simulator.limits import limits_with
 from tests.cluster.fakes import Log, StandingMembership, held, make_host, settle_down
 
 VIRTUAL = True
 VISIBILITY_S = 30.0
 GIVE_BACK_S = 5.0
+GAP_TIMEOUT_S = 45.0
 LIMITS = limits_with(
     visibility_s=VISIBILITY_S,
     custody_check_s=12.0,
@@ -63,6 +64,7 @@ class LocalOwners:
     def __init__(self) -> None:
         self.verdicts: dict[str, Verdict] = {}
         self.reserved: set[str] = set()
+        self.gapped: set[str] = set()
         self.declared = True
         self.offered: list[tuple[str, Held]] = []
         self.adopted: list[Claim] = []
@@ -81,6 +83,9 @@ class LocalOwners:
 
     def is_reserved(self, key: str) -> bool:
         return key in self.reserved
+
+    def waits_for_gap(self, key: str) -> bool:
+        return key in self.gapped
 
     def nudge(self, key: str) -> bool:
         return any(claim.key == key for claim in self.adopted)
@@ -140,7 +145,9 @@ class Rig:
         self.stats, self.news = host.stats, host.news
         self.returned: list[Receipt] = []
         queues = {"s": self.queue}
-        self.router = Router(host, queues, self._report, Reservations(host, queues, 10.0))
+        self.router = Router(
+            host, queues, self._report, Reservations(host, queues, 10.0), {"s": GAP_TIMEOUT_S}
+        )
         self.router.owners = self.owners
         self.news.on_claim.append(self.router.claim_changed)
         self.router.start("sim://me")
@@ -540,9 +547,9 @@ async def test_an_answer_that_news_have_overtaken_leads_to_no_other_program(
     assert [message.place.seq for _, message in rig.owners.offered] == [1, 2]
 
 
-def full_for(*seqs: int) -> Judge:
-    """An owner that has no room for these, and takes all others."""
-    return lambda parcel: ParcelAnswer(parcel.number, "full" if int(parcel.seq) in seqs else "accepted")
+def refusing(*seqs: int) -> Judge:
+    """An owner that refuses these, and takes all others."""
+    return lambda parcel: ParcelAnswer(parcel.number, "no" if int(parcel.seq) in seqs else "accepted")
 
 
 @pytest.mark.parametrize("fifo, given_back", [(True, ["m2", "m3"]), (False, ["m2"])])
@@ -554,7 +561,7 @@ async def test_what_follows_a_message_goes_back_with_it_where_the_queue_keeps_or
     rig.queue.fifo = fifo
     await rig.live(member("a"))
     await rig.owned_by("a")
-    rig.peers.judges["a"] = full_for(1)
+    rig.peers.judges["a"] = refusing(1)
     await rig.dispatch(*await rig.receive(3))
     if stops:
         assert await rig.router.give_back_all() == len(given_back)
@@ -582,7 +589,7 @@ async def test_another_stream_keeps_its_messages_when_one_of_a_fifo_queue_goes_b
     rig.queue.fifo = True
     await rig.live(member("a"))
     await rig.owned_by("a")
-    rig.peers.judges["a"] = full_for(0)
+    rig.peers.judges["a"] = refusing(0)
     first, other = await rig.receive(2)
     await rig.dispatch(first)
     rig.router.dispatch("s", "s/other", other)
@@ -605,6 +612,128 @@ async def test_messages_given_back_return_at_different_times(rig: Rig) -> None:
     assert len(pauses) == 10
     assert all(0.5 * GIVE_BACK_S <= pause <= 1.5 * GIVE_BACK_S for pause in pauses.values())
     assert len({round(pause, 3) for pause in pauses.values()}) == 10
+
+
+LINE_MAX = LIMITS.custody_limit // LINE_SHARE
+
+
+def without_keys(rig: Rig) -> Rig:
+    """Return the rig with a queue that knows no keys."""
+    rig.queue.by_key = False
+    return rig
+
+
+class Inbox:
+    """An owner elsewhere that has room for ``room`` messages, and counts what it is offered."""
+
+    def __init__(self, room: int = 0) -> None:
+        self.room = room
+        self.accepted: list[int] = []
+
+    def judge(self, parcel: Parcel) -> ParcelAnswer:
+        """Answer as an owner does."""
+        if self.room <= 0:
+            return ParcelAnswer(parcel.number, "full")
+        self.room -= 1
+        self.accepted.append(int(parcel.seq))
+        return ParcelAnswer(parcel.number, "accepted")
+
+
+async def full_owner(rig: Rig) -> Inbox:
+    """Let another node own the key, and have no room."""
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    inbox = Inbox()
+    rig.peers.judges["a"] = inbox.judge
+    return inbox
+
+
+async def test_what_waits_for_room_stays_in_custody_where_the_queue_knows_no_keys(rig: Rig) -> None:
+    inbox = await full_owner(without_keys(rig))
+    await rig.dispatch(*(held(n) for n in range(5)))
+    await rig.clock.sleep(10 * VISIBILITY_S)
+    assert (rig.router.custody, rig.stats.given_back) == (5, 0)
+    assert len(list(rig.router.holding("s"))) == 5, "it is hidden from others"
+    assert len(rig.peers.parcels("a")) < 11 * VISIBILITY_S / LIMITS.defer.max_s * 2, (
+        "one is offered at a time"
+    )
+    inbox.room = 5
+    await rig.clock.sleep(5)
+    assert inbox.accepted == [0, 1, 2, 3, 4]
+
+
+async def test_the_lowest_that_waits_is_offered_first(rig: Rig) -> None:
+    inbox = await full_owner(without_keys(rig))
+    await rig.dispatch(*(held(n) for n in (7, 3, 9, 1, 5)))
+    for room in (2, 1, 2):
+        inbox.room = room
+        await rig.clock.sleep(5)
+    assert inbox.accepted == [1, 3, 5, 7, 9]
+
+
+async def test_what_comes_later_waits_behind_those_in_line(rig: Rig) -> None:
+    inbox = await full_owner(without_keys(rig))
+    await rig.dispatch(held(3), held(5))
+    inbox.room = 10
+    await rig.dispatch(held(9))
+    assert inbox.accepted == []
+    await rig.dispatch(held(1))
+    assert inbox.accepted == [1], "a lower one may be what the owner waits for"
+    await rig.clock.sleep(5)
+    assert inbox.accepted == [1, 3, 5, 9]
+
+
+async def test_a_key_takes_its_share_of_the_custody_and_its_highest_go_back(rig: Rig) -> None:
+    inbox = await full_owner(without_keys(rig))
+    await rig.dispatch(*reversed(await rig.receive(10)), *(held(n) for n in range(10, LINE_MAX + 10)))
+    await settle_down()
+    assert (rig.router.custody, rig.stats.given_back) == (LINE_MAX, 10)
+    assert rig.router.is_crowded("s")
+    assert not rig.router.is_crowded("other")
+    inbox.room = 100
+    await rig.clock.sleep(10)
+    assert inbox.accepted == list(range(LINE_MAX))
+    assert not rig.router.is_crowded("s")
+
+
+async def test_what_finds_no_room_goes_back_highest_first_for_longer_each_time(rig: Rig) -> None:
+    await full_owner(without_keys(rig))
+    await rig.dispatch(*(held(n, f"r{n}") for n in range(LINE_MAX)))
+    calls: list[tuple[list[str], float]] = []
+
+    async def give_back(receipts: list[str], delay_s: float) -> list[str]:
+        calls.append((receipts, delay_s))
+        return []
+
+    rig.queue.give_back = give_back  # type: ignore[method-assign,assignment]
+    for receives in range(1, 8):
+        more = [held(n, f"r{n}") for n in (100, 101, 102)]
+        for message in more:
+            message.receives = receives
+        await rig.dispatch(*more)
+    assert [receipts for receipts, _ in calls] == [["r102", "r101", "r100"]] * 7, "in one call"
+    pauses = [pause_s for _, pause_s in calls]
+    assert GIVE_BACK_S / 2 <= pauses[0] < pauses[2] <= GAP_TIMEOUT_S / 3
+    assert max(pauses) <= GAP_TIMEOUT_S / 3
+
+
+@pytest.mark.parametrize("is_foreign", [False, True])
+async def test_a_queue_that_keeps_order_gets_the_tail_back_from_its_end_and_at_once(
+    rig: Rig, is_foreign: bool
+) -> None:
+    """A pause would stop the key. Only what is another program's is left to it for a while."""
+    rig.queue.fifo, rig.queue.by_key = True, False
+    stranger = Member("/services/w", "w", "sim://w", Load(room=0), foreign=True)
+    await rig.live(member("a"), stranger)
+    await rig.owned_by(stranger.id if is_foreign else "a")
+    rig.peers.judges["a"] = refusing(0, 1, 2)
+    await rig.dispatch(*await rig.receive(3))
+    await rig.clock.sleep(0 if is_foreign else VISIBILITY_S / 3)
+    back = [event for event in rig.queue.log if event.kind == "given back"]
+    if not is_foreign:
+        assert [event.id for event in back[:3]] == ["m3", "m2", "m1"]
+    pauses = {message.visible_at - back[-1].at for message in rig.queue.messages.values()}
+    assert (max(pauses) > 0) is is_foreign
 
 
 async def test_a_queue_that_can_t_take_it_back_shows_it_again_by_itself(rig: Rig) -> None:

@@ -53,7 +53,7 @@ class Parcel(msgspec.Struct, frozen=True, array_like=True):
     age_s: float = 0.0
     after: Number | None = None
     counted: bool = False
-    turn: int | None = None
+    turn: Number | None = None
 
 
 class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
@@ -61,8 +61,9 @@ class ParcelAnswer(msgspec.Struct, frozen=True, array_like=True):
 
     ``accepted``: it holds the message and will report. ``full``: it has no room now. ``no``: it isn't the
     owner; ``member`` and ``epoch`` are those of the owner, if it knows one. ``held_back``: it holds the
-    message, which waits behind a missing one or behind effects that nobody takes. ``reserved``: it has no
-    room and has reserved the key, so the message goes back to the queue, and the owner takes it from there.
+    message, which waits behind a missing one or behind effects that nobody takes; or it has no room and waits
+    for a missing one. ``reserved``: it has no room and has reserved the key, so the message goes back to the
+    queue, and the owner takes it from there.
     """
 
     number: int

@@ -149,9 +149,9 @@ class Warming:
         self.obstacle: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
 
-def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False) -> OwnerRules:
+def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False, fifo: bool = False) -> OwnerRules:
     """Return the settings of a declared stream that the owner's state machine needs. ``by_key``: its queue
-    knows keys."""
+    knows keys. ``fifo``: it keeps the order of each key."""
     return OwnerRules(
         order=Rules(
             kind=spec.seq_kind,
@@ -177,6 +177,7 @@ def rules_of(spec: StreamSpec, limits: Limits, *, by_key: bool = False) -> Owner
         effects=EffectLimits(spec.max_pending_effects, spec.max_pending_bytes, spec.effect_timeout_s),
         max_timers=spec.max_timers,
         by_key=by_key,
+        fifo=fifo,
     )
 
 
@@ -223,7 +224,9 @@ class Owners:
         self._specs = specs
         self._models = models
         self._rules = {
-            name: rules_of(spec, host.limits, by_key=reservations.knows_keys(name))
+            name: rules_of(
+                spec, host.limits, by_key=reservations.knows_keys(name), fifo=storage.queues[name].fifo
+            )
             for name, spec in specs.items()
         }
         self._state, self._values = storage.state, storage.values
@@ -304,6 +307,11 @@ class Owners:
         that nobody takes."""
         entry = self._entries.get(key)
         return entry is not None and entry.owner.gapped
+
+    def waits_for_gap(self, key: str) -> bool:
+        """Return True if the key's owner here waits for a missing message, as long as the timeout allows."""
+        entry = self._entries.get(key)
+        return entry is not None and entry.owner.waits_for_gap
 
     def holding(self, stream: str, *, opened: bool = False) -> Iterator[tuple[str, Held]]:
         """Yield the messages of ``stream`` whose deliveries must be extended, each with its key. With

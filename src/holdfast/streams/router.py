@@ -5,6 +5,7 @@ A message whose key another node owns is forwarded with its receipt. This node k
 the owner reports the commit, and offers them to the next owner if that one is lost. A message that no owner
 has accepted is offered again after growing pauses. As a last resort, it goes back to the queue, with jitter.
 A message whose owner has no room, and has reserved the key, goes back at once: the owner takes it from there.
+If the queue knows no keys, the message waits here in the line of its key, as long as the line has room.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.queue import Queue
+from holdfast.streams.lines import Line
 from holdfast.streams.reservations import Reservations
 
 ASK_AGAIN = Backoff(0.05, 5.0)
@@ -53,6 +55,16 @@ TELL_EVERY_S = 5.0
 UNPLACED_S = 60.0
 """For how long after the last try a stream counts as one that no node takes. Its messages may lie in their
 queue meanwhile."""
+
+LINE_SHARE = 4
+"""The fraction (1/4) of ``custody_limit`` that the messages of one key may take while they wait for room."""
+
+PAUSE_MAX_S = 30.0
+"""The longest pause of a message that goes back for want of room, in seconds: its owner expects it back for
+twice as long (``AWAY_S``)."""
+
+GAP_SHARE = 3
+"""The fraction (1/3) of a stream's gap timeout that such a pause may take at most."""
 
 ROUTES_MAX = 100_000
 """How many routes are remembered. For further streams, the coordinator is asked again."""
@@ -69,6 +81,9 @@ class LocalOwners(Protocol):
 
     def is_reserved(self, key: str) -> bool:
         """Return True if the key's owner here has reserved it at the queue."""
+
+    def waits_for_gap(self, key: str) -> bool:
+        """Return True if the key's owner here waits for a missing message."""
 
     def nudge(self, key: str) -> bool:
         """Tell the owner of a key that it is due; return False if it isn't owned here."""
@@ -113,9 +128,15 @@ class Router:
     Set ``owners`` before the start: the owners are made with this router."""
 
     def __init__(
-        self, host: Host, queues: Mapping[str, Queue], report: Reporter, reservations: Reservations
+        self,
+        host: Host,
+        queues: Mapping[str, Queue],
+        report: Reporter,
+        reservations: Reservations,
+        gap_timeouts_s: Mapping[str, float],
     ) -> None:
         self._host = host
+        self._gap_timeouts_s = gap_timeouts_s
         self._reservations = reservations
         self._queues = queues
         self._report = report
@@ -137,6 +158,10 @@ class Router:
         """By node: how many calls in a row have failed, and when the node is called again."""
         self._outboxes: dict[str, list[Custody]] = {}
         self._deferred: list[tuple[float, int]] = []
+        self._lines: dict[str, Line[Custody]] = {}
+        self._lines_due: list[tuple[float, str]] = []
+        self._leaving: dict[str, list[Custody]] = {}
+        """By stream: messages that go back to the queue for want of room."""
         self._defer_changed = asyncio.Event()
         self._placed = Placed()
         self._given: dict[str, Route] = {}
@@ -162,7 +187,18 @@ class Router:
     @property
     def deferred(self) -> int:
         """The number of messages in custody that found no room and wait to be offered again."""
-        return len(self._deferred)
+        return len(self._deferred) + sum(map(len, self._lines.values()))
+
+    def is_crowded(self, stream: str) -> bool:
+        """Return True if messages that wait for room fill half of the custody, or of the share of their key.
+        At full speed, others would soon go back to the queue too, and return in any order. A key whose owner
+        waits for a missing message doesn't count: that one is to be found soon."""
+        lines = {key: line for key, line in self._lines.items() if not line.is_behind_gap}
+        if len(self._deferred) + sum(map(len, lines.values())) > self._limits.custody_limit / 2:
+            return True
+        return any(
+            2 * len(line) > self._line_max and key.startswith(f"{stream}/") for key, line in lines.items()
+        )
 
     def unplaced(self) -> Mapping[str, Unplaced]:
         """Return the streams that no node takes, by full key."""
@@ -183,13 +219,20 @@ class Router:
 
     def dispatch(self, stream: str, key: str, held: Held) -> None:
         """Bring a message that this node received to its owner, here or elsewhere."""
+        if (line := self._lines.get(key)) is not None:
+            item = self._take(stream, key, held)
+            if line.is_before(item):
+                self._join(line, item)
+            else:
+                self._again(item)
+            return
         verdict = self.owners.offer(key, held)
         if verdict != "accepted":
             item = self._take(stream, key, held)
             if verdict == "unknown":
                 self._route(item)
             else:
-                self._find_room(item)
+                self._find_room(item, verdict)
 
     def take_back(self, stream: str, key: str, messages: Iterable[Held], to: str = "") -> None:
         """Take messages that an owner here gives up. This node's deliveries are routed again, to ``to`` if
@@ -390,12 +433,14 @@ class Router:
         """Give a message back to the queue because another program owns the stream and receives for
         itself."""
         item.tries = self._limits.give_back_after
-        self._defer(item)
+        self._defer(item, is_foreign=True)
 
     def _keep_here(self, item: Custody) -> None:
         verdict = self.owners.offer(item.key, item.held)
         if verdict == "accepted":
             self._end(item.number)
+        elif verdict == "full":
+            self._wait_for_room(item, is_behind_gap=self.owners.waits_for_gap(item.key))
         else:
             self._defer(item)
 
@@ -498,7 +543,7 @@ class Router:
         elif answer is not None and answer.verdict == "full" and answer.reserved:
             self._put_back(item)
         elif answer is not None and answer.verdict == "full":
-            self._defer(item)
+            self._wait_for_room(item, is_behind_gap=answer.held_back)
         else:
             self._redirect(item, answer)
 
@@ -508,6 +553,8 @@ class Router:
         item.accepted = True
         (self._held_back.add if held_back else self._held_back.discard)(item.number)
         item.offered_at = self._clock.monotonic()
+        if (line := self._lines.get(item.key)) is not None:
+            line.accepted()
 
     def _redirect(self, item: Custody, answer: ParcelAnswer | None) -> None:
         route = self._routes.get(item.key, Route(item.to))
@@ -588,10 +635,12 @@ class Router:
         verdict = self.owners.offer(item.key, item.held)
         if verdict == "accepted":
             self._end(item.number)
+            if (line := self._lines.get(item.key)) is not None:
+                line.accepted()
         elif verdict == "unknown":
             self._route(item)
         else:
-            self._find_room(item)
+            self._find_room(item, verdict)
 
     # -- waiting ----------------------------------------------------------------------------------------
 
@@ -608,27 +657,110 @@ class Router:
         item.to, item.accepted = "", False
         item.held.come_back()
 
-    def _defer(self, item: Custody) -> None:
-        """Offer a message again after a pause. After the last try it goes back to the queue."""
+    def _defer(self, item: Custody, *, is_foreign: bool = False) -> None:
+        """Offer a message again after a pause. After the last try it goes back to the queue. ``is_foreign``:
+        for another program."""
         self._take_from_owner(item)
         item.tries += 1
         if item.tries > self._limits.give_back_after or self.kept > self._limits.custody_limit:
             if self._host.membership.alive:
                 items = self._let_go([item])
-                self._tasks.spawn(self._give_back(item.stream, items))
+                self._tasks.spawn(self._give_back(item.stream, items, at_once=not is_foreign))
                 return
             item.tries = self._limits.give_back_after
         pause_s = self._limits.defer.delay_s(item.tries, self._clock.random())
         heapq.heappush(self._deferred, (self._clock.monotonic() + pause_s, item.number))
         self._defer_changed.set()
 
-    def _find_room(self, item: Custody) -> None:
-        """Have a message wait for which its owner here has no room: in the queue, if it keeps the message for
-        the owner."""
+    def _find_room(self, item: Custody, verdict: str = "full") -> None:
+        """Have a message wait that its owner here didn't take: in the queue, if it keeps the message for the
+        owner."""
         if self.owners.is_reserved(item.key):
             self._put_back(item)
+        elif verdict == "full":
+            self._wait_for_room(item, is_behind_gap=self.owners.waits_for_gap(item.key))
         else:
             self._defer(item)
+
+    @property
+    def _line_max(self) -> int:
+        return max(1, self._limits.custody_limit // LINE_SHARE)
+
+    def _wait_for_room(self, item: Custody, *, is_behind_gap: bool) -> None:
+        """Have a message wait until its owner has room for it: in the line of its key, if the queue knows no
+        keys. The highest one goes back to the queue if there are too many. ``is_behind_gap``: the owner waits
+        for a missing message."""
+        if self._queues[item.stream].by_key:
+            self._defer(item)
+            return
+        self._take_from_owner(item)
+        line = self._lines.get(item.key)
+        if line is None:
+            line = self._lines[item.key] = Line(_order, self._waits, FORWARD_PARCELS_MAX)
+            self._offer_later(item.key, line)
+        line.refused()
+        line.is_behind_gap = is_behind_gap
+        self._join(line, item)
+
+    def _join(self, line: Line[Custody], item: Custody) -> None:
+        line.add(item)
+        is_over = len(line) > self._line_max or self.kept > self._limits.custody_limit
+        if is_over and self._host.membership.alive and (highest := line.pop_highest()) is not None:
+            self._leave_for_room(highest)
+
+    def _waits(self, item: Custody) -> bool:
+        """Return True if a message in a line still waits for its owner's room."""
+        return item.number in self._custody and not item.to and item not in self._placing.get(item.key, ())
+
+    def _offer_later(self, key: str, line: Line[Custody]) -> None:
+        pause_s = self._limits.defer.delay_s(1 + line.refusals, self._clock.random())
+        heapq.heappush(self._lines_due, (self._clock.monotonic() + pause_s, key))
+        self._defer_changed.set()
+
+    def _offer_line(self, key: str) -> None:
+        """Offer the lowest of a line to the owner, until it has no room. An empty line stays until it is due
+        the next time, because messages of it may be under way to the owner."""
+        line = self._lines[key]
+        was_empty = not line
+        offered = line.offer()
+        for index, item in enumerate(offered):
+            self._again(item)
+            if self._waits(item):
+                for behind in offered[index + 1 :]:
+                    line.add(behind)
+                break
+        if was_empty:
+            del self._lines[key]
+        else:
+            self._offer_later(key, line)
+
+    def _leave_for_room(self, item: Custody) -> None:
+        """Give a message back to the queue because too many of its key wait, in calls with others."""
+        if self._queues[item.stream].fifo:
+            self._tasks.spawn(self._give_back(item.stream, self._let_go([item]), at_once=True))
+            return
+        self._end(item.number)
+        self._stats.given_back += 1
+        item.held.become(Life.GIVEN_BACK)
+        leaving = self._leaving.setdefault(item.stream, [])
+        leaving.append(item)
+        if len(leaving) == 1:
+            self._tasks.spawn(self._give_back_leaving(item.stream))
+
+    async def _give_back_leaving(self, stream: str) -> None:
+        """Give back what has gathered, the highest first, each for a pause that doubles with its receives."""
+        leaving = sorted(self._leaving.pop(stream), key=_order, reverse=True)
+        longest_s = min(PAUSE_MAX_S, max(1.0, self._gap_timeouts_s[stream] / GAP_SHARE))
+        pauses = Backoff(self._limits.give_back_s, longest_s)
+        for receives in sorted({item.held.receives for item in leaving}):
+            receipts = [
+                receipt.receipt
+                for item in leaving
+                if item.held.receives == receives
+                for receipt in item.held.receipts
+                if not receipt.stale
+            ]
+            await self._return(stream, receipts, pauses.delay_s(receives, self._clock.random()))
 
     def _put_back(self, item: Custody) -> None:
         """Put a message back to the queue, from which its owner takes it in order."""
@@ -651,7 +783,7 @@ class Router:
         """End the custody of messages that go back to the queue. A queue that keeps order delivers nothing of
         a key while any of it is in flight. So what comes after such a message goes back with it, though an
         owner may hold it: that one waits for the message which goes back. Returns all that go back."""
-        first: dict[str, tuple[int, int]] = {}
+        first: dict[str, tuple[int, int, int]] = {}
         for item in items:
             if self._queues[item.stream].fifo:
                 first[item.key] = min(_order(item), first.get(item.key, _order(item)))
@@ -663,12 +795,21 @@ class Router:
             self._end(item.number)
         return list(gone.values())
 
-    async def _give_back(self, stream: str, items: list[Custody]) -> None:
+    async def _give_back(self, stream: str, items: list[Custody], *, at_once: bool = False) -> None:
+        """Give messages back to the queue, the highest first: one that keeps order then delivers none of them
+        before the lowest is there. Of such a queue a pause would only stop the key. So there is none
+        ``at_once``, for messages that this program goes on with."""
+        pause_s = self._limits.give_back_s * (0.5 + self._clock.random())
+        if at_once and self._queues[stream].fifo:
+            pause_s = 0.0
         for item in items:
             item.held.become(Life.GIVEN_BACK)
         self._stats.given_back += len(items)
+        items = sorted(items, key=_order, reverse=True)
         receipts = [r.receipt for item in items for r in item.held.receipts if not r.stale]
-        pause_s = self._limits.give_back_s * (0.5 + self._clock.random())
+        await self._return(stream, receipts, pause_s)
+
+    async def _return(self, stream: str, receipts: list[str], pause_s: float) -> None:
         for batch in chunks(receipts, self._queues[stream].max_batch):
             try:
                 await self._queues[stream].give_back(batch, pause_s)
@@ -683,15 +824,15 @@ class Router:
         for stream, queue in self._queues.items():
             own = [item for item in items if item.stream == stream]
             for start in range(0, len(own), queue.max_batch):
-                await self._give_back(stream, own[start : start + queue.max_batch])
+                await self._give_back(stream, own[start : start + queue.max_batch], at_once=True)
         return len(items)
 
     async def _offer_deferred(self) -> None:
         while True:
             self._defer_changed.clear()
             timeout_s = None
-            if self._deferred:
-                timeout_s = max(0.0, self._deferred[0][0] - self._clock.monotonic())
+            if due := [heap[0][0] for heap in (self._deferred, self._lines_due) if heap]:
+                timeout_s = max(0.0, min(due) - self._clock.monotonic())
             if timeout_s is None or timeout_s > 0:
                 await self._clock.wait(self._defer_changed, timeout_s)
             self._offer_due()
@@ -700,8 +841,10 @@ class Router:
         now = self._clock.monotonic()
         while self._deferred and self._deferred[0][0] <= now:
             item = self._custody.get(heapq.heappop(self._deferred)[1])
-            if item is not None and not item.to and item not in self._placing.get(item.key, ()):
+            if item is not None and self._waits(item):
                 self._again(item)
+        while self._lines_due and self._lines_due[0][0] <= now:
+            self._offer_line(heapq.heappop(self._lines_due)[1])
 
     async def _check_custody(self) -> None:
         while True:
@@ -727,9 +870,10 @@ def _remember(routes: dict[str, Route], key: str, route: Route, most: int) -> No
         del routes[next(iter(routes))]
 
 
-def _order(item: Custody) -> tuple[int, int]:
-    """Return the place of a message in the order of its stream. Messages without a seq have no order."""
-    return item.held.place.run, item.held.place.seq
+def _order(item: Custody) -> tuple[int, int, int]:
+    """Return the place of a message in the order of its stream. Those without a seq are in the order of their
+    turn, if the queue knows it."""
+    return item.held.place.run, item.held.place.seq, item.held.turn or 0
 
 
 def _lapsed(receipt: Receipt, now: float) -> bool:
@@ -754,5 +898,5 @@ def _parcel(item: Custody, now: float) -> Parcel:
         age_s=max(0.0, now - receipt.received_at),
         after=None if item.held.after is None else number(item.held.after),
         counted=item.held.counted,
-        turn=item.held.turn,
+        turn=None if item.held.turn is None else number(item.held.turn),
     )

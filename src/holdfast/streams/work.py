@@ -117,7 +117,8 @@ class StreamWork:
         self._queues, self._state = storage.queues, storage.state
         self.reports = Reports(host)
         self._reservations = Reservations(host, self._queues, first_hide_s(host.limits))
-        self.router = Router(host, self._queues, self.reports.tell, self._reservations)
+        gaps = {name: spec.gap_timeout_s for name, spec in specs.items()}
+        self.router = Router(host, self._queues, self.reports.tell, self._reservations, gaps)
         self._archivers = {
             name: Archiver(name, objects, host, on_change=partial(self._archive_changed, name))
             for name, objects in storage.archives.items()
@@ -164,7 +165,7 @@ class StreamWork:
                 host,
                 take=self._taker(specs[name]),
                 room=partial(self._room, name),
-                is_crowded=self._is_crowded,
+                is_crowded=partial(self.router.is_crowded, name),
                 may=self._may_receive,
                 hide_s=first_hide_s(host.limits),
                 reception=self._keepers[name].reception,
@@ -244,11 +245,6 @@ class StreamWork:
 
     def _may_receive(self) -> bool:
         return self._host.membership.stands
-
-    def _is_crowded(self) -> bool:
-        """True if messages without room fill half of the custody. At full speed, the others would soon go
-        back to the queue too, and return in any order."""
-        return self.router.deferred > self._host.limits.custody_limit / 2
 
     def _holding(self, stream: str) -> list[tuple[str, Held]]:
         """Return the messages whose deliveries must be extended. A node without a membership extends nothing,
@@ -474,14 +470,19 @@ class StreamWork:
             parcel.receives,
             after,
             counted=parcel.counted,
-            turn=parcel.turn,
+            turn=None if parcel.turn is None else int(parcel.turn),
         )
         verdict = self.owners.offer(parcel.key, held)
         if verdict == "accepted":
             self._host.stats.accepted += 1
             return ParcelAnswer(parcel.number, verdict, held_back=self.owners.is_gapped(parcel.key))
         if verdict == "full":
-            return ParcelAnswer(parcel.number, verdict, reserved=self.owners.is_reserved(parcel.key))
+            return ParcelAnswer(
+                parcel.number,
+                verdict,
+                held_back=self.owners.waits_for_gap(parcel.key),
+                reserved=self.owners.is_reserved(parcel.key),
+            )
         hint = self.router.hint(parcel.key)
         return ParcelAnswer(parcel.number, "no", hint.member, hint.epoch)
 

@@ -48,3 +48,10 @@ class TestSqsQueueOnMoto(SqsConformance):
         if queue.seq_kind == "increasing":
             pytest.skip("moto numbers messages at random")
         await super().test_redriven_dead_letters_come_again_in_order_as_new(queue)
+
+    async def test_dead_letters_keep_the_turn_of_their_messages_and_come_again_by_it(
+        self, queue: Queue
+    ) -> None:
+        if queue.fifo:
+            pytest.skip("moto numbers messages at random")
+        await super().test_dead_letters_keep_the_turn_of_their_messages_and_come_again_by_it(queue)

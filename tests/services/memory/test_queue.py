@@ -19,6 +19,14 @@ class TestMemoryQueue(KeyedQueueConformance, QueueConformance, QueueTransferConf
         await queue.close()
 
 
+class TestMemoryQueueInOrder(QueueConformance):
+    @pytest.fixture
+    async def queue(self, clock: Clock) -> AsyncIterator[MemoryQueue]:
+        queue = MemoryQueue(clock, fifo=True, by_key=False)
+        yield queue
+        await queue.close()
+
+
 class TestMemoryQueueThatFreesNothing(KeyedQueueConformance, QueueConformance, QueueTransferConformance):
     @pytest.fixture
     async def queue(self, clock: Clock) -> AsyncIterator[MemoryQueue]:

@@ -230,13 +230,15 @@ class SqsQueue:
     def _delivery(self, message: SqsMessage) -> Delivery:
         body, attributes, _ = decode(message)
         said = message.attributes
+        number = int(said["SequenceNumber"]) if self.fifo else None
         return Delivery(
             message.receipt_handle,
             message.message_id,
             body,
             attributes,
             int(said.get("ApproximateReceiveCount", 1)),
-            int(said["SequenceNumber"]) if self.fifo else None,
+            number,
+            number,
         )
 
     async def _dead_letters(self) -> DeadLetters:

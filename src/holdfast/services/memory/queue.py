@@ -162,6 +162,8 @@ class MemoryQueue:
         for message in standing:
             self.messages.pop(message.number, None)
             self._note("deleted", message)
+        if self.fifo:
+            self._bell.ring()  # what was behind them may be delivered
         return [receipt for receipt in stale if self._find(receipt)]
 
     async def give_back(self, receipts: Sequence[str], delay_s: float) -> list[str]:

@@ -164,6 +164,12 @@ class OwnerRules(msgspec.Struct, frozen=True):
     effects: EffectLimits = EffectLimits()
     max_timers: int = TIMERS
     by_key: bool = False
+    fifo: bool = False
+
+    @property
+    def keeps_overflow(self) -> bool:
+        """Return True if the queue keeps what a parked stream has no room for, in order."""
+        return self.by_key or self.fifo
 
 
 class MovedFrom(msgspec.Struct, frozen=True):
@@ -641,7 +647,7 @@ class Owner:
                 if rejected is not None:
                     self._evict(self._held.pop(rejected), now)
                 return True
-            stays = self.rules.by_key and not _is_request(held)  # in the queue
+            stays = self.rules.keeps_overflow and not _is_request(held)  # in the queue
             if not self.parked or self._crowded or stays:
                 return False
             self._held[held.place] = held

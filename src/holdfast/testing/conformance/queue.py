@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from holdfast.errors import TooLarge
+from holdfast.ports.dead_letters import in_order
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 
 LONG_S = 60.0
@@ -300,6 +301,22 @@ class QueueConformance:
         assert [d.body for d in await _receive(queue, 1)] == [b"soon"]
         assert await queue.receive(1, self.glance_s, LONG_S, "node") == []
 
+    async def test_a_delete_wakes_who_waits_for_what_was_behind(
+        self, queue: Queue, other_queue: Queue
+    ) -> None:
+        if not queue.fifo:
+            pytest.skip("this queue keeps no order")
+        for body in (b"first", b"second"):
+            await queue.send([Outgoing(body, key="k")])
+        [first] = await _receive(queue, 1)
+        waiting = asyncio.create_task(other_queue.receive(1, PATIENCE_S, LONG_S, "node"))
+        await asyncio.sleep(self.glance_s)
+        assert not waiting.done()
+        began_at = asyncio.get_running_loop().time()
+        await queue.delete([first.receipt])
+        assert [delivery.body for delivery in await waiting] == [b"second"]
+        assert asyncio.get_running_loop().time() - began_at < PATIENCE_S / 2
+
     async def test_giving_a_message_back_wakes_who_waits(self, queue: Queue, other_queue: Queue) -> None:
         await queue.send([Outgoing(b"x")])
         [delivery] = await _receive(queue, 1)
@@ -406,12 +423,7 @@ class QueueConformance:
         )
         assert await queue.redrive(["c", "a", "none such", "b"]) == 3
         assert [letter.id for letter in await queue.dead_letters(10)] == ["d"]
-        deliveries: list[Delivery] = []
-        while len(deliveries) < 3:  # all have one key, so a queue may hold back those behind
-            some = await queue.receive(3, PATIENCE_S, LONG_S, "node")
-            assert some
-            await queue.delete([d.receipt for d in some])
-            deliveries += some
+        deliveries = await _receive_and_delete(queue, 3)
         assert {(d.body, d.attributes["name"], d.receives) for d in deliveries} == {
             (b"a", "a", 1),
             (b"b", "b", 1),
@@ -421,6 +433,26 @@ class QueueConformance:
             ordered = sorted(deliveries, key=lambda d: d.number or 0)
             assert [d.body for d in ordered] == [b"c", b"a", b"b"]
         assert await queue.redrive(["a", "b", "c"]) == 0
+
+    async def test_dead_letters_keep_the_turn_of_their_messages_and_come_again_by_it(
+        self, queue: Queue
+    ) -> None:
+        for n in range(3):
+            await queue.send([Outgoing(b"%d" % n, key="k")])
+        found = await _receive_and_delete(queue, 3)
+        if None in {delivery.turn for delivery in found}:
+            assert not queue.fifo
+            pytest.skip("this queue doesn't know the order of arrival")
+        await queue.bury(
+            [
+                DeadLetter(f"id-{9 - n}", d.body, "r", key="k", seq=f"{9 - n}", turn=d.turn)
+                for n, d in enumerate(found)
+            ]
+        )
+        letters = sorted(await queue.dead_letters(10), key=in_order)
+        assert [(letter.body, letter.turn) for letter in letters] == [(d.body, d.turn) for d in found]
+        assert await queue.redrive([letter.id for letter in letters]) == 3
+        assert [d.body for d in await _receive_and_delete(queue, 3)] == [b"0", b"1", b"2"]
 
     async def test_purged_dead_letters_are_gone_and_no_others(self, queue: Queue) -> None:
         await queue.bury([DeadLetter(i, b"x", "r") for i in ("a", "b", "c")])
@@ -437,6 +469,18 @@ class QueueConformance:
         assert await queue.expire(FOREVER) == 2
         assert await queue.dead_letters(10) == []
         assert (await queue.depth()).dead == 0
+
+
+async def _receive_and_delete(queue: Queue, count: int) -> list[Delivery]:
+    """Receive messages of one key, of which a queue may hold back those behind. Returns them in the order of
+    the queue, if it has one."""
+    deliveries: list[Delivery] = []
+    while len(deliveries) < count:
+        some = await queue.receive(count - len(deliveries), PATIENCE_S, LONG_S, "node")
+        assert some
+        await queue.delete([d.receipt for d in some])
+        deliveries += some
+    return sorted(deliveries, key=lambda d: d.turn or d.number or 0)
 
 
 async def _receive(
