@@ -35,7 +35,6 @@ from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
 from holdfast.services.memory.coordinator import MemoryCoordinator
-from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.owners import Owned, Owners
@@ -87,10 +86,6 @@ _plan_of_backlog = Backlog.plan
 
 def _plan_without_gaps(self: Backlog, now: float, **state: Any) -> Any:
     return _plan_of_backlog(self, now, **state | {"missing": False})
-
-
-def _end_unseen(self: MemoryQueue, key: str) -> None:
-    del self.reservations[key]
 
 
 def _acting(says: str, where: Any, name: str, instead: Any, seeds: int = 300) -> Mutation:
@@ -496,9 +491,6 @@ RULES: dict[str, Mutation] = {
     ),
     "backlog-read-on": Mutation(
         "an owner reads on for a message that is missing", Backlog, "plan", _plan_without_gaps
-    ),
-    "backlog-end": Mutation(
-        "an ended reservation shows its messages", MemoryQueue, "_end", _end_unseen, seeds=400
     ),
     "judge-again": Mutation(
         "the inbox is judged again after each commit", Sequencer, "answer", _keep_no_more

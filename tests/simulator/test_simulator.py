@@ -23,7 +23,7 @@ QUICK = 2
 
 LIKELY = {
     "archive-first": 2, "archive-again": 4,
-    "backlog-awaited": 366, "backlog-turn": 366, "backlog-read-on": 2, "backlog-end": 319,
+    "backlog-awaited": 366, "backlog-turn": 366, "backlog-read-on": 2,
     "batch-count": 53, "batch-first": 110, "follow-up-again": 9, "follow-up-answer": 13, "follow-up-first": 1,
     "task-pause": 9, "task-pause-free": 9, "task-effects-first": 1, "task-effects-again": 1,
     "task-delay": 13,

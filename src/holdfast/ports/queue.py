@@ -214,8 +214,9 @@ class KeyedQueue(Queue, Protocol):
 
     async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
         """Reserve ``key`` for the membership ``holder`` for ``for_s`` seconds from now, or renew that.
-        Returns False while another holder has a reservation of the same or a higher ``epoch``, and
-        changes nothing then; one of a lower epoch is replaced."""
+        Returns False while another holder has a reservation of a higher ``epoch``, and changes nothing then.
+        One of a lower epoch is replaced, and so is one of the same: that is of the same opening, whose node
+        has joined again."""
 
     async def keep(self, keys: Sequence[str], holder: str, for_s: float) -> list[str]:
         """Renew reservations; returns the keys of those that ``holder`` no longer has."""

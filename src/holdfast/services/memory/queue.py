@@ -197,7 +197,7 @@ class MemoryQueue:
 
     async def reserve(self, key: str, holder: str, epoch: int, for_s: float) -> bool:
         standing = self._reservation(key)
-        if standing is not None and standing.holder != holder and standing.epoch >= epoch:
+        if standing is not None and standing.holder != holder and standing.epoch > epoch:
             return False
         if standing is not None and standing.holder == holder:
             epoch = max(epoch, standing.epoch)

@@ -34,7 +34,7 @@ ON CONFLICT (queue, key) DO UPDATE
 SET holder = excluded.holder, ends_at = excluded.ends_at,
     epoch = CASE WHEN r.holder = excluded.holder AND r.ends_at > {schema}.micros(clock_timestamp())
         THEN greatest(r.epoch, excluded.epoch) ELSE excluded.epoch END
-WHERE r.holder = excluded.holder OR r.epoch < excluded.epoch
+WHERE r.holder = excluded.holder OR r.epoch <= excluded.epoch
     OR r.ends_at <= {schema}.micros(clock_timestamp())
 RETURNING 1"""
 

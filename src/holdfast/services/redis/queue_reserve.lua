@@ -4,7 +4,7 @@ local epoch, holder, seen, last = reservation(key, now)
 local given = tonumber(ARGV[3])
 if holder == ARGV[2] then
   given = math.max(given, tonumber(epoch))
-elseif holder and tonumber(epoch) >= given then
+elseif holder and tonumber(epoch) > given then
   return {'ok', '0'}
 end
 -- What is sent from now on is set aside at once, what is ready later.

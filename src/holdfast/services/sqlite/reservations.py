@@ -72,7 +72,7 @@ VALUES (:queue, :key, :holder, :epoch, :ends_at, 0)
 ON CONFLICT (queue, key) DO UPDATE SET
     epoch = iif(ends_at > :now AND holder = :holder, max(epoch, :epoch), :epoch),
     looked = iif(ends_at > :now AND holder = :holder, looked, 0), holder = :holder, ends_at = :ends_at
-WHERE ends_at <= :now OR holder = :holder OR epoch < :epoch"""
+WHERE ends_at <= :now OR holder = :holder OR epoch <= :epoch"""
 
 KEEP = """
 UPDATE reservations SET ends_at = ?

@@ -101,15 +101,17 @@ class KeyedQueueConformance:
         assert await queue.take("a", "other", 1, LONG_S) is None
         assert [d.body for d in await _take_all(queue, "a", 1)] == [b"a0"]
 
-    async def test_a_greater_epoch_replaces_a_reservation_and_no_other_does(
+    async def test_no_lower_epoch_replaces_a_reservation(
         self, queue: KeyedQueue, other_queue: KeyedQueue
     ) -> None:
         assert await queue.reserve("a", "node", 2, LONG_S)
         assert await queue.reserve("a", "node", 2, LONG_S)
         assert not await other_queue.reserve("a", "other", 1, LONG_S)
-        assert not await other_queue.reserve("a", "other", 2, LONG_S)
         await _send(queue, "a", range(1))
+        assert await other_queue.reserve("a", "same opening", 2, LONG_S)
+        assert await queue.take("a", "node", 1, LONG_S) is None
         assert await other_queue.reserve("a", "other", 3, LONG_S)
+        assert not await queue.reserve("a", "same opening", 2, LONG_S)
         assert await queue.take("a", "node", 1, LONG_S) is None
         assert await queue.keep(["a"], "node", LONG_S) == ["a"]
         await queue.unreserve("a", "node")
