@@ -3,7 +3,6 @@
 import ast
 import re
 import subprocess
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -133,15 +132,8 @@ def test_nothing_is_used_that_the_oldest_promised_python_lacks() -> None:
     assert [use for path in code for use in lacking(path)] == []
 
 
-NAME_WORDS_MIN = 4
-"""The name of a test says what broke when it fails. Fewer words can't."""
-
 RIDDLES = frozenset({"brood", "company", "deaf", "door", "doors", "ear", "ears", "front", "wary"})
 """Pictures, which the glossary doesn't have: who reads that such a test failed doesn't know what broke."""
-
-
-def test_the_name_of_every_test_has_words_enough_to_say_what_broke() -> None:
-    assert [test for test, words in names_of_tests() if len(words) < NAME_WORDS_MIN] == []
 
 
 @pytest.mark.slow
@@ -160,56 +152,3 @@ def test_docstrings_say_first_what_the_thing_is_or_does() -> None:
                 if re.match(r"(What|Which|Who|Whose|How|Why|When|Where|Whether)\b", said):
                     asking.append(f"{name(path)}: {said.splitlines()[0]}")
     assert asking == []
-
-
-DEFINED_TWICE: dict[str, str] = {
-    "Retry": "errors: what a failed operation's caller may do; tasks: what a handler raises for a pause",
-}
-"""Class names with more than one meaning, and why each may have them. Better none."""
-
-
-@pytest.mark.slow
-def test_class_names_have_one_meaning() -> None:
-    places = defaultdict(list)
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_bytes())):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(name(path))
-    doubled = {defined: where for defined, where in places.items() if len(where) > 1}
-    unknown = {defined: where for defined, where in doubled.items() if defined not in DEFINED_TWICE}
-    assert unknown == {}, "find another name for each but one"
-    assert DEFINED_TWICE.keys() - doubled.keys() == set(), "these are defined once: take them off the list"
-
-
-PARAMETERS_MAX = 9
-"""The most parameters of a constructor, without ``self``. With more, some belong to one thing that has no
-name yet."""
-
-MANY_PARAMETERS: dict[str, str] = {
-    "StreamTest": "each is a setting that a test of a handler may have",
-    "TaskTest": "each is a setting that a test of a handler may have",
-}
-"""Classes whose constructors may have more, and why. Better none."""
-
-
-def parameters(function: ast.FunctionDef) -> int:
-    """How many parameters a method has, without ``self``."""
-    given = function.args
-    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, *filter(None, (given.vararg, given.kwarg))]
-    return len(every) - 1
-
-
-@pytest.mark.slow
-def test_no_constructor_has_ten_parameters_or_more() -> None:
-    many = {
-        node.name: f"{name(path)}: {parameters(method)}"
-        for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_bytes()))
-        if isinstance(node, ast.ClassDef)
-        for method in node.body
-        if isinstance(method, ast.FunctionDef) and method.name == "__init__"
-        if parameters(method) > PARAMETERS_MAX
-    }
-    unknown = {defined: where for defined, where in many.items() if defined not in MANY_PARAMETERS}
-    assert unknown == {}, "name what belongs together, and pass it in one piece"
-    assert MANY_PARAMETERS.keys() - many.keys() == set(), "these have fewer: take them off the list"

@@ -62,7 +62,7 @@ async def test_it_is_known_which_queues_know_keys(desk: Desk) -> None:
 async def test_a_reservation_is_renewed_for_as_long_as_it_is_held(desk: Desk) -> None:
     assert await desk.reservations.reserve("s", "k", 1)
     await desk.clock.sleep(5 * RESERVE_S)
-    assert not await desk.queue.reserve("k", "another", 1, RESERVE_S)
+    assert not await desk.queue.reserve("k", "another", 0, RESERVE_S)
     assert desk.lost == []
     await desk.reservations.unreserve("s", "k")
     assert await desk.queue.reserve("k", "another", 1, RESERVE_S)

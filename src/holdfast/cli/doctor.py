@@ -294,7 +294,7 @@ async def _services(services: Services, app: App | None) -> list[Finding]:
 
 
 async def _optional(services: Services, app: App | None) -> list[Finding]:
-    """What need not be set: a store of values, collectors, and a back-up of dead letters."""
+    """Services that need not be set: a store of values, collectors, and a back-up of dead letters."""
     config = services.config
 
     async def values() -> str:

@@ -30,7 +30,7 @@ class LostNode(msgspec.Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """What has become of its streams, in words."""
+        """A sentence about what has become of its streams."""
         if not self.streams:
             return "it had no streams"
         left = self.streams - self.elsewhere

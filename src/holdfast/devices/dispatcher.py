@@ -795,7 +795,7 @@ class Dispatcher:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What keeps commands from being sent, in words for people."""
+        """The reason why commands are not sent, in words for people."""
         away = Counter(shard.away for shard in self.shards.values() if shard.away)
         return tuple(
             f"{count} of the {len(self.shards)} shards of the outbox {self._spec.name!r} here have no"

@@ -118,7 +118,7 @@ class Passed(NamedTuple):
 
     @property
     def warning(self) -> str:
-        """What to say before they are sent again; "" for none."""
+        """The warning before they are sent again; "" for none."""
         if not self.ids:
             return ""
         count = f"{len(self.ids)} or more" if self.more else f"{len(self.ids)}"

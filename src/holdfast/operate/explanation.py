@@ -80,7 +80,7 @@ class Why(msgspec.Struct):
 
     @property
     def sentences(self) -> list[str]:
-        """What it waits for, what it does, and why it stays, in words."""
+        """Sentences about what it waits for, what it does, and why it stays."""
         said = []
         if self.waits:
             so_far = f"; it has waited for {duration(self.waits_s)}" if self.waits_s is not None else ""
@@ -93,7 +93,7 @@ class Why(msgspec.Struct):
 
     @property
     def to_do(self) -> list[str]:
-        """What it has to do though no message comes, in words."""
+        """Sentences about what it has to do though no message comes."""
         said = []
         if self.oldest_effect_s is not None:
             target = self.oldest_target or "the dead letters"

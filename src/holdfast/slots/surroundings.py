@@ -1,4 +1,4 @@
-"""What all tasks of one process share of it, such as its working directory: put back after each task, so that
+"""The surroundings that all tasks of one process share, such as its working directory: put back after each task, so that
 none finds what another one has left behind."""
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ TAKES = 64
 
 
 class Reservations:
-    """What the owners of a node have reserved. ``hide_s``: how long a message that was taken is hidden before
+    """The keys that the owners of a node have reserved. ``hide_s``: how long a message that was taken is hidden before
     it is first extended. Set ``on_lost`` before the start: it gets the stream and the plain key of a
     reservation that is gone."""
 

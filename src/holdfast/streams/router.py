@@ -97,7 +97,7 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Unplaced(msgspec.Struct):
-    """Why no node takes a stream, since when, and when it was last tried, in monotonic seconds, for how many
+    """A stream that no node takes: why, since when, and when it was last tried, in monotonic seconds, for how many
     messages."""
 
     reason: str

@@ -20,7 +20,7 @@ number of thousands of digits."""
 
 
 class Stop(enum.Enum):
-    """Why an attempt is asked to end, which decides what follows for its task. The value is for people."""
+    """The reason why an attempt is asked to end, which decides what follows for its task. The value is for people."""
 
     CANCELLED = "its task is cancelled"
     DRAIN = "the node is stopping"

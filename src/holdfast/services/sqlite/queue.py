@@ -188,7 +188,7 @@ class Picked(NamedTuple):
 
 
 class Take(NamedTuple):
-    """What a take asks for."""
+    """The request of a take."""
 
     key: str
     holder: str

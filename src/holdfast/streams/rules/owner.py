@@ -173,7 +173,7 @@ class OwnerRules(msgspec.Struct, frozen=True):
 
 
 class MovedFrom(msgspec.Struct, frozen=True):
-    """What a stream that moves here brings along: whether its key is reserved, and its wait for a missing
+    """The things that a stream that moves here brings along: whether its key is reserved, and its wait for a missing
     message."""
 
     deep: bool = False

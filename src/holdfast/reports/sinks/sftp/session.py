@@ -134,7 +134,7 @@ class SftpSession:
             return await self._connection.start_sftp_client()
 
     def _advice(self) -> str:
-        """What to do about a host key that isn't trusted."""
+        """Advice about a host key that isn't trusted."""
         hosts = self._login.options()["known_hosts"] or str(Path.home() / ".ssh" / "known_hosts")
         try:
             known, *_ = asyncssh.match_known_hosts(hosts, self.url.host, "", self.url.port)
