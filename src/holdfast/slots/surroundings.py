@@ -1,5 +1,5 @@
-"""The surroundings that all tasks of one process share, such as its working directory: put back after each task, so that
-none finds what another one has left behind."""
+"""The surroundings that all tasks of one process share, such as its working directory: put back after each
+task, so that none finds what another one has left behind."""
 
 from __future__ import annotations
 

@@ -97,8 +97,8 @@ class Route(msgspec.Struct, frozen=True):
 
 
 class Unplaced(msgspec.Struct):
-    """A stream that no node takes: why, since when, and when it was last tried, in monotonic seconds, for how many
-    messages."""
+    """A stream that no node takes: why, since when, and when it was last tried, in monotonic seconds, for how
+    many messages."""
 
     reason: str
     since: float

@@ -20,7 +20,8 @@ number of thousands of digits."""
 
 
 class Stop(enum.Enum):
-    """The reason why an attempt is asked to end, which decides what follows for its task. The value is for people."""
+    """The reason why an attempt is asked to end, which decides what follows for its task. The value is for
+    people."""
 
     CANCELLED = "its task is cancelled"
     DRAIN = "the node is stopping"

@@ -235,6 +235,7 @@ class Backlog:
 
     @property
     def wake_at(self) -> float | None:
-        """The time at which to plan again, if nothing happens before; None if only an event changes the plan."""
+        """The time at which to plan again, if nothing happens before; None if only an event changes
+        the plan."""
         waits = self.is_reserved or self._wanted
         return self._again_at if waits and not self.is_pending else None

@@ -173,8 +173,8 @@ class OwnerRules(msgspec.Struct, frozen=True):
 
 
 class MovedFrom(msgspec.Struct, frozen=True):
-    """The things that a stream that moves here brings along: whether its key is reserved, and its wait for a missing
-    message."""
+    """The things that a stream that moves here brings along: whether its key is reserved, and its wait for a
+    missing message."""
 
     deep: bool = False
     carried: Carried | None = None
