@@ -23,9 +23,9 @@ TAKES = 64
 
 
 class Reservations:
-    """The keys that the owners of a node have reserved. ``hide_s``: how long a message that was taken is hidden
-    before it is first extended. Set ``on_lost`` before the start: it gets the stream and the plain key of a
-    reservation that is gone."""
+    """The keys that the owners of a node have reserved. ``hide_s``: how long a message that was taken is
+    hidden before it is first extended. Set ``on_lost`` before the start: it gets the stream and the plain key
+    of a reservation that is gone."""
 
     def __init__(self, host: Host, queues: Mapping[str, Queue], hide_s: float) -> None:
         self._host = host
