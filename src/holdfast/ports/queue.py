@@ -196,8 +196,8 @@ class Taken(msgspec.Struct, frozen=True):
 
 class PutBack(msgspec.Struct, frozen=True):
     """A delivery that goes back because there was no room for it. ``key`` is the key of its message, which
-    the queue notes if the message was sent without one. ``counted``: its receive counts all the same, since
-    the message may have killed a node."""
+    the queue notes: the message may have been sent without one, or with another than its body has.
+    ``counted``: its receive counts all the same, since the message may have killed a node."""
 
     receipt: str
     key: str

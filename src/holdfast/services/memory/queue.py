@@ -238,7 +238,7 @@ class MemoryQueue:
         by_receipt = {each.receipt: each for each in returned}
         for message in standing:
             each = by_receipt[message.receipt]
-            message.key = message.key or each.key
+            message.key = each.key or message.key
             message.excused += not each.counted
             self._note("put back", message)
             self._show(message, 0)

@@ -86,7 +86,7 @@ WITH fast AS MATERIALIZED (
     SELECT * FROM unnest(%b::text[], %s::bigint[], %s::integer[], %b::bytea[], %s::boolean[])
     WITH ORDINALITY AS asked (queue, id, receives, key, counted, place)
 ), known AS MATERIALIZED (
-    SELECT place, m.queue, m.id, coalesce(m.key, nullif(asked.key, '')) AS key, counted,
+    SELECT place, m.queue, m.id, coalesce(nullif(asked.key, ''), m.key) AS key, counted,
         m.receives = asked.receives AND m.holder IS NOT NULL AS stands
     FROM asked JOIN {schema}.messages AS m ON m.queue = asked.queue AND m.id = asked.id
     ORDER BY m.queue, m.id FOR UPDATE OF m

@@ -1,12 +1,17 @@
--- ARGV: number and receives of each delivery, '1' if it counts, key as JSON ('': none) for a message that has none.
+-- ARGV: number and receives of each delivery, '1' if it counts, key as JSON ('': none).
 -- Returns the places, from 0 on, of those that don't stand.
 local now, ended, stale = now_us(), {}, {}
 
--- Notes the key of a message that was sent without one.
+-- Notes the key of a message: its body has this one, whatever it was sent with.
 local function note(number, key)
   local before = redis.call('HGET', root .. ':attributes', number) or ''
-  if string.sub(before, 1, 2) == '{\t' then return end
   local after = '{\t\n' .. key .. '\n'
+  if string.sub(before, 1, 2) == '{\t' then
+    local first = string.find(before, '\n', 3, true)
+    local last = string.find(before, '\n', first + 1, true)
+    if string.sub(before, first + 1, last - 1) == key then return end
+    after = string.sub(before, 1, first) .. key .. string.sub(before, last)
+  end
   if string.sub(before, 1, 2) == '{"' then
     local close = string.find(before, '["\\]', 3)
     while string.sub(before, close, close) == '\\' do close = string.find(before, '["\\]', close + 2) end

@@ -121,7 +121,7 @@ FROM r WHERE messages.id = r.id AND messages.receives = r.receives AND holder IS
 PUT_BACK = """
 WITH r (id, receives, key, excused) AS (VALUES {rows})
 UPDATE messages SET state = 2, visible_at = 0, holder = NULL, aside = NULL,
-    key = coalesce(messages.key, r.key), excused = messages.excused + r.excused
+    key = coalesce(r.key, messages.key), excused = messages.excused + r.excused
 FROM r WHERE messages.id = r.id AND messages.receives = r.receives AND holder IS NOT NULL AND queue = ?"""
 
 # Begins with the word itself, or the sqlite3 module would not count what it deletes.

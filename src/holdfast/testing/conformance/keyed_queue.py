@@ -228,15 +228,18 @@ class KeyedQueueConformance:
         taken = await _take_all(queue, "a", 4)
         assert [(d.body, d.receives) for d in taken] == [(b"a0", 1), (b"a1", 1), (b"a2", 1), (b"a3", 1)]
 
-    async def test_a_message_sent_without_a_key_gets_that_with_which_it_is_put_back(
-        self, queue: KeyedQueue
+    @pytest.mark.parametrize("key", ["", "of an earlier version"])
+    @pytest.mark.parametrize("attributes", [{}, {"id": "x", 'k\\"': "\n"}])
+    async def test_a_message_gets_the_key_with_which_it_is_put_back(
+        self, queue: KeyedQueue, key: str, attributes: dict[str, str]
     ) -> None:
-        await queue.send([Outgoing(b"x")])
+        await queue.send([Outgoing(b"x", attributes, key=key)])
         await queue.reserve("a", "node", 1, LONG_S)
         [delivery] = await _receive(queue, 1, holder="other")
         await queue.put_back([PutBack(delivery.receipt, "a")])
         assert await queue.receive(1, self.quick_s, LONG_S, "other") == []
-        assert [d.body for d in await _take_all(queue, "a", 1)] == [b"x"]
+        [again] = await _take_all(queue, "a", 1)
+        assert (again.body, again.attributes) == (b"x", attributes)
 
     async def test_an_empty_batch_is_put_back(self, queue: KeyedQueue) -> None:
         assert await queue.put_back([]) == []
