@@ -191,15 +191,6 @@ def _suspect_by_receives(self: Owner, held: Held) -> bool:
     return held.suspect or (self._found_mark and held.receives > 1)
 
 
-def _at_risk_at_work(self: Owner) -> str:
-    head: str = _at_risk.__get__(self)
-    working = self._running[0].name if self._running else self._next_head
-    return head if self._starting is not None or head == working else ""
-
-
-_at_risk: Any = Owner.at_risk
-
-
 async def _enter_any_turn(self: Quarantine, *, last: bool = False) -> None:
     await _enter(self)
 
@@ -511,13 +502,6 @@ RULES: dict[str, Mutation] = {
     "poison-count": Mutation("a message that kills nodes is passed over", Owner, "started", _count_nothing),
     "suspects-alone": Mutation(
         "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
-    ),
-    "alone-until-committed": Mutation(
-        "a head runs alone until its commit is answered",
-        Owner,
-        "at_risk",
-        property(_at_risk_at_work),
-        RARE,
     ),
     "last-alone": _archive(
         "nothing runs beside a message that the next death is blamed on",

@@ -34,7 +34,7 @@ LIKELY = {
     "effect-drop": 4, "effect-stays": 9, "effect-failure": 5, "effect-order": 2, "effect-queue": 2,
     "effect-refusal": 4, "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 4,
     "effect-unknown": 7, "query-committed": 206, "timer-mark": 4, "timer-setting": 4, "timer-parked": 9,
-    "effect-id": 32, "effect-failed": 18, "alone-until-committed": 171913895094,
+    "effect-id": 32, "effect-failed": 18,
     "claim-changed": 206, "commit-number": 26, "conditional-release": 13, "epoch-at-commit": 64,
     "identity-window": 19, "judge-again": 65, "jump-limit": 2,
     "last-alone": 542061304196,
