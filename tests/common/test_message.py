@@ -14,6 +14,7 @@ from holdfast.common.message import (
     Place,
     check_key,
     check_number,
+    check_text,
     fixed,
     is_timer_name,
 )
@@ -162,3 +163,10 @@ def test_an_unusable_number_is_refused_by_the_name_of_its_field(value: object, w
 )
 def test_a_place_is_known_by_its_name(place: Place) -> None:
     assert Place.named(place.name) == place
+
+
+@pytest.mark.parametrize("value", [None, 7, b"one", ["one"]])
+def test_what_is_no_text_is_refused_by_the_name_of_its_field(value: object) -> None:
+    with pytest.raises(InvalidMessage, match=r"field 'reason' is .*; it must be a text") as refused:
+        check_text(value, "reason")
+    assert refused.value.field == "reason"

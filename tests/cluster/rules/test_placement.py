@@ -120,6 +120,9 @@ def test_that_no_node_takes_a_stream_is_told_with_the_reason() -> None:
     assert shortage("frames/cam-1", [tracks, leaves]) == (
         "all nodes that run stream 'frames' are draining: b"
     )
+    assert shortage("frames/cam-1", [leaves, member("c", room=1)]) == "no node has room for a new stream", (
+        "it got room since"
+    )
 
 
 def test_a_stream_goes_to_no_node_that_tells_it_reads_older_versions_of_its_state_only() -> None:

@@ -131,3 +131,22 @@ def test_away_is_who_was_silent_for_too_long_or_is_said_to_be(steps: list[tuple[
             presence.nobody(device)
         presence.settle(now)
         assert presence.away == {name for name, at in since.items() if now - at > 90}
+
+
+def test_a_command_that_the_broker_did_not_take_says_nothing_of_its_device() -> None:
+    presence = Presence(NONE)
+    presence.silent("a")
+    presence.not_asked("a")
+    presence.silent("a")
+    assert not presence.away
+    presence.silent("a")
+    assert presence.away == {"a"}, "the next one was taken"
+
+
+def test_a_sign_of_life_ends_that_a_device_was_not_asked() -> None:
+    presence = Presence(NONE)
+    presence.not_asked("a")
+    presence.seen("a", 0)
+    presence.silent("a")
+    presence.silent("a")
+    assert presence.away == {"a"}
