@@ -131,6 +131,7 @@ KEY = "s/k"
 STATE: dict[str, Callable[[PostgresState, Checkpoint], Awaitable[object]]] = {
     "peek": lambda state, _: state.peek(KEY),
     "now": lambda state, _: state.now(KEY),
+    "identities": lambda state, _: state.identities(KEY, 10),
     "open": lambda state, standing: state.open(KEY, standing.epoch, "n"),
     "open a new key": lambda state, _: state.open("s/new", 0, "n"),
     "start": lambda state, standing: state.start(KEY, standing.epoch, "0:7"),
@@ -189,7 +190,7 @@ async def test_a_call_of_the_state_store_that_is_cut_leaves_what_its_error_says(
 
         cuts = Cuts(wire, lambda: state.now(KEY), fill, kept)
         outcomes = await cuts.at_each_statement(call, whole=act != "expire")  # in several transactions
-    if act in ("peek", "now", "results", "result", "checkpoints", "stored", "last_cursor"):
+    if act in ("peek", "identities", "now", "results", "result", "checkpoints", "stored", "last_cursor"):
         assert outcomes in READ
     elif act == "restore_results":  # it waits for no answer before it asks for the commit
         assert "unknown" in outcomes
