@@ -503,13 +503,6 @@ RULES: dict[str, Mutation] = {
     "suspects-alone": Mutation(
         "after a node's death each message runs by itself", Owner, "_is_suspect", _suspect_by_receives
     ),
-    "last-alone": _archive(
-        "nothing runs beside a message that the next death is blamed on",
-        Quarantine,
-        "enter",
-        _enter_any_turn,
-        RARE,
-    ),
     "start-once": Mutation("an opening counts a head once", ledger, "start", _count_again),
     "too-large": Mutation(
         "what makes a commit too large is found", Owner, "refused", lambda self, error, now: self.fenced(now)
@@ -679,13 +672,6 @@ RULES: dict[str, Mutation] = {
     "archive-again": _archive(
         "a message that comes again is archived again", Archiver, "write", archiving.write_none_again
     ),
-    "queue-first": _archive(
-        "what a queue has deleted keeps nothing back that the queue delivers first",
-        Sequencer,
-        "_none_before",
-        lambda *_: None,
-        RARE,
-    ),
     "due-written": _acting("a commit says when its key is due", Owner, "_due_next", acting.never_due),
     "due-in-time": _acting("a key isn't due too late", Owner, "_due_next", acting.due_late),
     "due-claims": _acting("a living claim isn't proof of service", Router, "nudge", acting.trust_claims),
@@ -728,13 +714,6 @@ RULES: dict[str, Mutation] = {
         Router,
         "kept",
         property(acting.all_in_custody),
-    ),
-    "gap-custody": _upkeep(
-        "messages behind a gap never keep the missing one out, however many they are",
-        Router,
-        "kept",
-        property(acting.only_so_much_held_back),
-        RARE,
     ),
     "gap-silence": _upkeep(
         "a missing message is waited for only while its queue gives out messages",

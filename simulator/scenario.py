@@ -193,7 +193,7 @@ def _deeper(scenario: Scenario) -> Scenario:
         PlannedMessage(at_s=place / 1000, key="deep", run=0, seq=seq, seconds=0.01)
         for place, seq in enumerate(seqs)
     ]
-    others = [message for message in scenario.messages if message.healthy]
+    others = list(scenario.messages)
     changes: dict[str, Any] = {}
     if scenario.kind == "absent" and random.random() < 0.7:
         kinds = ("slot", "operator", "model", "slow")
