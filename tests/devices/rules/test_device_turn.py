@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.devices.conformance import OutboxConformance
-from holdfast.devices.conformance.outbox import PATIENCE, Begin, ManualDispatcher, new
+from holdfast.devices.conformance.outbox import PATIENCE, SHARDS, Begin, ManualDispatcher, new
 from holdfast.devices.rules.device_queue import CommandState
 from holdfast.devices.rules.device_turn import Unsent
 from holdfast.devices.services.memory.outbox import MemoryOutbox
@@ -80,3 +80,18 @@ class TestTurns(OutboxConformance):
         [closed] = turned.closed
         assert (closed.id, closed.state) == (number, CommandState.FAILED)
         assert "its row" in closed.reason
+
+    async def test_a_head_whose_row_names_another_shard_is_given_back_to_its_own(
+        self, dispatcher: ManualDispatcher, begin: Begin, store: MemoryOutbox
+    ) -> None:
+        with begin() as db:
+            db.add([new("d1")])
+        [sending] = await dispatcher.send()
+        [(at, head)] = [each for each in store.tables.heads.items() if each[1].device == "d1"]
+        store.tables.heads[at] = msgspec.structs.replace(head, shard=(head.shard + 1) % SHARDS)
+        dispatcher.now = sending.due
+        turned = await dispatcher.turn()
+        assert (turned.sendings, turned.freed, turned.closed) == ([], 1, [])
+        assert store.tables.heads[at].shard == head.shard
+        [again] = await dispatcher.send()
+        assert again.correlation.command == sending.correlation.command

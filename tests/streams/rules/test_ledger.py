@@ -266,3 +266,10 @@ def test_an_effect_s_id_follows_from_its_commit() -> None:
     }
     assert len(ids) == 8
     assert {len(each) for each in ids} == {32}
+
+
+def test_a_run_has_passed_no_seq_before_its_first() -> None:
+    begun = RunLog(run=1, start=10, seq=9)
+    assert begun.last is None
+    assert msgspec.structs.replace(begun, seq=10).last == 10
+    assert begun.passing_over(Span(10, 12)).last == 12
