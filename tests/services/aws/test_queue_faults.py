@@ -117,7 +117,9 @@ class Consumers:
     async def _consume(self, name: str) -> None:
         while len(self.settled) < self.total:
             try:
-                deliveries = await self.queue.receive(10, 1.0, VISIBILITY_S, name)
+                # One of a group: whoever has several must end them from the last one on.
+                most = 1 if self.queue.fifo else 10
+                deliveries = await self.queue.receive(most, 1.0, VISIBILITY_S, name)
             except (Unavailable, OutcomeUnknown):
                 continue
             await self._handle(deliveries)
