@@ -209,3 +209,19 @@ def test_no_more_is_remembered_than_fits() -> None:
         backlog.turned_away((0, turn), 0.0)
     backlog.came((0, 1))
     assert backlog.awaited(0.0) == ((0, 2), AWAY_S)
+
+
+def test_what_comes_behind_a_message_that_was_turned_away_is_known() -> None:
+    backlog = Backlog()
+    assert not backlog.is_awaited_before((0, 9))
+    backlog.turned_away((0, 5), 0.0)
+    assert backlog.is_awaited_before((0, 9))
+    assert not backlog.is_awaited_before((0, 5))
+
+
+def test_a_message_that_was_never_turned_away_changes_nothing_when_it_comes() -> None:
+    backlog = Backlog()
+    backlog.turned_away((0, 5), 0.0)
+    backlog.came(None)
+    backlog.came((0, 4))
+    assert backlog.awaited(0.0) == ((0, 5), AWAY_S)

@@ -2043,3 +2043,50 @@ class TestIdling:
         bench.silent()
         bench.owner.released()
         assert bench.out() == [Return((message,)), Dropped()]
+
+
+class TestWhatOthersAskOfABacklog:
+    def test_the_next_owner_hears_of_the_reservation_and_of_the_wait(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}, by_key=True).opened(log=RunLog(0, 0, 4))
+        assert bench.owner.leaves_behind(0.0) == (False, None)
+        bench.offer(held(6))
+        assert bench.owner.waits_for_gap
+        bench.now = 3.0
+        deep, waited = bench.owner.leaves_behind(bench.now)
+        assert (deep, waited) == (False, (name(5), 3.0))
+        assert bench.owner.offer(held(7), bench.now) == "full"
+        bench.only(Reserve)
+        bench.owner.reserved(True, bench.now)
+        assert bench.owner.leaves_behind(bench.now)[0]
+
+    def test_what_its_handler_runs_is_known_while_it_runs(self) -> None:
+        bench = Bench().opened()
+        assert bench.owner.running == ""
+        assert not bench.owner.needs_slot
+        bench.begin(held(0))
+        assert bench.owner.running == name(0)
+        assert bench.owner.needs_slot
+
+    def test_a_client_s_message_that_finds_no_room_reserves_nothing(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}, by_key=True).opened()
+        bench.begin(held(0))
+        bench.offer(held(1))
+        assert bench.owner.offer(asked(2), bench.now) == "full"
+        bench.silent()
+
+    def test_a_refused_reservation_has_the_owner_look_whether_it_still_owns_the_key(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}, by_key=True).opened(log=RunLog(0, 0, 4))
+        bench.offer(held(6))
+        bench.owner.offer(held(7), bench.now)
+        bench.only(Reserve)
+        bench.owner.reserved(False, bench.now)
+        bench.only(Peek)
+        assert not bench.owner.is_reserved
+
+    def test_a_reservation_that_is_lost_is_asked_for_again_and_none_is_lost_twice(self) -> None:
+        bench = Bench(order={"inbox_limit": 1}, by_key=True)
+        bench.owner.reservation_lost(bench.now)
+        assert not bench.owner.is_reserved
+        reserved(bench)
+        bench.owner.reservation_lost(bench.now)
+        assert any(isinstance(command, Reserve) for command in bench.out())

@@ -598,3 +598,100 @@ class TestTheQueuesOrder:
         seqs.offer(at(4), 2)
         assert commit(seqs) == [(at(4), Verdict.LATE), (at(6), Verdict.DONE)]
         assert seqs.behind_gap() == []
+
+
+class TestOrderOfArrival:
+    """A stream without seqs, whose queue knows the turn of each message."""
+
+    def made(self, *turns: int, limit: int = 8, backlog: Backlog | None = None) -> Sequencer:
+        rules = Rules(kind="absent", inbox_limit=limit)
+        made = Sequencer(rules, Checkpoint("s/k"), backlog=backlog)
+        for turn in turns:
+            assert made.offer(named(f"m{turn}"), turn=turn) is None
+        return made
+
+    def test_places_run_by_turn_however_they_come(self) -> None:
+        made = self.made(3, 1, 2)
+        assert made.next(0.0, 8) == ready(named("m1"), named("m2"), named("m3"))
+        assert made.next(0.0, 2) == ready(named("m1"), named("m2"))
+        assert made.missing() is None
+
+    def test_a_place_without_a_turn_runs_as_it_came(self) -> None:
+        made = self.made(5)
+        made.offer(named("request"))
+        made.offer(named("m4"), turn=4)
+        assert made.next(0.0, 8) == ready(named("m4"), named("m5"), named("request"))
+
+    def test_a_full_inbox_takes_a_lower_turn_for_its_highest(self) -> None:
+        made = self.made(3, 5, limit=2)
+        assert made.offer(named("m6"), turn=6) == named("m6")
+        assert made.offer(named("request")) == named("request")
+        assert made.offer(named("m1"), turn=1) == named("m5")
+        assert made.next(0.0, 8) == ready(named("m1"), named("m3"))
+
+    def test_a_place_that_was_put_back_stays_the_first(self) -> None:
+        made = self.made(2, 3)
+        made.take((named("m2"),))
+        made.put_back((named("m2"),))
+        made.offer(named("m1"), turn=1)
+        assert made.next(0.0, 8) == ready(named("m2"), named("m1"), named("m3"))
+
+    def test_later_places_wait_for_one_that_was_turned_away(self) -> None:
+        backlog = Backlog()
+        made = self.made(1, 3, backlog=backlog)
+        backlog.turned_away((0, 2), 5.0)
+        assert made.next(6.0, 8) == ready(named("m1"))
+        handle(made, named("m1"))
+        assert made.next(6.0, 8) == Wait(5.0 + AWAY_S, gap=True)
+        assert made.missing() == Missing("an earlier message, for which there was no room", None)
+        made.offer(named("m2"), turn=2)
+        backlog.came((0, 2))
+        assert made.next(6.0, 8) == ready(named("m2"), named("m3"))
+
+    def test_nothing_runs_before_a_deep_backlog_was_taken_from(self) -> None:
+        backlog = Backlog(by_key=True, is_deep=True, by_turn=True)
+        made = self.made(7, backlog=backlog)
+        assert made.next(0.0, 8) == Wait(None, gap=True)
+        assert made.missing() is not None
+
+
+class TestNumbersWithGaps:
+    def test_they_wait_for_a_lower_one_that_was_turned_away(self) -> None:
+        backlog = Backlog()
+        made = Sequencer(Rules(kind="increasing"), Checkpoint("s/k", log=RunLog(0, 0, 1)), backlog=backlog)
+        offered(made, at(3), at(9))
+        backlog.turned_away((0, 5), 0.0)
+        assert made.next(1.0, 8) == ready(at(3)), "what is below it runs"
+        handle(made, at(3))
+        assert made.next(1.0, 8) == Wait(AWAY_S, gap=True)
+        assert made.missing() == Missing("an earlier message, for which there was no room", None)
+        assert made.next(AWAY_S, 8) == ready(at(9)), "it is expected for so long"
+
+    def test_one_that_was_passed_holds_nothing_up(self) -> None:
+        backlog = Backlog()
+        made = Sequencer(Rules(kind="increasing"), Checkpoint("s/k", log=RunLog(0, 0, 5)), backlog=backlog)
+        offered(made, at(9))
+        backlog.turned_away((0, 4), 0.0)
+        assert made.next(1.0, 8) == ready(at(9))
+
+
+class TestHowLongAStreamHasWaited:
+    def test_a_stream_that_waits_for_nothing_has_not(self) -> None:
+        assert sequencer(RunLog(0, 0, 4)).waited(0.0) is None
+
+    def test_the_wait_for_a_gap_counts_from_its_beginning(self) -> None:
+        made = offered(sequencer(RunLog(0, 0, 4)), at(6))
+        made.next(3.0, 9)
+        assert made.waited(7.0) == (at(5).name, 4.0)
+
+    def test_time_in_which_the_missing_one_may_come_back_does_not_count(self) -> None:
+        backlog = Backlog()
+        rules = Rules(first=0, gap_timeout_s=GAP_S)
+        made = Sequencer(rules, Checkpoint("s/k", log=RunLog(0, 0, 4)), backlog=backlog)
+        offered(made, at(6))
+        made.next(0.0, 9)
+        backlog.turned_away((0, 5), 2.0)
+        assert made.next(2.0, 9) == Wait(2.0 + AWAY_S, gap=True)
+        assert made.waited(50.0) == (at(5).name, 2.0)
+        backlog.came((0, 5))
+        assert made.next(50.0, 9) == Wait(50.0 + GAP_S - 2.0, gap=True)
