@@ -31,7 +31,7 @@ from holdfast.streams.spec import StreamSpec
 from holdfast.wiring import Services
 from simulator import scenario
 from simulator.limits import limits_with
-from simulator.mutations import RARE, RULES
+from simulator.mutations import RULES
 from simulator.scenario import Scenario
 from simulator.stage import LIMITS
 from simulator.world import spec_of
@@ -47,12 +47,8 @@ def settings() -> str:
 def mutations() -> str:
     """Every protection that the simulator can switch off."""
     lines = ["| `--break` | switched off: | found within |", "|---|---|---|"]
-    lines += [f"| `{rule}` | {broken.says} | {_within(broken.seeds)} |" for rule, broken in RULES.items()]
+    lines += [f"| `{rule}` | {broken.says} | {broken.seeds} seeds |" for rule, broken in RULES.items()]
     return "\n".join(lines) + "\n"
-
-
-def _within(seeds: int) -> str:
-    return f"{seeds} seeds" if seeds != RARE else "a known seed"
 
 
 def simulated_limits() -> str:

@@ -210,11 +210,6 @@ def all_in_custody(self: Router) -> int:
     return self.custody
 
 
-def only_so_much_held_back(self: Router) -> int:
-    """Of those that their owners hold back, only so many don't count."""
-    return self.custody - min(len(self._held_back), self._limits.max_held)
-
-
 def patience_in_silence(
     self: Sequencer, now: float, timeout_s: float, head: Place, missing: str
 ) -> Wait | None:

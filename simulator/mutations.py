@@ -1,8 +1,7 @@
 """Protections that can be switched off, one at a time, to show that the simulator notices.
 
 Each names the rule that goes missing and patches the one place where the code keeps it. ``seeds`` is
-within how many seeds the simulator must notice, ``RARE`` where only few seeds of very many do; a test holds
-it to that.
+within how many seeds the simulator must notice; a test holds it to that.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.owners import Owned, Owners
-from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
@@ -64,10 +62,6 @@ from holdfast.tasks.worker import AttemptJob
 from simulator import acting_mutations as acting
 from simulator import archiving
 from simulator.acting import ActingWorld
-
-RARE = 0
-"""Seeds that notice are so rare that one is kept for the test (``LIKELY`` in tests/simulator), which has no
-other to try."""
 
 
 class Mutation(msgspec.Struct, frozen=True):
@@ -189,13 +183,6 @@ async def _quiet_by_the_host(
 
 def _suspect_by_receives(self: Owner, held: Held) -> bool:
     return held.suspect or (self._found_mark and held.receives > 1)
-
-
-async def _enter_any_turn(self: Quarantine, *, last: bool = False) -> None:
-    await _enter(self)
-
-
-_enter = Quarantine.enter
 
 
 def _count_again(standing: Checkpoint | None, key: str, epoch: int, head: str) -> Checkpoint:

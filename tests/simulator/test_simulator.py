@@ -13,7 +13,7 @@ from holdfast.streams.rules.ledger import RunLog
 from holdfast.streams.rules.sequencer import Sequencer
 from simulator import acting, invariants, scenario, tasks, world
 from simulator.faults import Weather
-from simulator.mutations import RARE, RULES, broken
+from simulator.mutations import RULES, broken
 from simulator.runner import WORLDS, SeedOutcome, WorldKind, simulate
 from simulator.scenario import GAP_TIMEOUT_S, RESULTS_MAX, PlannedMessage, Scenario
 
@@ -186,9 +186,8 @@ def test_a_protection_is_switched_off_by_something_with_its_parameters(rule: str
         inspect.signature(instead).bind(*[None] * (len(parameters) - len(names)), **dict.fromkeys(names))
 
 
-def test_the_seeds_that_are_kept_are_among_those_that_the_docs_state_or_marked_as_rare() -> None:
-    rare = {rule for rule, mutation in RULES.items() if mutation.seeds == RARE}
-    assert {rule for rule, seed in LIKELY.items() if seed >= RULES[rule].seeds} == rare
+def test_the_seeds_that_are_kept_are_among_those_that_the_docs_state() -> None:
+    assert {rule for rule, seed in LIKELY.items() if seed >= RULES[rule].seeds} == set()
 
 
 @pytest.mark.parametrize(
