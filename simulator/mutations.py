@@ -707,6 +707,7 @@ RULES: dict[str, Mutation] = {
         Sequencer,
         "_patience",
         acting.patience_in_silence,
+        400,
     ),
     "older-given": _upkeep(
         "a stream that acts is given to no node of an older version", Load, "takes_stream", acting.takes_any

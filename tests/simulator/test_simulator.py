@@ -29,7 +29,7 @@ LIKELY = {
     "task-delay": 13,
     "due-lease": 3, "due-parked": 4, "effect-expiry": 3, "effect-pump": 1, "effect-reset": 3,
     "effect-rest": 3, "older-given": 4, "effect-custody": 32,
- "gap-silence": 23, "state-readers": 5,
+    "gap-silence": 375, "state-readers": 5,
     "due-adopts": 11, "due-claims": 1, "due-in-time": 4, "due-written": 2, "effect-answer": 4,
     "effect-drop": 4, "effect-stays": 9, "effect-failure": 5, "effect-order": 2, "effect-queue": 2,
     "effect-refusal": 4, "effect-refused-commit": 25, "effect-run": 118, "effect-taken": 4,
