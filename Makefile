@@ -177,10 +177,6 @@ soak: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) $(SERVERS)buildah $(SERVE
 	    $(PYTEST) -q $(ARGS) || exit 1; \
 	done
 
-.PHONY: mutate
-mutate: $(VENV)/.dev $(patsubst %,$(SERVERS)%,$(SERVED)) ## break the code in many places, one at a time: a test finds each (ARGS="--only NAME")
-	@$(BIN)/python -m tests.mutations --jobs $(CORES) $(ARGS)
-
 .PHONY: docs
 docs: $(VENV)/.demo ## refresh what the docs, Prometheus' rules and Grafana's board take from the code
 	@$(BIN)/python docs/generate.py
