@@ -29,7 +29,7 @@ from holdfast.console.attention import LOOKS_S
 from holdfast.operate.survey import NodeReport
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter
-from holdfast.streams.rules.ledger import Checkpoint, RunLog
+from holdfast.rules.streams.ledger import Checkpoint, RunLog
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services
 

@@ -23,11 +23,11 @@ from benchmarks.cluster import cluster, until
 from benchmarks.report import Report, percentile
 from benchmarks.task_apps import GROUP_LIMIT
 from holdfast.ports.queue import Queue
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import State
 
 LARGE_S, SMALL_S = 0.3, 0.02
 SLOTS = 16

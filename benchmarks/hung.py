@@ -29,10 +29,10 @@ from benchmarks.peers.hanging import NOTES, TIMEOUT_S, WORKERS, Plan, Seen, driv
 from benchmarks.peers.redis_server import redis_server
 from benchmarks.peers.task_queues import APPEND_ONLY, REDIS, running
 from benchmarks.report import Report, percentile
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import State
 
 PEERS: dict[str, Sequence[str]] = {
     "celery": (

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from random import Random
 
 from benchmarks.report import Report, percentile
-from holdfast.cluster.rules.balance import NodeLoad, StreamLoad, pick, plan
-from holdfast.cluster.rules.placement import Load, Member, choose
+from holdfast.rules.cluster.balance import NodeLoad, StreamLoad, pick, plan
+from holdfast.rules.cluster.placement import Load, Member, choose
 
 SEED = 1
 SHIFTS_A_ROUND = 200

@@ -36,9 +36,9 @@ from benchmarks import tables
 from benchmarks.cluster import Cluster, cluster, until
 from benchmarks.report import Report, percentile
 from holdfast.reports.audit import TASK_TYPE
+from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
-from holdfast.tasks.rules.task import State, Task
 from simulator.proxies import TcpFaults
 from simulator.servers import FauxqsServer
 

@@ -24,7 +24,7 @@ from benchmarks.cluster import program
 from benchmarks.report import Report
 from holdfast.config import Config, load
 from holdfast.ports.coordinator import Coordinator, Member
-from holdfast.streams.rules.ledger import Commit, Result
+from holdfast.rules.streams.ledger import Commit, Result
 from holdfast.wiring import Services
 from simulator.servers import RedisServer
 

@@ -21,8 +21,8 @@ from random import Random
 from typing import NamedTuple
 
 from benchmarks.report import Report
-from holdfast.cluster.rules.placement import STREAMS, Load, Member, WorkLoad
-from holdfast.cluster.rules.scaling import LOW, Glance, Looks, wish
+from holdfast.rules.cluster.placement import STREAMS, Load, Member, WorkLoad
+from holdfast.rules.cluster.scaling import LOW, Glance, Looks, wish
 
 DAY_S = 86_400.0
 STEP_S = 5.0

@@ -29,11 +29,11 @@ from benchmarks.frames import sqs_server
 from benchmarks.peers.task_queues import QUEUES, Measured
 from benchmarks.peers.task_queues import measure as measure_peer
 from benchmarks.report import Report, percentile
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Brief, Producer
-from holdfast.tasks.rules.task import State
 from simulator.servers import PostgresqlServer, RedisServer
 
 APP, TYPE = "bare", "noop"

@@ -26,10 +26,10 @@ from benchmarks.frames import sqs_server
 from benchmarks.peers.sqs_unbatched import Unbatched
 from benchmarks.report import Report
 from benchmarks.tap import Tap, tap
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import State
 from simulator.servers import RedisServer
 
 TIMEOUT_S = 120.0

@@ -26,7 +26,7 @@ from holdfast.devices.rules.device_queue import TABLE, Cause
 from holdfast.gateway.routes import Routes
 from holdfast.gateway.service import GatewayMetrics
 from holdfast.http.metrics_page import MetricsPage
-from holdfast.streams.rules import owner
+from holdfast.rules.streams import owner
 from holdfast.streams.spec import StreamSpec
 from holdfast.wiring import Services
 from simulator import scenario

@@ -18,13 +18,13 @@ from holdfast.common.acts import Effect
 from holdfast.errors import HoldfastError, InvalidMessage, Unavailable
 from holdfast.ports.slots import MessageWork
 from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.rules.streams.ledger import Checkpoint
+from holdfast.rules.streams.timers import place_of
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent
 from holdfast.services.memory.state import Began, CommitRecord, Forgot, OpenRecord
 from holdfast.streams import due
 from holdfast.streams.handler import Context, StreamHandler
 from holdfast.streams.queries import Answered
-from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.timers import place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.target import StreamTarget
 from simulator import invariants, scenario

@@ -16,15 +16,15 @@ from holdfast.common.protocol import Done, Nudge
 from holdfast.ports.coordinator import Load
 from holdfast.ports.state import StateStore
 from holdfast.ports.target import OutgoingEffect, Target
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint
+from holdfast.rules.streams.owner import BatchEntry, Owner, OwnerPhase
+from holdfast.rules.streams.sequencer import ALWAYS, Sequencer, Wait
+from holdfast.rules.streams.timers import Timers
 from holdfast.streams import operations
 from holdfast.streams.queries import Queries
 from holdfast.streams.recorder import ActRecorder
 from holdfast.streams.router import Router
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import BatchEntry, Owner, OwnerPhase
-from holdfast.streams.rules.sequencer import ALWAYS, Sequencer, Wait
-from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamContext, StreamWorker
 from simulator.acting import PINGS, PONGS, ActingWorld

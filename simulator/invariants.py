@@ -9,9 +9,9 @@ from typing import Any
 from holdfast.common.message import Place
 from holdfast.ports.coordinator import Change
 from holdfast.ports.queue import DeadLetter
+from holdfast.rules.streams.ledger import RunLog
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.state import CommitRecord, Forgot, OpenRecord
-from holdfast.streams.rules.ledger import RunLog
 from simulator.handler import START, link
 from simulator.scenario import FAR, STREAM, PlannedMessage
 from simulator.world import World, body_of

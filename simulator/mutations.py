@@ -33,6 +33,14 @@ from holdfast.devices.spec import OutboxSpec
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.streams import commands, ledger
+from holdfast.rules.streams.backlog import Backlog
+from holdfast.rules.streams.ledger import Checkpoint
+from holdfast.rules.streams.owner import BatchEntry, Owner
+from holdfast.rules.streams.sequencer import Sequencer
+from holdfast.rules.streams.timers import Timers
+from holdfast.rules.tasks import task
+from holdfast.rules.tasks.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.streams import operations
 from holdfast.streams.archiver import Archiver
@@ -40,12 +48,6 @@ from holdfast.streams.owners import Owned, Owners
 from holdfast.streams.queries import Queries
 from holdfast.streams.requests import PendingRequest, RequestAnswer, Requests
 from holdfast.streams.router import Custody, Router
-from holdfast.streams.rules import commands, ledger
-from holdfast.streams.rules.backlog import Backlog
-from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import BatchEntry, Owner
-from holdfast.streams.rules.sequencer import Sequencer
-from holdfast.streams.rules.timers import Timers
 from holdfast.streams.work import StreamWork
 from holdfast.streams.worker import StreamContext
 from holdfast.tasks import follow_ups
@@ -54,8 +56,6 @@ from holdfast.tasks.concurrency import ConcurrencyLimiter
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules import task
-from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, Task
 from holdfast.tasks.running import Ended
 from holdfast.tasks.work import TaskWork
 from holdfast.tasks.worker import AttemptJob

@@ -19,6 +19,8 @@ from holdfast.errors import InvalidMessage, Unavailable
 from holdfast.ports.queue import Queue
 from holdfast.ports.slots import Attempt, Listener, Progress, TaskSlot
 from holdfast.ports.target import OutgoingEffect
+from holdfast.rules.tasks.concurrency import ConcurrencyLimits
+from holdfast.rules.tasks.task import State, Task
 from holdfast.services.memory.queue import MemoryQueue, QueueEvent, Stored
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.task_slots import MemoryTaskSlot, MemoryTaskSlots
@@ -30,8 +32,6 @@ from holdfast.tasks.names import brief_queue, follow_up_trace, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.concurrency import ConcurrencyLimits
-from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.storage import TaskQueues, TaskStorage
 from holdfast.tasks.values import TaskValues

@@ -12,17 +12,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.rules.placement import acting_streams
 from holdfast.common.protocol import Nudge
 from holdfast.errors import OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.coordinator import Claim, Load
 from holdfast.ports.queue import Delivery, Outgoing
+from holdfast.rules.cluster.placement import acting_streams
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint, Commit
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams import operations
 from holdfast.streams.handler import Context, StreamHandler
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit
 from holdfast.streams.spec import StreamSpec
 from simulator import acting
 from simulator.acting import PINGS, PONGS, ActingWorld, Away

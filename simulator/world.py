@@ -20,14 +20,14 @@ from holdfast.ports.objects import Objects
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import Exit, MessageWork, StreamSlot
 from holdfast.ports.target import Target
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Commit
+from holdfast.rules.streams.owner import OwnerPhase
 from holdfast.services.memory.queue import MemoryQueue, Stored
 from holdfast.services.memory.slots import MemorySlot, MemorySlots
 from holdfast.services.memory.state import CommitRecord, MemoryState
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.owners import Owned
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Commit
-from holdfast.streams.rules.owner import OwnerPhase
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.storage import StreamStorage
 from holdfast.streams.work import StreamWork

@@ -11,13 +11,13 @@ from pydantic import SecretStr
 
 from holdfast.config import ClientSettings, Config, NodeSettings, check, explain, load, reference
 from holdfast.errors import ConfigError
+from holdfast.rules.streams.owner import OwnerRules
 from holdfast.services.memory.state import MemoryState
 from holdfast.services.postgres.state import PostgresState
 from holdfast.services.postgres.tasks import PostgresTasks
 from holdfast.services.redis.state import RedisState
 from holdfast.services.sqlite.database import Database
 from holdfast.services.sqlite.state import SqliteState
-from holdfast.streams.rules.owner import OwnerRules
 
 SECRET = "correct-horse-battery"
 

@@ -46,6 +46,6 @@ def test_a_check_runs_the_slow_tests_too() -> None:
 def test_the_folders_of_the_quick_tests_exist() -> None:
     made, complaint = would_run("quick")
     folders = made.split()[made.split().index("tests/common") :]
-    assert {"tests/streams/rules", "tests/services/memory", "tests/services/sqlite"} <= set(folders)
+    assert {"tests/rules", "tests/services/memory", "tests/services/sqlite"} <= set(folders)
     assert all((ROOT / folder).is_dir() for folder in folders)
     assert complaint == ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast import App, Context, Job, StreamHandler
-from holdfast.tasks.rules.task import State
+from holdfast.rules.tasks.task import State
 from holdfast.testing import node_for_tests
 
 MADE_BEFORE = Path(__file__).parent / "data" / "holdfast-0.1.0a.db.gz"

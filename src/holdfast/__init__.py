@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TooLarge,
         Unavailable,
     )
+    from holdfast.rules.tasks.task import Task
     from holdfast.streams.asking import QueryAnswer
     from holdfast.streams.handler import Context, StreamHandler
     from holdfast.streams.message import StreamMessage
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from holdfast.tasks.outcome import Outcome
     from holdfast.tasks.producer import Brief
     from holdfast.tasks.proto import TaskMessage
-    from holdfast.tasks.rules.task import Task
     from holdfast.tasks.task_type import Signature, TaskType
 else:  # Each is imported when it is first used: a command that prints its help needs none of them.
     __getattr__ = exports(
@@ -63,7 +63,7 @@ else:  # Each is imported when it is first used: a command that prints its help 
             "StreamMessage": "holdfast.streams.message",
             "StreamSender": "holdfast.client",
             "SystemClock": "holdfast.system.clock",
-            "Task": "holdfast.tasks.rules.task",
+            "Task": "holdfast.rules.tasks.task",
             "TaskMessage": "holdfast.tasks.proto",
             "TaskType": "holdfast.tasks.task_type",
             "TooLarge": "holdfast.errors",

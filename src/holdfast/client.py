@@ -29,6 +29,7 @@ from holdfast.app import App
 from holdfast.config import ClientSettings, load
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import Addition
+from holdfast.rules.tasks.task import Task
 from holdfast.streams.asking import TIMEOUT_S, QueryAnswer, ask
 from holdfast.streams.declared import Undeclared, run_by_nodes
 from holdfast.streams.message import StreamMessage
@@ -42,7 +43,6 @@ from holdfast.tasks.opening import backup_at, make_dead_letters, make_producer, 
 from holdfast.tasks.order import FollowUps, Order, SendOptions
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Brief, Producer
-from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from holdfast.cli.auditing import who
 from holdfast.common.acts import Effect, effect_id
 from holdfast.console.audit import AuditEntry, AuditLog
 from holdfast.errors import Unavailable
+from holdfast.rules.streams.ledger import Commit
 from holdfast.services.sqlite.registry import SqliteRegistry
-from holdfast.streams.rules.ledger import Commit
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
 

@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.cluster.rules.placement import Load, Member
 from holdfast.config import Config
 from holdfast.errors import Fenced, OperationRefused
 from holdfast.ports.state import Logged, TransferableState
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
+from holdfast.rules.cluster.placement import Load, Member
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.state import TIMERS, effect
 from holdfast.transfer import backup

@@ -19,11 +19,11 @@ from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.target import OutgoingEffect
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result, RunLog, Timer
+from holdfast.rules.streams.timers import place_of
+from holdfast.rules.tasks.task import Task
 from holdfast.services.sqlite.coordinator import SqliteCoordinator
 from holdfast.services.sqlite.queue import SqliteQueue
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Timer
-from holdfast.streams.rules.timers import place_of
-from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
 
 KEY = "detect/cam-1"

@@ -11,7 +11,7 @@ import pytest
 from holdfast.cli import exits
 from holdfast.common.acts import Effect, effect_id
 from holdfast.ports.coordinator import Load, Member
-from holdfast.streams.rules.ledger import Commit
+from holdfast.rules.streams.ledger import Commit
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
 

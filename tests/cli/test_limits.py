@@ -11,10 +11,10 @@ from holdfast.config import Config
 from holdfast.errors import Unavailable
 from holdfast.operate import tasks
 from holdfast.operate.tasks import TaskRunner, tasks_warning
+from holdfast.rules.tasks import concurrency as rules
+from holdfast.rules.tasks.concurrency import ConcurrencyLimits
 from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.documents import change
-from holdfast.tasks.rules import concurrency as rules
-from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.testing import node_for_tests
 from holdfast.wiring import Services
 from tests.command_line import Holdfast

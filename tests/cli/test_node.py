@@ -20,7 +20,7 @@ import pytest
 from holdfast.common.spoken import SPOKEN, Spoken
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Outgoing
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.wiring import Services
 from simulator.servers import RedisServer
 from simulator.servers.loopback import free_port

@@ -11,8 +11,8 @@ import pytest
 from holdfast.errors import ConfigError
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.queue_setup import Made
+from holdfast.rules.tasks.task import Task
 from holdfast.services.aws.setup import SqsSetup
-from holdfast.tasks.rules.task import Task
 from holdfast.wiring import Services
 from simulator.servers import FauxqsServer
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.cluster.rules.placement import STREAMS, Load, Member, WorkLoad
+from holdfast.rules.cluster.placement import STREAMS, Load, Member, WorkLoad
 from holdfast.wiring import Services
 
 OVER = ("--over-s", "0.05")

@@ -11,11 +11,11 @@ from holdfast.cli import exits, output
 from holdfast.cli.tasks import _bars, _draw
 from holdfast.operate import tasks
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.rules.tasks.task import EndAttempt, StartAttempt, State, Task
 from holdfast.services.sqlite.tasks import SqliteTasks
 from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.outcome import outcome_of
-from holdfast.tasks.rules.task import EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_task, encode_brief
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast

@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from holdfast.cluster.rules.placement import Load, Member
 from holdfast.config import Config
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing, WaitingMessage
-from holdfast.streams.rules.ledger import Commit, Result, RunLog
+from holdfast.rules.cluster.placement import Load, Member
+from holdfast.rules.streams.ledger import Commit, Result, RunLog
+from holdfast.rules.tasks.task import DelayTask, Task
 from holdfast.tasks.discovery import Listing, NodeEntry
-from holdfast.tasks.rules.task import DelayTask, Task
 from holdfast.testing.conformance.state import TIMERS, effect
 from holdfast.transfer import contents as transfer_contents
 from holdfast.transfer.contents import PROBES, contents

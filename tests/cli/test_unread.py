@@ -11,7 +11,7 @@ import pytest
 
 from holdfast import cli
 from holdfast.cli import exits
-from holdfast.tasks.rules.task import State
+from holdfast.rules.tasks.task import State
 from tests.cli import test_backup, test_transfer
 from tests.cli.test_backup import filled
 from tests.cli.test_commands import commit

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.ports.coordinator import Load, Member
-from holdfast.streams.rules.ledger import Commit, RunLog, Timer
+from holdfast.rules.streams.ledger import Commit, RunLog, Timer
 from holdfast.wiring import Services
 from tests.command_line import Arrange, Holdfast
 

@@ -6,8 +6,8 @@ from typing import Any, cast
 import pytest
 
 from holdfast.cluster.balancer import Balancer
-from holdfast.cluster.rules.balance import Shift
 from holdfast.ports.coordinator import Load, Member
+from holdfast.rules.cluster.balance import Shift
 from tests.cluster.fakes import Log
 
 

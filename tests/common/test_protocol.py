@@ -26,8 +26,8 @@ from hypothesis.stateful import (
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import Place
 from holdfast.errors import Fenced
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.commands import (
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.commands import (
     CheckClaim,
     Command,
     Dropped,
@@ -43,9 +43,9 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.ledger import Checkpoint, Commit
-from holdfast.streams.rules.owner import Owner, OwnerPhase, OwnerRules
-from holdfast.streams.rules.sequencer import Rules
+from holdfast.rules.streams.ledger import Checkpoint, Commit
+from holdfast.rules.streams.owner import Owner, OwnerPhase, OwnerRules
+from holdfast.rules.streams.sequencer import Rules
 
 KEY = "cameras/1"
 NODES = 3

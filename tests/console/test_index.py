@@ -15,7 +15,7 @@ from holdfast.console.life import StreamEvents
 from holdfast.errors import Unavailable
 from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag
 from holdfast.ports.coordinator import Claim, Member
-from holdfast.streams.rules.ledger import Checkpoint, RunLog
+from holdfast.rules.streams.ledger import Checkpoint, RunLog
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 from holdfast.system.clock import SystemClock

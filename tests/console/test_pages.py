@@ -28,8 +28,8 @@ from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import Risk
 from holdfast.ports.target import OutgoingEffect
+from holdfast.rules.tasks.task import ReturnAttempt, StartAttempt, Task
 from holdfast.streams.standstills import Waits
-from holdfast.tasks.rules.task import ReturnAttempt, StartAttempt, Task
 from holdfast.testing import NodeForTests
 from holdfast.wiring import Services
 from tests.console.browser import Browser

@@ -11,7 +11,7 @@ from holdfast.console.life import SeenOpening, StreamEvents
 from holdfast.console.timeline import life_of
 from holdfast.operate.explanation import Why
 from holdfast.ports.queue import DeadLetter
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
 
 NOW = 1000.0
 

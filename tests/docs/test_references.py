@@ -24,7 +24,7 @@ from holdfast.common.retry import Backoff
 from holdfast.config import Config
 from holdfast.devices import metrics
 from holdfast.devices.spec import OutboxSpec
-from holdfast.streams.rules.owner import OwnerPhase
+from holdfast.rules.streams.owner import OwnerPhase
 from holdfast.streams.spec import StreamSpec
 from holdfast.tasks.periodic import Periodic
 from holdfast.tasks.spec import TaskSpec
@@ -146,7 +146,7 @@ def test_the_tree_in_the_docs_shows_every_module() -> None:
     modules = {path.stem for path in package.glob("*.py")}
     for folder in ("cluster", "common", "gateway", "ports", "streams", "tasks"):
         modules |= {path.stem for path in (package / folder).glob("*.py")}
-    for rules in (package / kind / "rules" for kind in ("cluster", "streams", "tasks")):
+    for rules in (package / "rules" / kind for kind in ("cluster", "streams", "tasks")):
         modules |= {path.stem for path in rules.glob("*.py")}
     folders = {path.name for path in (*package.iterdir(), *(package / "services").iterdir()) if path.is_dir()}
     hidden = {"__init__", "__main__", "__pycache__"}

@@ -16,8 +16,8 @@ from holdfast.config import load
 from holdfast.loading import load_app
 from holdfast.ports.coordinator import Member
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.streams.ledger import Commit, Result, RunLog
 from holdfast.streams.addressing import address
-from holdfast.streams.rules.ledger import Commit, Result, RunLog
 from holdfast.wiring import Services
 from simulator.servers import RedisServer
 from tests.docs.pages import DOCS, ROOT, blocks, rows

@@ -7,8 +7,8 @@ from typing import Any, cast
 from aiohttp import web
 from aiohttp.test_utils import TestClient, TestServer
 
-from holdfast.cluster.rules.placement import Load, Member
 from holdfast.gateway import models
+from holdfast.rules.cluster.placement import Load, Member
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.work import StreamWork
 

@@ -24,9 +24,9 @@ from yarl import URL
 
 from deploy.chart import CHART_RULES, SERVICES
 from deploy.generate import RULES
-from holdfast.cluster.rules.placement import WorkLoad
 from holdfast.config import Config
 from holdfast.ports.coordinator import Load, Member
+from holdfast.rules.cluster.placement import WorkLoad
 from holdfast.wiring import Services
 from simulator.charts import (
     CHART,

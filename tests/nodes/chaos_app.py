@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast import App, Context, StreamHandler
 from holdfast.errors import HoldfastError
-from holdfast.streams.rules.ledger import Commit
+from holdfast.rules.streams.ledger import Commit
 from tests.nodes.acting_app import RULES, Item, State, follow
 from tests.nodes.acting_app import app as acting
 

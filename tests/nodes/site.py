@@ -12,8 +12,8 @@ from typing import Any
 from aiohttp import web
 
 from holdfast.ports.queue import Depth
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.names import task_queue
-from holdfast.tasks.rules.task import State
 from tests.nodes.acting_app import SITES, WINDOW
 from tests.nodes.cluster import STREAM, Cluster, until
 

@@ -16,8 +16,8 @@ from aiohttp import web
 from holdfast import Client
 from holdfast.config import Config
 from holdfast.ports.state import Logged
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import State
 from holdfast.wiring import Services
 from simulator.servers import PostgresqlServer, RedisServer
 from tests.nodes.cluster import PATIENCE_S, Process, until

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.cluster.rules.placement import STREAMS, TASKS, WorkLoad
 from holdfast.operate.survey import NodeReport, QueueStatus, troubles_of, untaken
 from holdfast.ports.coordinator import Load, Member
+from holdfast.rules.cluster.placement import STREAMS, TASKS, WorkLoad
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 

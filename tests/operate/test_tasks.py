@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.operate.tasks import sent_body
 from holdfast.ports.queue import DeadLetter
+from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.body import Body
-from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task, with_attributes
 
 SENT = encode_task(SentTask(Envelope(app="shop", trace_id="t1", task_type="mail"), Body(b'{"to": "x"}')))

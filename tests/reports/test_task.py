@@ -26,9 +26,9 @@ from holdfast.reports.deliver_pool import PoolLimits
 from holdfast.reports.order import from_plain
 from holdfast.reports.publish import Published
 from holdfast.reports.wire import OrderMessage, encode_protobuf
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled
-from holdfast.tasks.rules.task import State
 from holdfast.tasks.spec import TaskSpec
 from holdfast.testing import TaskTest
 from holdfast.wiring import Services

@@ -9,12 +9,17 @@ TESTS = ROOT / "tests"
 SHARED = {"codec", "lazy", "protocol", "redaction", "user_code"}
 """What several parts share and no decision hangs on: tested where it is used."""
 
-FOLDERS = [SOURCE / "common", *sorted(SOURCE.glob("*/rules"))]
+PRODUCTS = ("devices", "reports")
+FOLDERS = [
+    SOURCE / "common",
+    *sorted(path for path in (SOURCE / "rules").iterdir() if path.is_dir() and path.name != "__pycache__"),
+    *(SOURCE / product / "rules" for product in PRODUCTS),
+]
 MODULES = {
     ".".join(path.relative_to(SOURCE.parent).with_suffix("").parts): path
     for folder in FOLDERS
     for path in sorted(folder.glob("[!_]*.py"))
-    if folder.name == "rules" or path.stem not in SHARED
+    if folder.name != "common" or path.stem not in SHARED
 }
 
 
@@ -25,4 +30,4 @@ ACTING = {"owner", "acts", "effects", "timers"}
 def own_tests(path: Path) -> list[Path]:
     """The test files of a module."""
     own = TESTS / path.relative_to(SOURCE).with_name(f"test_{path.stem}.py")
-    return [own, TESTS / "streams/rules/test_acting.py"] if path.stem in ACTING else [own]
+    return [own, TESTS / "rules/streams/test_acting.py"] if path.stem in ACTING else [own]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.common.acts import Effect
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Timer
 from holdfast.services.memory.state import CommitRecord, Forgot
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Timer
 from simulator.acting import judge
 
 KEY = "pings/k"

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from holdfast.ports.queue import DeadLetter
-from holdfast.streams.rules.ledger import RunLog
-from holdfast.streams.rules.sequencer import Sequencer
+from holdfast.rules.streams.ledger import RunLog
+from holdfast.rules.streams.sequencer import Sequencer
 from simulator import acting, invariants, scenario, tasks, world
 from simulator.faults import Weather
 from simulator.mutations import RULES, broken

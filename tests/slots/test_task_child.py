@@ -13,13 +13,13 @@ import msgspec
 import pytest
 
 from holdfast.ports.slots import TaskWorker
+from holdfast.rules.tasks.task import Task
 from holdfast.slots import wire
 from holdfast.slots.child import NodeConnection
 from holdfast.slots.task_child import SOFT_SIGNAL, STACKS_MAX, TaskChild, TaskChildHost, stacks
 from holdfast.slots.thread import drive
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Job
-from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.worker import TaskExecutor
 

@@ -13,9 +13,9 @@ from holdfast import App, Context
 from holdfast.common.protocol import Done, Shed, Warm
 from holdfast.errors import TooLarge
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.streams.owner import MovedFrom
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.streams.operations import pause, resume
-from holdfast.streams.rules.owner import MovedFrom
 from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True

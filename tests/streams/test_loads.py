@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from holdfast import App, Context, StreamHandler
-from holdfast.cluster.rules.balance import STREAM_LOAD
 from holdfast.common.protocol import Busiest, Done, Drain, Explain
+from holdfast.rules.cluster.balance import STREAM_LOAD
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.loads import Loads, StreamActivity
 from simulator.loop import SimClock

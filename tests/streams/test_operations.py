@@ -13,12 +13,12 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Member
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter
+from holdfast.rules.streams.ledger import Checkpoint, Commit, RunLog, Timer
+from holdfast.rules.streams.sequencer import Rules, Sequencer, Verdict, Wait
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint, Commit, RunLog, Timer
-from holdfast.streams.rules.sequencer import Rules, Sequencer, Verdict, Wait
 from holdfast.system.clock import SystemClock
 
 KEY = "detect/cam-1"

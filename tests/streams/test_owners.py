@@ -23,11 +23,11 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.slots import SlotCall
+from holdfast.rules.streams.ledger import Checkpoint, Commit
+from holdfast.rules.streams.owner import ALONE_OPENINGS
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams import owners as module
 from holdfast.streams.operations import pause, resume
-from holdfast.streams.rules.ledger import Checkpoint, Commit
-from holdfast.streams.rules.owner import ALONE_OPENINGS
 from tests.streams.town import LIMITS, Town, TownNode
 
 VIRTUAL = True

@@ -14,11 +14,11 @@ from holdfast.errors import ConfigError, HoldfastError, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import DeadLetter
 from holdfast.ports.target import OutgoingEffect
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.state import MemoryState
 from holdfast.streams import operations
 from holdfast.streams.redrive import redrive
-from holdfast.streams.rules.ledger import Checkpoint
 from tests.streams.test_operations import KEY, clock, commit, queue, state  # noqa: F401 (fixtures)
 
 REFUSED = OutgoingEffect(

@@ -16,9 +16,9 @@ from holdfast.common.message import SEQ_DIGITS
 from holdfast.common.protocol import Answers, Done, Forward, Move, Parcel, ParcelAnswer, Poke, Probe, Warm
 from holdfast.common.retry import Backoff
 from holdfast.errors import HandlerFailed
+from holdfast.rules.streams.ledger import COUNT_MAX
 from holdfast.services.memory.slots import MemorySlot
 from holdfast.streams.operations import resume
-from holdfast.streams.rules.ledger import COUNT_MAX
 from holdfast.vision.handler import Frame, Tracking
 from tests.streams.town import LIMITS, Town, TownNode
 

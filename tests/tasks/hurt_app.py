@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast import App
 from holdfast.common.retry import Backoff
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.handler import Job
-from holdfast.tasks.rules.task import State
 
 TIMEOUT_S = 1.5
 

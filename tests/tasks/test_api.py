@@ -17,6 +17,7 @@ from yarl import URL
 
 from holdfast.errors import Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.rules.tasks.task import CountMember, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.system.clock import SystemClock
@@ -24,7 +25,6 @@ from holdfast.tasks import api
 from holdfast.tasks.api import PATH, TaskApi
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import CountMember, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, decode_task
 from tests.cluster.fakes import Log
 

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import App, AsyncClient, Client, Order, StreamHandler
 from holdfast.errors import InvalidMessage, OperationRefused
-from holdfast.tasks.rules.task import State
+from holdfast.rules.tasks.task import State
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
 from tests.tasks.fleet import APP

@@ -12,13 +12,13 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 from holdfast.errors import ConfigError, InvalidMessage, LoginRefused, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.rules.tasks.task import State, Task
 from holdfast.services.memory.queue import QueueEvent
 from holdfast.services.memory.tasks import Changed
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer, Ending
 from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
-from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.wire import (
     Envelope,
     FollowUp,

@@ -13,11 +13,11 @@ import pytest
 from holdfast.cluster.lifecycle import Tasks
 from holdfast.errors import OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document
+from holdfast.rules.tasks import concurrency as rules
+from holdfast.rules.tasks.concurrency import ConcurrencyLimits
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.concurrency import LEASE_S, UNLIMITED, ConcurrencyLimiter, document_name
 from holdfast.tasks.documents import change
-from holdfast.tasks.rules import concurrency as rules
-from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from simulator.faults import Faulty, ServiceLine, Weather
 from simulator.loop import SimClock, run
 from tests.cluster.fakes import make_host

@@ -14,6 +14,7 @@ from holdfast.errors import ConfigError, OperationRefused, TooLarge, Unavailable
 from holdfast.ports.backup import Kept
 from holdfast.ports.queue import DeadLetter, Outgoing
 from holdfast.ports.target import OutgoingEffect
+from holdfast.rules.tasks.task import EffectsLeft, EndAttempt, StartAttempt, State, Task
 from holdfast.services.file.backup import FileBackup
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.registry import MemoryRegistry
@@ -23,7 +24,6 @@ from holdfast.tasks.discovery import Directory, NodeEntry, announced
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import EffectsLeft, EndAttempt, StartAttempt, State, Task
 from simulator.loop import SimClock
 from tests.cluster.fakes import Log
 

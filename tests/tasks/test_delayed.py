@@ -13,6 +13,7 @@ from structlog.testing import CapturingLogger
 from holdfast.common.acts import HOPS
 from holdfast.common.due import AHEAD_S, LEASE_S
 from holdfast.errors import InvalidMessage, TooLarge, Unavailable
+from holdfast.rules.tasks.task import StartAttempt, State
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.body import Body, body_of
@@ -20,7 +21,6 @@ from holdfast.tasks.delayed import TASKS_A_CALL, DelayedTasks
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import StartAttempt, State
 from holdfast.tasks.wire import Envelope, decode_task
 from simulator.faults import Weather
 from simulator.loop import SimClock, run

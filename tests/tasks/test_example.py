@@ -7,7 +7,7 @@ import pytest
 
 from examples.tasks import app, nightly
 from holdfast import AsyncClient
-from holdfast.tasks.rules.task import State
+from holdfast.rules.tasks.task import State
 from holdfast.testing import TaskTest
 from tests.nodes.cluster import Process
 

@@ -5,11 +5,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import EndAttempt, State, Task
 from holdfast.tasks.completer import dead_letter_of
 from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import STAND_IN
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import EndAttempt, State, Task
 from tests.cluster.fakes import held
 
 NOW = 100.0

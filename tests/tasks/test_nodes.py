@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tasks.rules.task import State
+from holdfast.rules.tasks.task import State
 from tests.nodes.cluster import until
 from tests.tasks.conftest import MakeFleet
 from tests.tasks.fleet import poison

@@ -1,11 +1,11 @@
 """Briefs that no program reads go after a while, and the others stay."""
 
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.tasks.task import State
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.system.clock import SystemClock
 from holdfast.tasks.old_briefs import drop_old
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import Envelope, encode_brief
 
 

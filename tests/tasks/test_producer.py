@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.errors import HoldfastError, InvalidMessage, OperationRefused, Retry, TooLarge, Unavailable
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.rules.tasks.task import CountMember, EndAttempt, StartAttempt, State, Task
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
 from holdfast.tasks.body import body_of
@@ -21,7 +22,6 @@ from holdfast.tasks.names import brief_queue, task_queue
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import CountMember, EndAttempt, StartAttempt, State, Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_brief, decode_task, encode_brief
 from simulator.loop import SimClock
 from tests.tasks.plain import plain

@@ -14,12 +14,12 @@ import pytest
 from holdfast import App, Job
 from holdfast.errors import ConfigError, Unavailable
 from holdfast.ports.registry import Document
+from holdfast.rules.tasks.concurrency import ConcurrencyLimits, limit
+from holdfast.rules.tasks.rates import WINDOW_S, Permits
+from holdfast.rules.tasks.task import State
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.tasks.concurrency import document_name
 from holdfast.tasks.rates import LOOK_AGAIN_S, LOOK_S, RateKeeper
-from holdfast.tasks.rules.concurrency import ConcurrencyLimits, limit
-from holdfast.tasks.rules.rates import WINDOW_S, Permits
-from holdfast.tasks.rules.task import State
 from holdfast.testing import node_for_tests
 from simulator.loop import SimClock, run
 from simulator.tasks import APP, QUICK, PlannedTask, RanAttempt, TaskScenario, TaskWorld, check

@@ -9,11 +9,11 @@ import pytest
 
 from holdfast import AsyncClient
 from holdfast.assembly import queues_of
+from holdfast.rules.tasks.task import State
 from holdfast.services.aws.channel import dead_letter_name
 from holdfast.services.aws.client import AwsClient
 from holdfast.services.aws.sqs import Nothing, Sqs
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules.task import State
 from simulator.servers import FauxqsServer, MotoServer, RedisServer
 from simulator.servers.server import Server
 from tests.nodes.cluster import until

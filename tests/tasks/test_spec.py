@@ -12,9 +12,9 @@ from google.protobuf import duration_pb2, struct_pb2, wrappers_pb2
 from holdfast import App
 from holdfast.common.retry import Backoff
 from holdfast.errors import ConfigError, InvalidMessage
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
-from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSpec
 
 

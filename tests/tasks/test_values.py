@@ -13,6 +13,7 @@ import pytest
 from holdfast import App, Job
 from holdfast.common.stored import StoredValue
 from holdfast.errors import ConfigError, TooLarge, Unavailable, ValueLost
+from holdfast.rules.tasks.task import State
 from holdfast.services.memory.objects import MemoryObjects
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import MemoryTasks
@@ -23,7 +24,6 @@ from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.proto import TaskBrief, TaskMessage
-from holdfast.tasks.rules.task import State
 from holdfast.tasks.values import INLINE_BYTES_MAX, TaskValues
 from holdfast.tasks.wire import (
     Envelope,

@@ -14,12 +14,12 @@ from google.protobuf.wrappers_pb2 import StringValue
 
 import holdfast.tasks
 from holdfast.errors import InvalidMessage
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
 from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.proto import FollowUp as WireFollowUp
-from holdfast.tasks.rules.task import State
 from holdfast.tasks.wire import (
     BatchPlace,
     Envelope,

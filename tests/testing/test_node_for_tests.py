@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from holdfast import App, ConfigError, Context, InvalidMessage, Job, StreamHandler
-from holdfast.tasks.rules.task import State
+from holdfast.rules.tasks.task import State
 from holdfast.testing import StartNode, node_for_tests
 
 

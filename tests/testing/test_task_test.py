@@ -8,10 +8,10 @@ from google.protobuf import duration_pb2
 
 from holdfast import App
 from holdfast.errors import ConfigError, HandlerFailed, InvalidMessage, TooLarge
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Cancelled, Job, Retry
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import State
 from holdfast.testing import SentEffect, TaskTest
 
 

@@ -27,10 +27,10 @@ from holdfast.common.codec import decode_plain
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.operate import tasks
 from holdfast.operate.tasks import TaskRunner
+from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.opening import make_producer, producing
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import State, Task
 
 if TYPE_CHECKING:
     from holdfast.tasks.producer import Producer

@@ -11,11 +11,11 @@ import asyncio
 import msgspec
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.rules.balance import STREAM_LOAD, NodeLoad, Shift, plan
-from holdfast.cluster.rules.placement import newest_revision
 from holdfast.common.protocol import Done, Shed
 from holdfast.errors import HoldfastError
 from holdfast.ports.coordinator import Member
+from holdfast.rules.cluster.balance import STREAM_LOAD, NodeLoad, Shift, plan
+from holdfast.rules.cluster.placement import newest_revision
 
 SHIFTS_A_ROUND = 8
 SHARE_MIN = 0.02

@@ -7,13 +7,13 @@ import math
 from collections.abc import Callable
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.rules.lease import Lease
 from holdfast.cluster.view import View
 from holdfast.common.protocol import Probe, Stranger
 from holdfast.common.retry import Backoff
 from holdfast.common.spoken import SPOKEN, apart
 from holdfast.errors import ConfigError, HoldfastError, MembershipLost, OutcomeUnknown, Retry, Unavailable
 from holdfast.ports.coordinator import Load, Member
+from holdfast.rules.cluster.lease import Lease
 
 SILENCE_S = 15.0
 """How long the coordinator counts as silent after a renewal that failed. The next renewal may take that

@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.rules.scaling import Glance, Looks, wish
+from holdfast.rules.cluster.scaling import Glance, Looks, wish
 
 
 class NodesWanted(Collector):

@@ -22,7 +22,7 @@ from holdfast.operate.survey import NodeReport, PendingEffects, StreamLag, of_st
 from holdfast.ports.clock import Clock
 from holdfast.ports.coordinator import Claim, Coordinator, Member
 from holdfast.ports.state import StateStore
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import TOLD_AFTER_S, Waits
 

@@ -25,8 +25,8 @@ from holdfast.extend.products import StatusTable, products
 from holdfast.operate.survey import NodeReport, QueueStatus, nobody_s, troubles_of, untaken, what_waits
 from holdfast.ports.coordinator import Member
 from holdfast.ports.state import Risk
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.names import brief_queue
-from holdfast.tasks.rules.task import State
 from holdfast.wiring import Services
 
 NODES_S = (1.0, 30.0)

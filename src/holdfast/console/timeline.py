@@ -14,7 +14,7 @@ from holdfast.errors import HoldfastError
 from holdfast.operate.explanation import Why
 from holdfast.operate.records import split_key
 from holdfast.ports.queue import DeadLetter
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.wiring import Services
 
 DEAD_LETTERS = 20

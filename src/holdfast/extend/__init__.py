@@ -58,8 +58,11 @@ if TYPE_CHECKING:
     from holdfast.ports.state import DatabaseHealth, Logged, Risk, StateStore, TransferableState
     from holdfast.ports.target import OutgoingEffect, Target
     from holdfast.ports.tasks import BriefingTasks, TaskStore, TransferableTasks
-    from holdfast.streams.rules import ledger
-    from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
+    from holdfast.rules.streams import ledger
+    from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
+    from holdfast.rules.tasks import task as task_rules
+    from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
+    from holdfast.rules.tasks.task import State as TaskState
     from holdfast.system.bell import Bell
     from holdfast.system.clock import SystemClock
     from holdfast.system.doorbell import Doorbell
@@ -67,23 +70,20 @@ if TYPE_CHECKING:
     from holdfast.system.interpreter import quick_switches
     from holdfast.system.log import get_logger
     from holdfast.system.machine import Machine
-    from holdfast.tasks.rules import task as task_rules
-    from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, Task
-    from holdfast.tasks.rules.task import State as TaskState
 else:  # A service that offers a queue needs no state store.
     __getattr__ = exports(
         __name__,
         {
             "Access": "holdfast.system.files",
-            "AttemptBeat": "holdfast.tasks.rules.task",
+            "AttemptBeat": "holdfast.rules.tasks.task",
             "Backup": "holdfast.ports.backup",
             "Bell": "holdfast.system.bell",
             "BriefingTasks": "holdfast.ports.tasks",
             "Change": "holdfast.ports.coordinator",
-            "Checkpoint": "holdfast.streams.rules.ledger",
+            "Checkpoint": "holdfast.rules.streams.ledger",
             "Claim": "holdfast.ports.coordinator",
             "Clock": "holdfast.ports.clock",
-            "Commit": "holdfast.streams.rules.ledger",
+            "Commit": "holdfast.rules.streams.ledger",
             "Coordinator": "holdfast.ports.coordinator",
             "DatabaseHealth": "holdfast.ports.state",
             "DeadLetter": "holdfast.ports.queue",
@@ -91,7 +91,7 @@ else:  # A service that offers a queue needs no state store.
             "Depth": "holdfast.ports.queue",
             "Document": "holdfast.ports.registry",
             "Doorbell": "holdfast.system.doorbell",
-            "EndAttempt": "holdfast.tasks.rules.task",
+            "EndAttempt": "holdfast.rules.tasks.task",
             "Kept": "holdfast.ports.backup",
             "KeyedQueue": "holdfast.ports.queue",
             "Load": "holdfast.ports.coordinator",
@@ -109,18 +109,18 @@ else:  # A service that offers a queue needs no state store.
             "QueueFinding": "holdfast.ports.queue_setup",
             "QueueSetup": "holdfast.ports.queue_setup",
             "Registry": "holdfast.ports.registry",
-            "Result": "holdfast.streams.rules.ledger",
-            "ReturnAttempt": "holdfast.tasks.rules.task",
+            "Result": "holdfast.rules.streams.ledger",
+            "ReturnAttempt": "holdfast.rules.tasks.task",
             "Risk": "holdfast.ports.state",
             "SchemaSteps": "holdfast.common.migrations",
             "SeqKind": "holdfast.common.message",
-            "StartAttempt": "holdfast.tasks.rules.task",
+            "StartAttempt": "holdfast.rules.tasks.task",
             "StateStore": "holdfast.ports.state",
             "SystemClock": "holdfast.system.clock",
             "Taken": "holdfast.ports.queue",
             "Target": "holdfast.ports.target",
-            "Task": "holdfast.tasks.rules.task",
-            "TaskState": "holdfast.tasks.rules.task:State",
+            "Task": "holdfast.rules.tasks.task",
+            "TaskState": "holdfast.rules.tasks.task:State",
             "TaskStore": "holdfast.ports.tasks",
             "TransferableQueue": "holdfast.ports.queue",
             "TransferableState": "holdfast.ports.state",
@@ -128,12 +128,12 @@ else:  # A service that offers a queue needs no state store.
             "WaitingMessage": "holdfast.ports.queue",
             "for_writers": "holdfast.system.files",
             "get_logger": "holdfast.system.log",
-            "ledger": "holdfast.streams.rules.ledger:",
+            "ledger": "holdfast.rules.streams.ledger:",
             "make_file": "holdfast.system.files",
             "make_folder": "holdfast.system.files",
             "quick_switches": "holdfast.system.interpreter",
             "sync_names": "holdfast.system.files",
-            "task_rules": "holdfast.tasks.rules.task:",
+            "task_rules": "holdfast.rules.tasks.task:",
         },
     )
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import asyncio
 
-from holdfast.cluster.rules.placement import Placed, choose, shortage
 from holdfast.cluster.view import View
 from holdfast.errors import HoldfastError, MembershipLost, Unavailable
 from holdfast.gateway.routes import Routes
 from holdfast.ports.coordinator import Claim, Coordinator, Member
+from holdfast.rules.cluster.placement import Placed, choose, shortage
 from holdfast.streams.asking import readers
 
 

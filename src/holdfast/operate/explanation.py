@@ -8,8 +8,6 @@ from collections.abc import Mapping
 import msgspec
 
 from holdfast.cluster.balancer import node_load
-from holdfast.cluster.rules.balance import BAND
-from holdfast.cluster.rules.placement import choose, shortage
 from holdfast.common.protocol import Explain
 from holdfast.common.record import reading
 from holdfast.common.redaction import redact
@@ -18,7 +16,9 @@ from holdfast.errors import NotKnown, OperationRefused, OutcomeUnknown, Unavaila
 from holdfast.operate.nodes import ask
 from holdfast.operate.survey import all_checkpoints, node_reports, of_streams, target_errors
 from holdfast.ports.coordinator import Member
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.cluster.balance import BAND
+from holdfast.rules.cluster.placement import choose, shortage
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services

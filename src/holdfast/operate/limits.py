@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import msgspec
 
+from holdfast.rules.tasks import concurrency as rules
+from holdfast.rules.tasks.concurrency import ConcurrencyLimits
 from holdfast.tasks.concurrency import PREFIX, document_name
 from holdfast.tasks.documents import change, record_in
-from holdfast.tasks.rules import concurrency as rules
-from holdfast.tasks.rules.concurrency import ConcurrencyLimits
 from holdfast.wiring import Services
 
 SET_ACTION = "set limits"

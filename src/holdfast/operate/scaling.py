@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from holdfast.cluster.rules.scaling import Glance, NodeWish, apps_of, wish
 from holdfast.errors import HoldfastError
+from holdfast.rules.cluster.scaling import Glance, NodeWish, apps_of, wish
 from holdfast.wiring import Services
 
 

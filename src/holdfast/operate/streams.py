@@ -21,9 +21,9 @@ from holdfast.operate.nodes import ask, named, owner_of
 from holdfast.operate.records import Shows, body, moment, split_key
 from holdfast.operate.survey import target_errors
 from holdfast.ports.state import Logged
+from holdfast.rules.streams.ledger import Checkpoint
+from holdfast.rules.streams.sequencer import SKIP_MARK
 from holdfast.streams import operations
-from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.sequencer import SKIP_MARK
 from holdfast.wiring import Services
 
 NAMES_MAX = 100

@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cluster.rules.placement import STREAMS, choose, shortage
 from holdfast.common.protocol import Done, Waiting
 from holdfast.common.record import reading
 from holdfast.common.wording import counted, duration
@@ -18,7 +17,8 @@ from holdfast.operate.records import split_key
 from holdfast.ports.coordinator import Claim, Load, Member
 from holdfast.ports.peer import Peer
 from holdfast.ports.state import StateStore
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.cluster.placement import STREAMS, choose, shortage
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.slots import SlotWork
 from holdfast.streams.standstills import Waits
 from holdfast.wiring import Services

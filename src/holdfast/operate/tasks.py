@@ -14,9 +14,9 @@ from holdfast.common.record import reading
 from holdfast.errors import HoldfastError, InvalidMessage, NotKnown, OperationRefused
 from holdfast.operate import nodes
 from holdfast.ports.coordinator import Member
+from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.opening import PRODUCER_NEEDS, discovered, make_producer
-from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from holdfast.cluster.rules.placement import Load, Member
+from holdfast.rules.cluster.placement import Load, Member
 
 __all__ = ["Change", "Claim", "Coordinator", "Load", "Member"]
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from holdfast.errors import TooLarge
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
 
 
 class Logged(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from holdfast.errors import Fenced
 from holdfast.ports.queue import Outgoing
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
     DelayTask,
@@ -23,7 +23,7 @@ from holdfast.tasks.rules.task import (
 
 class TaskStore(Protocol):
     """The tasks of one app by trace id. Each change is one of the functions of
-    :mod:`holdfast.tasks.rules.task`, applied atomically. Batches are applied in order, each item separately:
+    :mod:`holdfast.rules.tasks.task`, applied atomically. Batches are applied in order, each item separately:
     one that is Fenced doesn't affect others. A store that may have lost its last writes gives an attempt a
     higher epoch than the rule does, one that was never issued for the task.
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.cluster.rules.balance import STREAM_LOAD
 from holdfast.ports.clock import Clock
+from holdfast.rules.cluster.balance import STREAM_LOAD
 
 ROLL_S = 2.0
 SMOOTHING = 0.5

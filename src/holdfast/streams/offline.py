@@ -10,9 +10,9 @@ from holdfast.common.held import Held
 from holdfast.errors import HandlerFailed, ModelFailed, StateRejected, TooLarge
 from holdfast.ports.objects import Objects
 from holdfast.ports.slots import MessageWork, Queried
+from holdfast.rules.streams.ledger import Timer
+from holdfast.rules.streams.timers import REARM_S, Timers, place_of
 from holdfast.streams.models import ModelSpec
-from holdfast.streams.rules.ledger import Timer
-from holdfast.streams.rules.timers import REARM_S, Timers, place_of
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.worker import StreamWorker
 

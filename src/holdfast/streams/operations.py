@@ -21,10 +21,10 @@ from holdfast.ports.dead_letters import batches, dead_letters, in_order
 from holdfast.ports.peer import Peer
 from holdfast.ports.queue import Queue
 from holdfast.ports.state import StateStore
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
-from holdfast.streams.rules.sequencer import PAST_RUNS_MAX, SKIP_MARK
-from holdfast.streams.rules.timers import place_of
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import COUNT_MAX, Aside, Checkpoint, Commit, RunLog
+from holdfast.rules.streams.sequencer import PAST_RUNS_MAX, SKIP_MARK
+from holdfast.rules.streams.timers import place_of
 
 PAUSED = "paused"
 SKIPPED = "skipped by the operator"

@@ -42,6 +42,10 @@ from holdfast.errors import (
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.queue import Delivery, Taken
 from holdfast.ports.slots import MessageWork, Ran, SlotCall, StreamSlot
+from holdfast.rules.streams import backlog, commands, ledger
+from holdfast.rules.streams.ledger import Checkpoint
+from holdfast.rules.streams.owner import NOTHING_BROUGHT, MovedFrom, Owner, OwnerPhase, OwnerRules
+from holdfast.rules.streams.sequencer import Gap, Rules
 from holdfast.streams.addressing import STORED, stored_of
 from holdfast.streams.loads import Loads
 from holdfast.streams.obstacles import Obstacles, pause_s
@@ -49,10 +53,6 @@ from holdfast.streams.operations import MEMBER
 from holdfast.streams.quarantine import Quarantine
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
-from holdfast.streams.rules import backlog, commands, ledger
-from holdfast.streams.rules.ledger import Checkpoint
-from holdfast.streams.rules.owner import NOTHING_BROUGHT, MovedFrom, Owner, OwnerPhase, OwnerRules
-from holdfast.streams.rules.sequencer import Gap, Rules
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 from holdfast.streams.stalls import Stalls, waited_since

@@ -26,10 +26,10 @@ from holdfast.errors import (
 )
 from holdfast.ports.slots import Queried
 from holdfast.ports.state import StateStore
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.owners import Owners
 from holdfast.streams.requests import BUSY_S, MODEL_MISSING
-from holdfast.streams.rules.ledger import Checkpoint
 from holdfast.streams.slots import Died, Seat, Seats
 from holdfast.streams.spec import StreamSpec
 

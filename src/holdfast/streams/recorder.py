@@ -10,8 +10,8 @@ from holdfast.common.acts import Acts, TimerChange
 from holdfast.common.codec import encode_result
 from holdfast.common.message import check_text, unprintable
 from holdfast.errors import InvalidMessage, TooLarge
+from holdfast.rules.streams.timers import TIMER_BYTES_MAX
 from holdfast.slots.sends import SendRecorder, check_seconds
-from holdfast.streams.rules.timers import TIMER_BYTES_MAX
 
 NAME_CHARS_MAX = 64
 """The longest name of a timer."""

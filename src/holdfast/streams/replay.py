@@ -14,10 +14,10 @@ from holdfast.common.stored import StoredValue
 from holdfast.common.user_code import describe
 from holdfast.errors import InvalidMessage, ModelFailed, ValueLost
 from holdfast.ports.slots import MessageWork
+from holdfast.rules.streams.ledger import Timer
 from holdfast.streams.addressing import stored_of
 from holdfast.streams.archive import ArchivedMessage
 from holdfast.streams.offline import Handled, OfflineStream
-from holdfast.streams.rules.ledger import Timer
 
 Comparison = Literal["same", "different", "missing", "none"]
 """A result compared with the live one. ``missing``: the results log has no live one. ``none``: the log has

@@ -21,9 +21,9 @@ from holdfast.common.message import Life, Place
 from holdfast.errors import Busy, MembershipLost, NotOwner, OutcomeUnknown, SetAside, TargetAway, Unavailable
 from holdfast.ports.coordinator import Claim
 from holdfast.ports.state import StateStore
+from holdfast.rules.streams.commands import RefuseRequests
+from holdfast.rules.streams.owner import Owner
 from holdfast.streams.owners import Owners
-from holdfast.streams.rules.commands import RefuseRequests
-from holdfast.streams.rules.owner import Owner
 from holdfast.streams.standstills import standstill_of
 
 BUSY_S = 1.0

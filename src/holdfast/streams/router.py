@@ -20,7 +20,6 @@ import msgspec
 
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Reporter
-from holdfast.cluster.rules.placement import Placed, choose, shortage
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Life
 from holdfast.common.progress import chunks
@@ -41,6 +40,7 @@ from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, MembershipLost, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.coordinator import Claim, Member
 from holdfast.ports.queue import Queue
+from holdfast.rules.cluster.placement import Placed, choose, shortage
 from holdfast.streams.lines import Line
 from holdfast.streams.reservations import Reservations
 

@@ -12,8 +12,8 @@ from holdfast.common.message import NO_RUN, SeqKind
 from holdfast.common.retry import Backoff
 from holdfast.common.settings import Count, Milliseconds, Seconds, check_settings
 from holdfast.errors import ConfigError
+from holdfast.rules.streams.timers import TIMERS
 from holdfast.streams.handler import StreamHandler
-from holdfast.streams.rules.timers import TIMERS
 
 QUEUE_NUMBER = "queue"
 """As ``seq`` of a stream, this means the queue's own number of the message."""

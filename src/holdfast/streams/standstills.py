@@ -10,8 +10,8 @@ import msgspec
 
 from holdfast.common.wording import duration
 from holdfast.ports.clock import Clock
+from holdfast.rules.streams.owner import Standstill, StandstillKind
 from holdfast.streams.router import Unplaced
-from holdfast.streams.rules.owner import Standstill, StandstillKind
 
 if TYPE_CHECKING:
     from holdfast.streams.owners import Owned

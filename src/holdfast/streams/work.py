@@ -16,8 +16,6 @@ from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import Keeper, expire, free
 from holdfast.cluster.limits import Limits
 from holdfast.cluster.pump import Pump, Seen
-from holdfast.cluster.rules.balance import StreamLoad, pick
-from holdfast.cluster.rules.placement import STREAMS, WorkLoad, acting_streams, spread
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
@@ -45,6 +43,10 @@ from holdfast.errors import HoldfastError, InvalidMessage, OutcomeUnknown, Unava
 from holdfast.ports.coordinator import Load, Member
 from holdfast.ports.queue import Delivery
 from holdfast.ports.slots import StreamSlotMaker
+from holdfast.rules.cluster.balance import StreamLoad, pick
+from holdfast.rules.cluster.placement import STREAMS, WorkLoad, acting_streams, spread
+from holdfast.rules.streams.owner import MovedFrom
+from holdfast.rules.streams.sequencer import Carried
 from holdfast.streams.addressing import address
 from holdfast.streams.archiver import Archiver
 from holdfast.streams.asking import fault_of
@@ -56,8 +58,6 @@ from holdfast.streams.reports import Reports
 from holdfast.streams.requests import Requests
 from holdfast.streams.reservations import Reservations
 from holdfast.streams.router import Router
-from holdfast.streams.rules.owner import MovedFrom
-from holdfast.streams.rules.sequencer import Carried
 from holdfast.streams.slots import Seats, SlotWork
 from holdfast.streams.spec import QUEUE_NUMBER, StreamSpec
 from holdfast.streams.standstills import COMMIT_S, Standstills

@@ -21,11 +21,11 @@ from holdfast.http.bodies import read_body, slow_body, unpacked
 from holdfast.http.problem import RequestRefused
 from holdfast.http.serving import Secrets
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.tasks.task import State, Task
 from holdfast.system.log import get_logger
 from holdfast.tasks.order import Order
 from holdfast.tasks.outcome import stored_of, value_of
 from holdfast.tasks.producer import Producer, refuse_batch
-from holdfast.tasks.rules.task import State, Task
 
 PATH = "/v1/tasks"
 BODY_S = 30.0

@@ -22,6 +22,7 @@ from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT
 from holdfast.errors import Fenced, HoldfastError, InvalidMessage, Retry, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing
+from holdfast.rules.tasks.task import CountMember, EndAttempt, State, Task
 from holdfast.tasks.batching import Batcher
 from holdfast.tasks.effects import EffectSender
 from holdfast.tasks.follow_ups import DETAIL_CHARS, DueFollowUp, due, without_value
@@ -29,7 +30,6 @@ from holdfast.tasks.held_tasks import InHand
 from holdfast.tasks.names import brief_queue
 from holdfast.tasks.outcome import Outcome, outcome_of
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import CountMember, EndAttempt, State, Task
 from holdfast.tasks.storage import TaskStorage
 from holdfast.tasks.wire import Envelope, encode_brief, encode_follow_ups, encode_task, encode_without_body
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from holdfast.cluster.host import Host
-from holdfast.cluster.rules.lease import Lease
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.registry import Document, Registry
+from holdfast.rules.cluster.lease import Lease
+from holdfast.rules.tasks import concurrency as rules
+from holdfast.rules.tasks.concurrency import DRIFT, ConcurrencyLimits, Grant, LimitShare, Witness
 from holdfast.tasks.documents import CONFLICTS_MAX, change, record_in, rewritten
-from holdfast.tasks.rules import concurrency as rules
-from holdfast.tasks.rules.concurrency import DRIFT, ConcurrencyLimits, Grant, LimitShare, Witness
 
 PREFIX = "limits/"
 """The prefix of the names of documents with limits."""

@@ -14,10 +14,10 @@ from holdfast.ports.backup import Backup, Kept
 from holdfast.ports.dead_letters import dead_letters
 from holdfast.ports.queue import DeadLetter, Queue
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import BATCH
 from holdfast.tasks.discovery import Directory
 from holdfast.tasks.names import task_queue
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import BATCH
 
 T = TypeVar("T")
 

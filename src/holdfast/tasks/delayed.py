@@ -11,8 +11,8 @@ from holdfast.cluster.host import Host
 from holdfast.common.due import AHEAD_S, LEASE_S, pause_s
 from holdfast.errors import HoldfastError, InvalidMessage, TooLarge
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.producer import Producer
-from holdfast.tasks.rules.task import Task
 
 TASKS_A_CALL = 100
 

@@ -20,8 +20,8 @@ from holdfast.cluster.host import Host
 from holdfast.common.acts import Effect, Send, decode_effects, encode_effects, hops_of
 from holdfast.common.effects import EffectChanges, EffectLimits, EffectMaker, Effects
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import EffectsLeft, Task
 from holdfast.tasks.held_tasks import InHand
-from holdfast.tasks.rules.task import EffectsLeft, Task
 
 WAIT_S = 1.0
 """If the next effect can't be handed over within this time, the message goes back to its queue."""

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.names import follow_up_trace
 from holdfast.tasks.outcome import RESULT_BYTES_MAX, Outcome
-from holdfast.tasks.rules.task import Task
 from holdfast.tasks.wire import Envelope, SentTask, decode_follow_ups, encode_brief
 
 DETAIL_CHARS = 1000

@@ -9,8 +9,8 @@ import msgspec
 
 from holdfast.common.held import Held
 from holdfast.common.message import Life
+from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.names import STAND_IN
-from holdfast.tasks.rules.task import State, Task
 from holdfast.tasks.spec import TaskSpec
 from holdfast.tasks.wire import SentTask
 

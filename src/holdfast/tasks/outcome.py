@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.common.codec import decode_plain
 from holdfast.common.stored import StoredValue
-from holdfast.tasks.rules.task import State, Task
+from holdfast.rules.tasks.task import State, Task
 
 RESULT_BYTES_MAX = 64 << 10
 """A result travels in the task's brief, on queues that take no more than 256 KiB or 1 MiB in a call."""

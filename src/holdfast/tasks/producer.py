@@ -31,14 +31,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.dead_letters import Reads, at_once, batches, dead_letters
 from holdfast.ports.queue import DeadLetter, Delivery, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
-from holdfast.system.spans import sending
-from holdfast.tasks.body import Body, body_of
-from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp, due
-from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
-from holdfast.tasks.order import FollowUps, Order
-from holdfast.tasks.outcome import Outcome, outcome_of
-from holdfast.tasks.resending import divided, resend_effects
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks.task import (
     BATCH,
     MEMBERS_MAX,
     CountMember,
@@ -48,6 +41,13 @@ from holdfast.tasks.rules.task import (
     failed_in,
     name_in_batch,
 )
+from holdfast.system.spans import sending
+from holdfast.tasks.body import Body, body_of
+from holdfast.tasks.follow_ups import AFTER_BYTES_MAX, DueFollowUp, due
+from holdfast.tasks.names import STAND_IN, brief_queue, deduplicated, task_queue
+from holdfast.tasks.order import FollowUps, Order
+from holdfast.tasks.outcome import Outcome, outcome_of
+from holdfast.tasks.resending import divided, resend_effects
 from holdfast.tasks.values import TaskValues
 from holdfast.tasks.wire import (
     BatchPlace,

@@ -10,8 +10,8 @@ from holdfast.cluster.host import Host
 from holdfast.common.retry import Backoff
 from holdfast.errors import HoldfastError
 from holdfast.ports.registry import Registry
+from holdfast.rules.tasks.rates import Permits, RateBuckets, Reservation, reserve
 from holdfast.tasks.documents import change
-from holdfast.tasks.rules.rates import Permits, RateBuckets, Reservation, reserve
 
 PREFIX = "rates/"
 """The prefix of the names of documents with the buckets of an app's rates."""

@@ -16,9 +16,9 @@ from holdfast.common.acts import Effect, decode_effects, encode_effects
 from holdfast.ports.dead_letters import batches
 from holdfast.ports.queue import DeadLetter, Outgoing, Queue
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import ResendEffects, Task
 from holdfast.tasks.body import Body
 from holdfast.tasks.names import STAND_IN
-from holdfast.tasks.rules.task import ResendEffects, Task
 from holdfast.tasks.wire import Envelope, SentTask, encode_task
 
 NO_GROUP = "-"

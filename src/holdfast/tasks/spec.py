@@ -17,11 +17,11 @@ from holdfast.common.settings import Count, Int32, Limit, Positive, RateLimit, S
 from holdfast.common.user_code import run_user_code
 from holdfast.errors import ConfigError, InvalidMessage
 from holdfast.ports.slots import Attempt
+from holdfast.rules.tasks.fair_queue import TypeShare
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.body import Body
 from holdfast.tasks.handler import Handler
 from holdfast.tasks.outcome import RESULT_BYTES_MAX
-from holdfast.tasks.rules.fair_queue import TypeShare
-from holdfast.tasks.rules.task import Task
 
 if TYPE_CHECKING:
     from holdfast.tasks.reading import Read

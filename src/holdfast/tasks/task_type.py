@@ -11,10 +11,10 @@ from typing import Any, Generic, Protocol, TypeVar, Unpack, cast, overload
 
 from holdfast.errors import InvalidMessage
 from holdfast.ports.slots import Progress
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.handler import Job
 from holdfast.tasks.order import Order, SendOptions
-from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSpec
 
 B = TypeVar("B")

@@ -7,8 +7,8 @@ from holdfast.common import conventions
 from holdfast.common.redaction import redact
 from holdfast.common.traceparent import TRACEPARENT, passed_on, read_traceparent
 from holdfast.ports.tracing import AttributeValue
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.held_tasks import InHand
-from holdfast.tasks.rules.task import Task
 from holdfast.tasks.running import Ended, How
 
 

@@ -21,6 +21,7 @@ from holdfast.common.record import UNREADABLE, from_base64
 from holdfast.common.settings import COUNT_MAX, SECONDS_MAX
 from holdfast.common.stored import StoredValue
 from holdfast.errors import InvalidMessage
+from holdfast.rules.tasks.task import MEMBERS_MAX, State
 from holdfast.tasks.body import Body
 from holdfast.tasks.order import FOLLOW_UPS_MAX
 from holdfast.tasks.outcome import Outcome
@@ -28,7 +29,6 @@ from holdfast.tasks.proto import Batch, TaskBrief, TaskEnvelop, TaskMessage
 from holdfast.tasks.proto import FollowUp as WireFollowUp
 from holdfast.tasks.proto import State as WireState
 from holdfast.tasks.proto import StoredValue as WireStoredValue
-from holdfast.tasks.rules.task import MEMBERS_MAX, State
 
 PREFIX = "type.googleapis.com/"
 TEXT = "google.protobuf.StringValue"

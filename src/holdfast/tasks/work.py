@@ -16,7 +16,6 @@ from holdfast.cluster.deliverer import NO_TARGETS, Deliverer, Targets
 from holdfast.cluster.host import Host
 from holdfast.cluster.keeper import LOOKS_A_VISIBILITY, REISSUE_VISIBILITIES, Keeper, expire, free
 from holdfast.cluster.pump import Pump, Seen
-from holdfast.cluster.rules.placement import TASKS, WorkLoad
 from holdfast.cluster.stats import BUSY, SLOTS_MAX, Numbers
 from holdfast.cluster.tracer import OpenSpan, trace_of
 from holdfast.common.acts import Send
@@ -31,6 +30,10 @@ from holdfast.errors import Fenced, HoldfastError, InvalidMessage, OutcomeUnknow
 from holdfast.ports.coordinator import Load
 from holdfast.ports.queue import Delivery, Outgoing
 from holdfast.ports.slots import TaskSlotMaker
+from holdfast.rules.cluster.placement import TASKS, WorkLoad
+from holdfast.rules.tasks.fair_queue import FairQueue
+from holdfast.rules.tasks.rates import Permits
+from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.body import Body
 from holdfast.tasks.completer import Completer
 from holdfast.tasks.concurrency import ConcurrencyLimiter
@@ -44,9 +47,6 @@ from holdfast.tasks.old_briefs import drop_old
 from holdfast.tasks.periodic import Scheduler
 from holdfast.tasks.producer import Producer
 from holdfast.tasks.rates import RateKeeper
-from holdfast.tasks.rules.fair_queue import FairQueue
-from holdfast.tasks.rules.rates import Permits
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.tasks.running import Ended, How, Running
 from holdfast.tasks.schedule import ScheduleFollower
 from holdfast.tasks.slots import TaskSlots

@@ -20,12 +20,12 @@ from holdfast.errors import (
     StateRejected,
 )
 from holdfast.ports.slots import MessageWork
+from holdfast.rules.streams.ledger import Timer
 from holdfast.slots.sends import AnyName
 from holdfast.streams.addressing import address
 from holdfast.streams.handler import StreamHandler
 from holdfast.streams.models import ModelSpec
 from holdfast.streams.offline import Handled, OfflineStream
-from holdfast.streams.rules.ledger import Timer
 from holdfast.streams.spec import StreamSpec
 from holdfast.testing.in_process import HandlerDriver
 from holdfast.testing.sent import SentEffect, decoded, sent_effect

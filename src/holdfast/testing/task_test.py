@@ -10,11 +10,11 @@ import msgspec
 from holdfast.app import App
 from holdfast.errors import ConfigError
 from holdfast.ports.slots import Attempt, Progress
+from holdfast.rules.tasks.task import Task
 from holdfast.slots.sends import AnyName
 from holdfast.tasks.body import Body, body_of
 from holdfast.tasks.follow_ups import brief_of
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import Task
 from holdfast.tasks.spec import TaskSettings, TaskSpec
 from holdfast.tasks.task_type import TaskType
 from holdfast.tasks.worker import TaskExecutor

@@ -17,7 +17,7 @@ import msgspec
 from holdfast.common.record import UNREADABLE
 from holdfast.errors import ConfigError, Damaged, NoRoom, OperationRefused, Unavailable
 from holdfast.ports.state import Logged, StateStore, TransferableState
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.system.files import FULL, OWNER, whole_file
 from holdfast.transfer.contents import KEYS_AT_ONCE, STATES_AT_ONCE
 from holdfast.transfer.parts import PAGE, WRITE_BYTES, WRITES

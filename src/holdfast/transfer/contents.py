@@ -22,9 +22,9 @@ from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged, TransferableState
 from holdfast.ports.tasks import TransferableTasks
 from holdfast.registration import service_of
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
+from holdfast.rules.tasks.task import Task
 from holdfast.tasks.discovery import APPS, Listing
-from holdfast.tasks.rules.task import Task
 from holdfast.transfer.parts import PAGE, Item, Part, digest
 from holdfast.urls import shown
 from holdfast.wiring import Services

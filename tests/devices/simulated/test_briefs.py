@@ -7,9 +7,9 @@ import pytest
 from holdfast.devices.briefs import Briefs, brief_of
 from holdfast.devices.rules.device_queue import CommandState, Patience, StoredCommand
 from holdfast.errors import Unavailable
+from holdfast.rules.tasks import task
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules import task
 from holdfast.tasks.wire import decode_brief
 from tests.devices.simulated.conftest import Site
 

@@ -21,9 +21,9 @@ from holdfast.reports.audit import Audit, Row
 from holdfast.reports.deliver import deliver_file
 from holdfast.reports.deliver_plan import MARK_BYTES
 from holdfast.reports.sinks.file.sink import FileUpload
+from holdfast.rules.tasks.task import State, Task
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
-from holdfast.tasks.rules.task import State, Task
 from holdfast.wiring import Services
 from simulator.proxies import TcpFaults
 from simulator.servers import FtpServer

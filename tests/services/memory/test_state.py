@@ -7,8 +7,8 @@ import pytest
 
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
 from holdfast.services.memory.state import Began, CommitRecord, MemoryState, OpenRecord
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
 from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.state import next_commit
 

@@ -8,14 +8,14 @@ from unittest.mock import ANY
 import pytest
 
 from holdfast.ports.clock import Clock
+from holdfast.rules.streams import ledger
+from holdfast.rules.tasks import task as rules
 from holdfast.services.memory import queue as queues
 from holdfast.services.memory.coordinator import MemoryCoordinator
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.registry import MemoryRegistry
 from holdfast.services.memory.state import MemoryState
 from holdfast.services.memory.tasks import MemoryTasks
-from holdfast.streams.rules import ledger
-from holdfast.tasks.rules import task as rules
 from holdfast.testing.conformance import (
     CoordinatorConformance,
     QueueConformance,

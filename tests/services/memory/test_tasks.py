@@ -7,9 +7,9 @@ from hypothesis import settings
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import EndAttempt, State
 from holdfast.services.memory.queue import MemoryQueue
 from holdfast.services.memory.tasks import Changed, MemoryTasks
-from holdfast.tasks.rules.task import EndAttempt, State
 from holdfast.testing.conformance import BriefingConformance, TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import BRIEFS, wish

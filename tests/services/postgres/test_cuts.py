@@ -12,16 +12,8 @@ from holdfast.ports.coordinator import Claim, Coordinator, Load, Member
 from holdfast.ports.queue import DeadLetter, Outgoing, PutBack, WaitingMessage
 from holdfast.ports.registry import Document, Registry
 from holdfast.ports.state import Logged
-from holdfast.services.postgres import coordinator as coordinators
-from holdfast.services.postgres.coordinator import PostgresCoordinator
-from holdfast.services.postgres.messages import PostgresMessages
-from holdfast.services.postgres.queue import PostgresQueue
-from holdfast.services.postgres.registry import PostgresRegistry
-from holdfast.services.postgres.state import PostgresState
-from holdfast.services.postgres.tasks import PostgresTasks
-from holdfast.streams.rules.ledger import Checkpoint, Result
-from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules.task import (
+from holdfast.rules.streams.ledger import Checkpoint, Result
+from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
     DelayTask,
@@ -32,6 +24,14 @@ from holdfast.tasks.rules.task import (
     State,
     Task,
 )
+from holdfast.services.postgres import coordinator as coordinators
+from holdfast.services.postgres.coordinator import PostgresCoordinator
+from holdfast.services.postgres.messages import PostgresMessages
+from holdfast.services.postgres.queue import PostgresQueue
+from holdfast.services.postgres.registry import PostgresRegistry
+from holdfast.services.postgres.state import PostgresState
+from holdfast.services.postgres.tasks import PostgresTasks
+from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.coordinator import A, B, C
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from holdfast.testing.conformance.tasks import wish

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result
 from holdfast.services.postgres.messages import PostgresMessages
 from holdfast.services.postgres.queue import PostgresQueue
 from holdfast.services.postgres.state import PostgresState
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result
 from holdfast.system.clock import SystemClock
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase

@@ -10,6 +10,8 @@ from holdfast.common.migrations import Migration
 from holdfast.errors import ConfigError, HoldfastError, Unavailable, UnsupportedStore
 from holdfast.ports.coordinator import Member
 from holdfast.ports.queue import DeadLetter, Outgoing, PutBack
+from holdfast.rules.streams.ledger import Commit, Result
+from holdfast.rules.tasks.task import EndAttempt, State
 from holdfast.services.postgres import schema
 from holdfast.services.postgres.coordinator import PostgresCoordinator
 from holdfast.services.postgres.database import PostgresDatabase
@@ -18,9 +20,7 @@ from holdfast.services.postgres.queue import PostgresQueue
 from holdfast.services.postgres.registry import PostgresRegistry
 from holdfast.services.postgres.state import PostgresState
 from holdfast.services.postgres.tasks import PostgresTasks
-from holdfast.streams.rules.ledger import Commit, Result
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules.task import EndAttempt, State
 from holdfast.testing.conformance.tasks import wish
 from simulator.servers import PostgresqlServer
 from tests.services.postgres.conftest import MakeDatabase

@@ -17,6 +17,7 @@ from holdfast.common.acts import RefusedEffect
 from holdfast.errors import Fenced, OperationRefused, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.state import StateStore
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result, Timer
 from holdfast.services.postgres import changes as module
 from holdfast.services.postgres import results as log
 from holdfast.services.postgres import state as store
@@ -24,7 +25,6 @@ from holdfast.services.postgres.address import parse
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
 from holdfast.services.postgres.state import PostgresState
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, Timer
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.oracle import StateMachine

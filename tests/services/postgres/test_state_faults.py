@@ -10,8 +10,8 @@ import psycopg
 import pytest
 
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
+from holdfast.rules.streams.ledger import Result
 from holdfast.services.postgres.state import PostgresState
-from holdfast.streams.rules.ledger import Result
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.state import effect, next_commit
 from simulator.servers import PostgresqlServer

@@ -12,6 +12,7 @@ from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports.meter import Meter
 from holdfast.ports.queue import Outgoing
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, State, Task
 from holdfast.services.postgres import tasks as module
 from holdfast.services.postgres.address import parse
 from holdfast.services.postgres.database import PostgresDatabase
@@ -19,7 +20,6 @@ from holdfast.services.postgres.messages import PostgresMessages
 from holdfast.services.postgres.queue import PostgresQueue
 from holdfast.services.postgres.tasks import PostgresTasks
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, State, Task
 from holdfast.testing.conformance import BriefingConformance, TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import FOREVER, TaskMachine
 from holdfast.testing.conformance.tasks import BRIEFS, wish

@@ -15,10 +15,10 @@ from holdfast.common.acts import RefusedEffect
 from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, TooLarge, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.state import Logged, StateStore
+from holdfast.rules.streams.ledger import Checkpoint, Result, RunLog
 from holdfast.services.redis import state as module
 from holdfast.services.redis.connection import RedisConnection, parse
 from holdfast.services.redis.state import RedisState
-from holdfast.streams.rules.ledger import Checkpoint, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance import StateConformance, StateTransferConformance
 from holdfast.testing.conformance.oracle import StateMachine

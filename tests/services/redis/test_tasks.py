@@ -12,11 +12,11 @@ from hypothesis.stateful import run_state_machine_as_test
 from holdfast.errors import ConfigError, Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.meter import Meter
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import DelayTask, EndAttempt, State, Task
 from holdfast.services.redis import tasks as module
 from holdfast.services.redis.connection import RedisConnection, Script, parse
 from holdfast.services.redis.tasks import RedisTasks
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules.task import DelayTask, EndAttempt, State, Task
 from holdfast.testing.conformance import TasksConformance, TasksTransferConformance
 from holdfast.testing.conformance.task_oracle import TaskMachine
 from holdfast.testing.conformance.tasks import wish

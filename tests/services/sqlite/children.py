@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.streams.ledger import Commit, Result
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.queue import SqliteQueue
 from holdfast.services.sqlite.state import SqliteState
-from holdfast.streams.rules.ledger import Commit, Result
 from holdfast.system.clock import SystemClock
 
 Child = Callable[[Database, Connection], Awaitable[None]]

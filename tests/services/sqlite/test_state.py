@@ -18,12 +18,12 @@ from holdfast.common.acts import RefusedEffect
 from holdfast.common.message import Span
 from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.services.sqlite import schema
 from holdfast.services.sqlite import state as module
 from holdfast.services.sqlite.database import Database, Transaction
 from holdfast.services.sqlite.state import SqliteState
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog
 from holdfast.system.clock import SystemClock
 from holdfast.testing.conformance.oracle import StateMachine
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit

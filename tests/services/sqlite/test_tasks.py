@@ -13,12 +13,12 @@ from hypothesis import settings
 
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.services.sqlite import tasks as module
 from holdfast.services.sqlite.database import Database
 from holdfast.services.sqlite.tasks import SqliteTasks
 from holdfast.system.clock import SystemClock
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import AttemptBeat, EndAttempt, ReturnAttempt, StartAttempt, State, Task
 from holdfast.testing.conformance.task_oracle import TaskMachine, answer_of, timeless
 from holdfast.testing.conformance.tasks import wish
 

@@ -25,9 +25,9 @@ from holdfast.operate.records import moment, place, split_key
 from holdfast.operate.sending import stream_warning
 from holdfast.operate.streams import MovedStream, StreamRecord
 from holdfast.ports.state import Logged
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.streams.message import StreamMessage
 from holdfast.streams.producer import StreamProducer
-from holdfast.streams.rules.ledger import Checkpoint
 
 RESULTS = 10
 LISTED_MAX = 1000

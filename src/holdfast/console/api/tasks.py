@@ -18,12 +18,12 @@ from holdfast.console.parts import ConsoleParts
 from holdfast.operate import limits, periodic, tasks
 from holdfast.operate.limits import LimitRecord
 from holdfast.operate.tasks import TaskLook, services_of
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.api import TaskStanding
 from holdfast.tasks.api import shown as standing_of
 from holdfast.tasks.discovery import DeclaredTimes
 from holdfast.tasks.opening import make_producer
 from holdfast.tasks.order import Order
-from holdfast.tasks.rules.task import State
 from holdfast.tasks.schedule import ScheduleEntry
 
 MaybeLimit = Annotated[int, Meta(ge=0, le=COUNT_MAX, description="0 is no limit.")] | None

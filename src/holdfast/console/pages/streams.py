@@ -30,7 +30,7 @@ from holdfast.http.problem import RequestRefused
 from holdfast.operate import streams as operations
 from holdfast.operate.explanation import Why, explain
 from holdfast.operate.records import split_key
-from holdfast.streams.rules.ledger import Checkpoint
+from holdfast.rules.streams.ledger import Checkpoint
 
 ROWS = 50
 RESULTS = 10

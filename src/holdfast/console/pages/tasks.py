@@ -20,9 +20,9 @@ from holdfast.http.problem import RequestRefused
 from holdfast.operate import limits, periodic
 from holdfast.operate import tasks as operations
 from holdfast.ports.tasks import TaskStore
+from holdfast.rules.tasks.task import BATCH, State, Task
 from holdfast.tasks.discovery import DeclaredTimes
 from holdfast.tasks.periodic import Times
-from holdfast.tasks.rules.task import BATCH, State, Task
 from holdfast.tasks.schedule import ScheduleEntry
 
 ROWS = 50

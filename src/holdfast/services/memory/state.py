@@ -12,8 +12,8 @@ import msgspec
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint, Commit
 from holdfast.system.bell import Bell
 
 

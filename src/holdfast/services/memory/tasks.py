@@ -12,10 +12,8 @@ import msgspec
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
-from holdfast.services.memory.queue import MemoryQueue
-from holdfast.services.memory.state import Forgot
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
     DelayTask,
@@ -27,6 +25,8 @@ from holdfast.tasks.rules.task import (
     State,
     Task,
 )
+from holdfast.services.memory.queue import MemoryQueue
+from holdfast.services.memory.state import Forgot
 
 
 class Changed(msgspec.Struct, frozen=True):

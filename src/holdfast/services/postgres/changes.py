@@ -21,11 +21,11 @@ from holdfast.common.acts import Effect
 from holdfast.common.record import reading
 from holdfast.errors import HoldfastError, OperationRefused, OutcomeUnknown
 from holdfast.ports.clock import Clock
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint, Commit, RunLog, Started, Timer
 from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, RunLog, Started, Timer
 
 CHANCE = 1 << 20
 """Where the server's clock is behind a key's last epoch, the next is one of so many."""

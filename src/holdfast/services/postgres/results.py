@@ -17,11 +17,11 @@ from typing import Any
 
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
+from holdfast.rules.streams.ledger import Result
 from holdfast.services.postgres.bells import SAFETY_S
 from holdfast.services.postgres.changes import log_lock
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
-from holdfast.streams.rules.ledger import Result
 
 TOPIC = "results"
 

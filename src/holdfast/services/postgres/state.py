@@ -10,13 +10,13 @@ from typing import Any
 from holdfast.errors import OperationRefused
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
+from holdfast.rules.streams.ledger import Checkpoint, Commit
 from holdfast.services.postgres import changes
 from holdfast.services.postgres.changes import CHANCE, OpenCall, StartCall, StateCall, StateChanges, Undecided
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection, weight_of
 from holdfast.services.postgres.results import TOPIC, PostgresResults
 from holdfast.services.postgres.transfer import StateTransfer
-from holdfast.streams.rules.ledger import Checkpoint, Commit
 
 PEEK = f"SELECT {changes.WHOLE} FROM {{schema}}.checkpoints s WHERE s.key = %s"  # noqa: S608
 

@@ -19,6 +19,19 @@ from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
 from holdfast.ports.queue import Outgoing
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import (
+    AttemptBeat,
+    CountMember,
+    DelayTask,
+    EffectsLeft,
+    EndAttempt,
+    ResendEffects,
+    ReturnAttempt,
+    StartAttempt,
+    State,
+    Task,
+)
 from holdfast.services.postgres.arrays import numbers, words
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection, weight_of
@@ -30,19 +43,6 @@ from holdfast.services.postgres.messages import (
     sent_columns,
     sent_message,
     topic_of,
-)
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import (
-    AttemptBeat,
-    CountMember,
-    DelayTask,
-    EffectsLeft,
-    EndAttempt,
-    ResendEffects,
-    ReturnAttempt,
-    StartAttempt,
-    State,
-    Task,
 )
 
 EXPIRE_BATCH = 500

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.ports.state import Logged
+from holdfast.rules.streams.ledger import Checkpoint
 from holdfast.services.postgres import changes
 from holdfast.services.postgres.arrays import numbers
 from holdfast.services.postgres.changes import StateChanges
 from holdfast.services.postgres.database import PostgresDatabase
 from holdfast.services.postgres.lane import Connection
-from holdfast.streams.rules.ledger import Checkpoint
 
 RESTORE = """
 WITH c AS MATERIALIZED (

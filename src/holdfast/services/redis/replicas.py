@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import HoldfastError, OutcomeUnknown
 from holdfast.ports.meter import Meter
+from holdfast.rules.streams.ledger import Commit
 from holdfast.services.redis.connection import TIMEOUT_S, RedisAddress, RedisConnection, Script
 from holdfast.services.redis.lane import Word
-from holdfast.streams.rules.ledger import Commit
 
 WAIT_S = 1.0
 """How long to wait for the replicas' answers."""

@@ -21,10 +21,10 @@ from holdfast.common.record import reading
 from holdfast.errors import HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged
+from holdfast.rules.streams.ledger import Result
 from holdfast.services.redis.connection import TIMEOUT_S, RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.shards import StateShards
-from holdfast.streams.rules.ledger import Result
 
 BLOCK_S = 5.0
 """How long one blocked call waits at the server."""

@@ -22,12 +22,12 @@ from holdfast.common.record import reading
 from holdfast.errors import Fenced, HoldfastError, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
+from holdfast.rules.streams.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started, Timer
 from holdfast.services.redis.connection import RedisConnection, Script
 from holdfast.services.redis.lane import Word
 from holdfast.services.redis.replicas import ConfirmedConnection, Replicas
 from holdfast.services.redis.results import Results, micros, stream_of
 from holdfast.services.redis.shards import StateShards, answers_of
-from holdfast.streams.rules.ledger import COUNT_MAX, SUSPECTS_MAX, Checkpoint, Commit, RunLog, Started, Timer
 
 INLINE_BYTES = 128 << 10
 """Largest state that goes with its commit; a larger one goes before it, in pieces."""

@@ -1,4 +1,4 @@
--- The rules of a task's life, as tasks/rules/task.py has them.
+-- The rules of a task's life, as rules/tasks/task.py has them.
 -- KEYS: shard, what keys begin with
 -- ARGV: shards, request, chance, how many arguments each has, then those of each, the trace first
 -- Returns for each what stands then: 0: nothing (or nobody asks), an epoch: that one fenced it, or fields and values.

@@ -20,11 +20,7 @@ import msgspec
 from holdfast.common.record import reading
 from holdfast.errors import Fenced, OutcomeUnknown, Unavailable
 from holdfast.ports.clock import Clock
-from holdfast.services.redis.connection import RedisConnection, Script
-from holdfast.services.redis.lane import Word
-from holdfast.services.redis.replicas import ConfirmedConnection
-from holdfast.services.redis.shards import StateShards, answers_of
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks.task import (
     EFFECTS_KEEP_S,
     AttemptBeat,
     CountMember,
@@ -37,6 +33,10 @@ from holdfast.tasks.rules.task import (
     State,
     Task,
 )
+from holdfast.services.redis.connection import RedisConnection, Script
+from holdfast.services.redis.lane import Word
+from holdfast.services.redis.replicas import ConfirmedConnection
+from holdfast.services.redis.shards import StateShards, answers_of
 
 BATCH_MAX = 100
 """Requests of one script, so that the server doesn't hold still for long."""

@@ -17,9 +17,9 @@ from holdfast.common.acts import Effect
 from holdfast.errors import Fenced, HoldfastError
 from holdfast.ports.clock import Clock
 from holdfast.ports.state import Logged, check_state
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Result, RunLog, Started, Timer
 from holdfast.services.sqlite.database import Database, Transaction, last_number, number_above
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Result, RunLog, Started, Timer
 from holdfast.system.doorbell import SAFETY_S
 
 TOPIC = "results"
@@ -504,7 +504,7 @@ def _expire(transaction: Transaction, keys: Sequence[str], idle_before: float) -
 
 
 def _lease(transaction: Transaction, before: float, limit: int, lease_s: float) -> list[str]:
-    """Hand out keys that are due, as :func:`holdfast.streams.rules.ledger.lease_due` says."""
+    """Hand out keys that are due, as :func:`holdfast.rules.streams.ledger.lease_due` says."""
     rows = transaction.execute(DUE, (before, limit)).fetchall()
     if rows:
         transaction.change_rows(LEASE, rows, before + lease_s)

@@ -16,9 +16,8 @@ import msgspec
 from holdfast.common.record import reading
 from holdfast.errors import Fenced
 from holdfast.ports.clock import Clock
-from holdfast.services.sqlite.database import Database, Transaction
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
     DelayTask,
@@ -30,6 +29,7 @@ from holdfast.tasks.rules.task import (
     State,
     Task,
 )
+from holdfast.services.sqlite.database import Database, Transaction
 
 T = TypeVar("T")
 

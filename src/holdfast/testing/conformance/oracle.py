@@ -25,8 +25,8 @@ from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced
 from holdfast.ports.state import StateStore
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, RunLog, Timer
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.ledger import Aside, Checkpoint, Commit, Result, RunLog, Timer
 
 T = TypeVar("T")
 

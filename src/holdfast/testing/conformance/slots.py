@@ -26,9 +26,9 @@ from holdfast.ports.slots import (
     TaskSlotMaker,
     Tried,
 )
+from holdfast.rules.tasks.task import State
 from holdfast.tasks.follow_ups import brief_of
 from holdfast.tasks.outcome import Outcome
-from holdfast.tasks.rules.task import State
 
 PATIENCE_S = 30.0
 """How long a test waits for what must come: a process may have to start."""

@@ -12,7 +12,7 @@ from holdfast.common.acts import Effect, RefusedEffect
 from holdfast.common.message import RUN_DIGITS, SEQ_DIGITS, Span
 from holdfast.errors import Fenced, TooLarge
 from holdfast.ports.state import Logged, StateStore
-from holdfast.streams.rules.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Started, Timer
+from holdfast.rules.streams.ledger import COUNT_MAX, Aside, Checkpoint, Commit, Result, RunLog, Started, Timer
 
 PATIENCE_S = 10.0
 """How long a test waits for what must come."""

@@ -24,8 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from holdfast.errors import Fenced
 from holdfast.ports.tasks import TaskStore
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
     DelayTask,

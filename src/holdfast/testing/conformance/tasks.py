@@ -12,7 +12,7 @@ import pytest
 from holdfast.errors import Fenced
 from holdfast.ports.queue import Outgoing, Queue
 from holdfast.ports.tasks import BriefingTasks, TaskStore
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks.task import (
     BATCH,
     EARLIER_BYTES_MAX,
     EFFECTS_KEEP_S,

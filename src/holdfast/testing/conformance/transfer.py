@@ -12,8 +12,8 @@ from holdfast.errors import OperationRefused, TooLarge
 from holdfast.ports.queue import DeadLetter, Outgoing, TransferableQueue, WaitingMessage
 from holdfast.ports.state import Logged, StateStore, TransferableState
 from holdfast.ports.tasks import TaskStore, TransferableTasks
-from holdfast.streams.rules.ledger import SUSPECTS_MAX, Checkpoint, Result, RunLog, Started
-from holdfast.tasks.rules.task import State, Task
+from holdfast.rules.streams.ledger import SUSPECTS_MAX, Checkpoint, Result, RunLog, Started
+from holdfast.rules.tasks.task import State, Task
 from holdfast.testing.conformance.queue import LONG_S, ODD, PATIENCE_S
 from holdfast.testing.conformance.state import TIMERS, effect, next_commit
 from holdfast.testing.conformance.tasks import wish

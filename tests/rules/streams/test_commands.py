@@ -2,8 +2,8 @@
 
 from typing import get_args
 
-from holdfast.streams.rules import commands
-from holdfast.streams.rules.owner import Owner
+from holdfast.rules.streams import commands
+from holdfast.rules.streams.owner import Owner
 
 
 def test_every_answer_that_a_command_names_is_an_event_of_the_owner() -> None:

@@ -6,7 +6,7 @@ import pytest
 from holdfast.common.acts import Effect, RefusedEffect, effect_id
 from holdfast.common.message import Place, Span
 from holdfast.errors import Fenced
-from holdfast.streams.rules.ledger import (
+from holdfast.rules.streams.ledger import (
     COUNT_MAX,
     SKIPS_MAX,
     SUSPECTS_MAX,

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.cluster.rules.placement import STREAMS, Load, Member, WorkLoad
+from holdfast.rules.cluster.placement import STREAMS, Load, Member, WorkLoad
 
 LEAST = 1
 """The fewest nodes that are wanted. What is due without a message, such as timers, needs one too."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from holdfast.common.acts import TimerChange
 from holdfast.common.held import Held
 from holdfast.common.message import TIMER_RUN, Place
-from holdfast.streams.rules.ledger import Timer
+from holdfast.rules.streams.ledger import Timer
 
 TIMERS = 64
 """How many timers a stream can have, unless it is declared otherwise."""

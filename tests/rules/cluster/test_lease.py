@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.rules.lease import Lease
+from holdfast.rules.cluster.lease import Lease
 
 seconds = st.floats(0, 1e6)
 

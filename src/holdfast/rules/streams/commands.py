@@ -6,9 +6,9 @@ import msgspec
 
 from holdfast.common.acts import Effect
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
-from holdfast.streams.rules.backlog import Reserve, Take, Unreserve
-from holdfast.streams.rules.ledger import Commit
-from holdfast.streams.rules.sequencer import Gap
+from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
+from holdfast.rules.streams.ledger import Commit
+from holdfast.rules.streams.sequencer import Gap
 
 
 class Peek(msgspec.Struct, frozen=True):

@@ -22,7 +22,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from holdfast.common.rate import Limiter, Rate
-from holdfast.tasks.rules.rates import Permits
+from holdfast.rules.tasks.rates import Permits
 
 T = TypeVar("T")
 

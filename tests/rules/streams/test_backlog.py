@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from holdfast.streams.rules.backlog import (
+from holdfast.rules.streams.backlog import (
     AWAY_MAX,
     AWAY_S,
     LOOK_AGAIN_S,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.rules.balance import BAND, OVERSHOOT, NodeLoad, Shift, StreamLoad, pick, plan
+from holdfast.rules.cluster.balance import BAND, OVERSHOOT, NodeLoad, Shift, StreamLoad, pick, plan
 
 
 def nodes(*loads: float) -> list[NodeLoad]:

@@ -54,8 +54,8 @@ from holdfast.common.message import NO_RUN, TIMER_RUN, Life, Place, Span, is_tim
 from holdfast.common.reception import Reception
 from holdfast.common.retry import Backoff
 from holdfast.common.traceparent import checked
-from holdfast.streams.rules.backlog import Backlog, Order, Unreserve
-from holdfast.streams.rules.commands import (
+from holdfast.rules.streams.backlog import Backlog, Order, Unreserve
+from holdfast.rules.streams.commands import (
     CheckClaim,
     Command,
     Dropped,
@@ -75,7 +75,7 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.ledger import (
+from holdfast.rules.streams.ledger import (
     COUNT_MAX,
     EARLIEST,
     Aside,
@@ -85,7 +85,7 @@ from holdfast.streams.rules.ledger import (
     RunLog,
     Timer,
 )
-from holdfast.streams.rules.sequencer import (
+from holdfast.rules.streams.sequencer import (
     ALWAYS,
     Carried,
     Composed,
@@ -95,7 +95,7 @@ from holdfast.streams.rules.sequencer import (
     Sequencer,
     Verdict,
 )
-from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
+from holdfast.rules.streams.timers import REARM_S, TIMERS, Timers, place_of
 
 ALONE_OPENINGS = 2
 """A head that so many openings have begun and not finished runs while no other suspect runs on its node."""

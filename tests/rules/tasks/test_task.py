@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import Fenced
-from holdfast.tasks.rules import task as rules
-from holdfast.tasks.rules.task import (
+from holdfast.rules.tasks import task as rules
+from holdfast.rules.tasks.task import (
     AttemptBeat,
     CountMember,
     DelayTask,

@@ -6,8 +6,8 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from holdfast.cluster.rules.lease import Lease
-from holdfast.tasks.rules.concurrency import (
+from holdfast.rules.cluster.lease import Lease
+from holdfast.rules.tasks.concurrency import (
     ConcurrencyLimits,
     Grant,
     LimitShare,

@@ -8,9 +8,9 @@ import pytest
 from holdfast.common.held import Held, PendingDeadLetter, Receipt
 from holdfast.common.message import NO_RUN, Life, Place, Span
 from holdfast.common.retry import Backoff
-from holdfast.streams.rules import ledger
-from holdfast.streams.rules.backlog import Reserve, Take, Unreserve
-from holdfast.streams.rules.commands import (
+from holdfast.rules.streams import ledger
+from holdfast.rules.streams.backlog import Reserve, Take, Unreserve
+from holdfast.rules.streams.commands import (
     CheckClaim,
     Command,
     Dropped,
@@ -28,8 +28,8 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.ledger import Aside, Checkpoint, Commit, Result, RunLog, Started
-from holdfast.streams.rules.owner import (
+from holdfast.rules.streams.ledger import Aside, Checkpoint, Commit, Result, RunLog, Started
+from holdfast.rules.streams.owner import (
     ALONE_OPENINGS,
     LOOK_S,
     NOTHING,
@@ -40,7 +40,7 @@ from holdfast.streams.rules.owner import (
     OwnerRules,
     Standstill,
 )
-from holdfast.streams.rules.sequencer import Rules
+from holdfast.rules.streams.sequencer import Rules
 
 KEY = "cameras/1"
 GAP_S = 10.0

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.rules.placement import STREAMS, TASKS, Load, Member, WorkLoad
-from holdfast.cluster.rules.scaling import (
+from holdfast.rules.cluster.placement import STREAMS, TASKS, Load, Member, WorkLoad
+from holdfast.rules.cluster.scaling import (
     HIGH,
     LOW,
     SPAN_S,

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.cluster.rules.placement import (
+from holdfast.common.spoken import Spoken
+from holdfast.rules.cluster.placement import (
     BUSY_STREAMS,
     COLD_STREAMS,
     STREAMS,
@@ -22,7 +23,6 @@ from holdfast.cluster.rules.placement import (
     shortage,
     spread,
 )
-from holdfast.common.spoken import Spoken
 
 
 def member(name: str, streams: int = 0, slots: int = 1, room: int = 100, draining: bool = False) -> Member:

@@ -14,8 +14,8 @@ from holdfast.common.effects import RUN_MAX, EffectLimits, PendingReport
 from holdfast.common.held import Held, Receipt
 from holdfast.common.message import Place
 from holdfast.common.retry import Backoff
-from holdfast.streams.rules.backlog import Reserve, Take
-from holdfast.streams.rules.commands import (
+from holdfast.rules.streams.backlog import Reserve, Take
+from holdfast.rules.streams.commands import (
     HandOver,
     Open,
     Peek,
@@ -28,10 +28,10 @@ from holdfast.streams.rules.commands import (
     Transfer,
     Write,
 )
-from holdfast.streams.rules.ledger import Checkpoint, Commit, Started, Timer
-from holdfast.streams.rules.owner import DROP_AFTER_S, DUE_GRACE_S, LOOK_S
-from holdfast.streams.rules.timers import REARM_S, TIMERS, Timers, place_of
-from tests.streams.rules.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
+from holdfast.rules.streams.ledger import Checkpoint, Commit, Started, Timer
+from holdfast.rules.streams.owner import DROP_AFTER_S, DUE_GRACE_S, LOOK_S
+from holdfast.rules.streams.timers import REARM_S, TIMERS, Timers, place_of
+from tests.rules.streams.test_owner import IDLE_S, KEY, RETRY_S, Bench, asked, held
 
 WALL = 1_700_000_000.0
 LIMITS = EffectLimits()

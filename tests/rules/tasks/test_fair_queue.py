@@ -5,8 +5,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.tasks.rules.fair_queue import GROUPS_MIN, FairQueue, TypeShare
-from holdfast.tasks.rules.rates import WINDOW_S, Permits
+from holdfast.rules.tasks.fair_queue import GROUPS_MIN, FairQueue, TypeShare
+from holdfast.rules.tasks.rates import WINDOW_S, Permits
 
 
 def taken(queue: FairQueue[str], count: int, now: float = 0.0) -> list[str]:

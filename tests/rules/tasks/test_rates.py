@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from holdfast.tasks.rules.rates import WINDOW_S, Permits, RateBuckets, reserve
+from holdfast.rules.tasks.rates import WINDOW_S, Permits, RateBuckets, reserve
 
 TYPE = "t"
 

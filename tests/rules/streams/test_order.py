@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 
 from holdfast.common.message import Place, SeqKind
-from holdfast.streams.rules.ledger import Checkpoint, Commit, commit
-from holdfast.streams.rules.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict, Wait
+from holdfast.rules.streams.ledger import Checkpoint, Commit, commit
+from holdfast.rules.streams.sequencer import Composed, Gap, Ready, Rules, Sequencer, Verdict, Wait
 
 GAP_S = 10.0
 SEQ_MAX = 12

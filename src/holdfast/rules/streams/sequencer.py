@@ -17,8 +17,8 @@ import msgspec
 
 from holdfast.common.message import Place, SeqKind, Span
 from holdfast.common.reception import Reception
-from holdfast.streams.rules.backlog import Backlog
-from holdfast.streams.rules.ledger import Checkpoint, RunLog
+from holdfast.rules.streams.backlog import Backlog
+from holdfast.rules.streams.ledger import Checkpoint, RunLog
 
 PAST_RUNS_MAX = 8
 """How many older runs are remembered, to tell duplicates from late messages."""

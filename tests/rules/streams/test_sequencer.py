@@ -8,9 +8,9 @@ import pytest
 
 from holdfast.common.message import Place, Span
 from holdfast.common.reception import Reception
-from holdfast.streams.rules.backlog import AWAY_S, Backlog
-from holdfast.streams.rules.ledger import Checkpoint, RunLog, Started
-from holdfast.streams.rules.sequencer import (
+from holdfast.rules.streams.backlog import AWAY_S, Backlog
+from holdfast.rules.streams.ledger import Checkpoint, RunLog, Started
+from holdfast.rules.streams.sequencer import (
     ALWAYS,
     PAST_RUNS_MAX,
     SILENT_LOOK_S,
