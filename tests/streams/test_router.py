@@ -662,6 +662,20 @@ async def test_what_waits_for_room_stays_in_custody_where_the_queue_knows_no_key
     assert inbox.accepted == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("is_behind_gap", [True, False])
+async def test_what_waits_behind_a_gap_lapses_where_the_queue_keeps_order(
+    rig: Rig, is_behind_gap: bool
+) -> None:
+    """Such a queue holds back what comes before it, which the owner waits for."""
+    rig.queue.fifo, rig.queue.by_key = True, False
+    await rig.live(member("a"))
+    await rig.owned_by("a")
+    rig.peers.judges["a"] = lambda parcel: ParcelAnswer(parcel.number, "full", held_back=is_behind_gap)
+    await rig.dispatch(held(3))
+    assert bool(list(rig.router.holding("s"))) is not is_behind_gap
+    assert rig.router.custody == 1
+
+
 async def test_the_lowest_that_waits_is_offered_first(rig: Rig) -> None:
     inbox = await full_owner(without_keys(rig))
     await rig.dispatch(*(held(n) for n in (7, 3, 9, 1, 5)))

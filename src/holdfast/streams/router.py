@@ -210,10 +210,16 @@ class Router:
 
     def holding(self, stream: str) -> Iterator[tuple[str, Held]]:
         """Yield the messages that no owner has accepted, whose deliveries this node must extend, each with
-        its key."""
+        its key. A queue that keeps order delivers nothing of a key before what is in flight of it. If the
+        owner waits for a missing message, those in line lapse, as those that it holds do: the missing one, or
+        what is left, comes first then."""
+        lapses = self._queues[stream].fifo
         for item in self._custody.values():
-            if not item.accepted and item.stream == stream:
-                yield item.key.partition("/")[2], item.held
+            if item.accepted or item.stream != stream:
+                continue
+            if lapses and (line := self._lines.get(item.key)) is not None and line.is_behind_gap:
+                continue
+            yield item.key.partition("/")[2], item.held
 
     # -- in ---------------------------------------------------------------------------------------------
 
