@@ -213,13 +213,13 @@ class Router:
         its key. A queue that keeps order delivers nothing of a key before what is in flight of it. If the
         owner waits for a missing message, those in line lapse, as those that it holds do: the missing one, or
         what is left, comes first then."""
-        lapses = self._queues[stream].fifo
         for item in self._custody.values():
-            if item.accepted or item.stream != stream:
-                continue
-            if lapses and (line := self._lines.get(item.key)) is not None and line.is_behind_gap:
-                continue
-            yield item.key.partition("/")[2], item.held
+            if not item.accepted and item.stream == stream and not self._lapses(item):
+                yield item.key.partition("/")[2], item.held
+
+    def _lapses(self, item: Custody) -> bool:
+        line = self._lines.get(item.key) if self._queues[item.stream].fifo else None
+        return line is not None and line.is_behind_gap
 
     # -- in ---------------------------------------------------------------------------------------------
 
